@@ -1,0 +1,235 @@
+"""The inner pipeline: what turns inner chunks into bytes and back.
+
+:class:`NativePipeline` handles the core codecs with nothing between the data and the compression library:
+it takes a batch of inner chunks as one array and makes one call a chunk. :class:`ForeignPipeline`
+handles every other codec that zarr's registry knows, through zarr's own class and public interface
+(a one-chunk array in memory), slower but the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numcodecs
+import numpy as np
+import numpy.typing as npt
+import zarr
+from zarr.buffer.cpu import Buffer as ZarrBuffer
+
+from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
+from shardwrite.errors import CodecError, CorruptShardError
+
+__all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline"]
+
+Array = npt.NDArray[Any]
+Codec = Mapping[str, Any]
+_VLEN = {"vlen-utf8": numcodecs.VLenUTF8, "vlen-bytes": numcodecs.VLenBytes}
+
+
+class Pipeline(Protocol):
+    """Encodes and decodes inner chunks of one shape and dtype."""
+
+    stored_dtype: np.dtype[Any]
+    """What batches given to `encode` should have, so that nothing is converted twice."""
+    encoded_nbytes: int | None
+    """Size of every encoded chunk, or None where it depends on the data."""
+    is_identity: bool
+    """Whether the encoded bytes are the batch's own memory."""
+
+    def encode(self, batch: Array) -> list[Buffer]:
+        """One buffer for each inner chunk of `batch`, shape ``(n, *chunk_shape)``, C-contiguous."""
+
+    def decode(self, data: Buffer) -> Array:
+        """One inner chunk of `chunk_shape`.
+
+        Raises
+        ------
+        CorruptShardError
+            If the bytes cannot be such a chunk's.
+        """
+
+
+class NativePipeline:
+    """transpose*, then bytes or vlen-*, then bytes-to-bytes stages."""
+
+    def __init__(
+        self,
+        chunk_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        axes: tuple[int, ...],
+        stored_dtype: np.dtype[Any],
+        vlen: Any,
+        stages: Sequence[BytesStage],
+    ) -> None:
+        self._chunk_shape = chunk_shape
+        self._dtype = dtype
+        self._axes = axes
+        self._vlen = vlen
+        self._stages = tuple(stages)
+        self.stored_dtype = stored_dtype
+        self._transposed = axes != tuple(range(len(axes)))
+        self._nbytes = math.prod(chunk_shape) * dtype.itemsize
+        added = [stage.added_nbytes for stage in stages]
+        fixed = vlen is None and all(n is not None for n in added)
+        self.encoded_nbytes = self._nbytes + sum(n or 0 for n in added) if fixed else None
+        self.is_identity = not stages and vlen is None and not self._transposed
+
+    def encode(self, batch: Array) -> list[Buffer]:
+        batch = batch.astype(self.stored_dtype, copy=False)
+        if self._transposed:
+            batch = batch.transpose(0, *(a + 1 for a in self._axes))
+        encoded: list[Buffer]
+        if self._vlen is not None:
+            flat = batch.reshape(len(batch), -1).astype(object)
+            encoded = [self._vlen.encode(chunk) for chunk in flat]
+        else:
+            flat = np.ascontiguousarray(batch).reshape(len(batch), -1)
+            encoded = list(flat.view(np.uint8)) if self._nbytes else [b""] * len(batch)
+        for encode in [stage.encoder() for stage in self._stages]:
+            encoded = [encode(data) for data in encoded]
+        return encoded
+
+    def decode(self, data: Buffer) -> Array:
+        limit = self._nbytes if self._vlen is None else 1 << 40
+        for i in range(len(self._stages) - 1, -1, -1):
+            # what an earlier stage added is still there when this one is undone
+            slack = sum(s.added_nbytes if s.added_nbytes is not None else limit // 8 + 65536 for s in self._stages[:i])
+            data = self._stages[i].decode(data, limit + slack)
+        shape = tuple(self._chunk_shape[a] for a in self._axes)
+        if self._vlen is not None:
+            try:
+                stored = np.asarray(self._vlen.decode(bytes(data)), dtype=object)
+            except (ValueError, TypeError, UnicodeDecodeError) as error:
+                raise CorruptShardError(f"variable-length elements: {error}") from error
+            if stored.size != math.prod(shape):
+                raise CorruptShardError(f"holds {stored.size} elements, not {math.prod(shape)}")
+            stored = stored.astype(self._dtype)
+        else:
+            if len(memoryview(data)) != self._nbytes:
+                raise CorruptShardError(f"decodes to {len(memoryview(data))} bytes, not {self._nbytes}")
+            stored = np.frombuffer(data, dtype=np.uint8).view(self.stored_dtype) if self._nbytes else np.zeros(shape, self._dtype)
+        chunk = stored.reshape(shape).transpose(np.argsort(self._axes)) if self._axes else stored.reshape(shape)
+        return chunk.astype(self._dtype, copy=False)
+
+
+class ForeignPipeline:
+    """Any codecs that zarr's registry knows, by way of a one-chunk zarr array in memory for each thread."""
+
+    encoded_nbytes = None
+    is_identity = False
+
+    def __init__(self, chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any]) -> None:
+        self._chunk_shape = chunk_shape
+        self.stored_dtype = dtype
+        self._document = dict(document)
+        self._names = "+".join(str(codec["name"]) for codec in document["codecs"])
+        self._key = "c/" + "/".join("0" * len(chunk_shape)) if chunk_shape else "c"
+        self._local = threading.local()
+
+    def _open(self) -> tuple[zarr.Array[Any], dict[str, Any]]:
+        if not hasattr(self._local, "array"):
+            memory: dict[str, Any] = {"zarr.json": ZarrBuffer.from_bytes(json.dumps(self._document).encode())}
+            with zarr.config.set({"array.write_empty_chunks": True}):
+                self._local.array = zarr.open_array(zarr.storage.MemoryStore(memory), mode="r+", zarr_format=3)
+            self._local.memory = memory
+        return self._local.array, self._local.memory
+
+    def encode(self, batch: Array) -> list[Buffer]:
+        array, memory = self._open()
+        encoded = []
+        for chunk in batch:
+            try:
+                array[...] = chunk
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise CodecError(f"codecs {self._names} failed to encode: {error}", codec=self._names) from error
+            encoded.append(memory.pop(self._key).to_bytes())
+        return encoded
+
+    def decode(self, data: Buffer) -> Array:
+        array, memory = self._open()
+        memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
+        try:
+            return np.asarray(array[...]).reshape(self._chunk_shape)
+        except Exception as error:  # third-party codecs raise anything; all of it means wrong bytes here
+            raise CorruptShardError(f"codecs {self._names}: {error}") from error
+        finally:
+            memory.pop(self._key, None)
+
+
+def build_pipeline(
+    codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any]
+) -> Pipeline:
+    """The pipeline for a list of codec metadata.
+
+    Parameters
+    ----------
+    codecs : sequence of mapping
+        As they stand in ``zarr.json``: any array-to-array codecs, one array-to-bytes, any bytes-to-bytes.
+    chunk_shape : tuple of int
+        Shape of what is encoded.
+    dtype : numpy.dtype
+        Its dtype in memory.
+    document : mapping
+        The array's ``zarr.json``; a foreign pipeline takes data type and fill value from it.
+
+    Raises
+    ------
+    CodecError
+        If a codec is not known to zarr's registry either.
+    """
+    native = _native(codecs, chunk_shape, dtype)
+    if native is not None:
+        return native
+    inner = {
+        **{k: document[k] for k in ("zarr_format", "node_type", "data_type", "fill_value")},
+        "shape": list(chunk_shape),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "codecs": [dict(codec) for codec in codecs],
+        "attributes": {},
+    }
+    pipeline = ForeignPipeline(chunk_shape, dtype, inner)
+    try:
+        pipeline._open()
+    except Exception as error:  # an unknown codec raises KeyError, a bad configuration whatever its class raises
+        raise CodecError(f"codecs {pipeline._names} cannot be used here: {error}", codec=pipeline._names) from error
+    return pipeline
+
+
+def _native(codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]) -> NativePipeline | None:
+    axes = tuple(range(len(chunk_shape)))
+    rest = list(codecs)
+    while rest and rest[0]["name"] == "transpose":
+        order = rest.pop(0).get("configuration", {}).get("order")
+        if not isinstance(order, list) or sorted(order) != list(range(len(chunk_shape))):
+            raise CodecError(f"transpose order {order!r} is no permutation of {len(chunk_shape)} axes", codec="transpose")
+        axes = tuple(axes[i] for i in order)
+    if not rest:
+        return None
+    serializer = rest.pop(0)
+    vlen = None
+    stored_dtype = dtype
+    if serializer["name"] == "bytes":
+        endian = serializer.get("configuration", {}).get("endian", "little")
+        if dtype.hasobject or dtype.kind == "T":
+            return None
+        if dtype.fields is None:
+            stored_dtype = dtype.newbyteorder(">" if endian == "big" else "<")
+        elif endian == "big":
+            return None
+    elif serializer["name"] in _VLEN:
+        vlen = _VLEN[serializer["name"]]()
+    else:
+        return None
+    stages = []
+    for codec in rest:
+        stage = build_stage(codec["name"], codec.get("configuration", {}), max(1, dtype.itemsize))
+        if stage is None:
+            return None
+        stages.append(stage)
+    return NativePipeline(chunk_shape, dtype, axes=axes, stored_dtype=stored_dtype, vlen=vlen, stages=stages)

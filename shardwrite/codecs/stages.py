@@ -1,0 +1,240 @@
+"""Bytes-to-bytes codecs: one small class each, built from the metadata's JSON.
+
+A stage gives a callable that encodes one buffer, made anew for each batch so that it may hold the
+thread's own compression context. Decoding is bounded: `limit_nbytes` is the most that a correct buffer can
+hold, and nothing larger is ever allocated, whatever a frame's header claims.
+
+Where two libraries write the same format, the faster one is taken if it is installed (the ``fast`` extra).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import crc32c
+import numcodecs
+import numcodecs.blosc
+
+from shardwrite.errors import CodecError, CorruptShardError
+
+__all__ = ["Buffer", "BytesStage", "build_stage"]
+
+Buffer = Any  # whatever supports the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
+Encoder = Callable[[Buffer], Buffer]
+
+
+class BytesStage(Protocol):
+    """One bytes-to-bytes codec."""
+
+    added_nbytes: int | None
+    """Bytes that encoding adds, or None where the encoded size depends on the data."""
+
+    def encoder(self) -> Encoder:
+        """A callable for this thread that encodes one buffer."""
+
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        """Decoded bytes, never more than `limit_nbytes`."""
+
+
+class Crc32cStage:
+    """Four little-endian bytes of CRC-32C after the data."""
+
+    added_nbytes = 4
+
+    def encoder(self) -> Encoder:
+        return self._encode
+
+    @staticmethod
+    def _encode(data: Buffer) -> bytes:
+        return b"".join((data, crc32c.crc32c(data).to_bytes(4, "little")))
+
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        view = memoryview(data)
+        if len(view) < 4:
+            raise CorruptShardError("too short for its crc32c checksum")
+        body, stored = view[:-4], int.from_bytes(view[-4:], "little")
+        computed = crc32c.crc32c(body)
+        if computed != stored:
+            raise CorruptShardError(f"crc32c is {computed:#010x}, stored is {stored:#010x}")
+        return body
+
+
+class ZstdStage:
+    """Zstandard; a context per thread where python-zstandard is installed."""
+
+    added_nbytes = None
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        self.level = int(configuration.get("level", 0))
+        self.checksum = bool(configuration.get("checksum", False))
+        self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
+        self._local = threading.local()
+        self._zstandard = importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
+
+    def encoder(self) -> Encoder:
+        if self._zstandard is None:
+            encode: Encoder = self._numcodec.encode
+            return encode
+        context = getattr(self._local, "compressor", None)
+        if context is None:
+            level = self.level or 3  # zstd's own default, which level 0 stands for
+            context = self._zstandard.ZstdCompressor(level=level, write_checksum=self.checksum)
+            self._local.compressor = context
+        compress: Encoder = context.compress
+        return compress
+
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        claimed = _zstd_content_nbytes(memoryview(data))
+        if claimed is not None and claimed > limit_nbytes:
+            raise CorruptShardError(f"zstd frame claims {claimed} bytes where at most {limit_nbytes} can be")
+        try:
+            return self._numcodec.decode(data)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptShardError(f"zstd: {error}") from error
+
+
+def _zstd_content_nbytes(frame: memoryview) -> int | None:
+    """Content size in a Zstandard frame header (RFC 8878, 3.1.1.1), or None where it says none."""
+    if len(frame) < 6 or bytes(frame[:4]) != b"\x28\xb5\x2f\xfd":
+        raise CorruptShardError("not a zstd frame")
+    descriptor = frame[4]
+    single_segment, dictionary = descriptor >> 5 & 1, descriptor & 3
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    at = 5 + (not single_segment) + (0, 1, 2, 4)[dictionary]
+    if width == 0:
+        return None
+    return int.from_bytes(frame[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+class GzipStage:
+    """gzip members; ISA-L's deflate where `isal` is installed and the level allows it."""
+
+    added_nbytes = None
+
+    def __init__(self, configuration: Mapping[str, Any]) -> None:
+        self.level = int(configuration.get("level", 5))
+        self._zlib: Any = zlib
+        self._level = self.level
+        if 1 <= self.level <= 3 and importlib.util.find_spec("isal"):
+            self._zlib = importlib.import_module("isal.isal_zlib")
+            self._level = self.level - 1  # ISA-L's levels 0..3; its 0, 1, 2 compress about as zlib's 1, 2, 3
+
+    def encoder(self) -> Encoder:
+        return self._encode
+
+    def _encode(self, data: Buffer) -> bytes:
+        compressor = self._zlib.compressobj(self._level, zlib.DEFLATED, 31)
+        return b"".join((compressor.compress(data), compressor.flush()))
+
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        decompressor = zlib.decompressobj(wbits=31)
+        try:
+            decoded = decompressor.decompress(data, limit_nbytes + 1)
+        except zlib.error as error:
+            raise CorruptShardError(f"gzip: {error}") from error
+        if len(decoded) > limit_nbytes or not decompressor.eof:
+            raise CorruptShardError(f"gzip member is torn or holds more than {limit_nbytes} bytes")
+        return decoded
+
+
+class BloscStage:
+    """Blosc; without threads of its own, since the tasks are parallel already."""
+
+    added_nbytes = None
+    _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
+
+    def __init__(self, configuration: Mapping[str, Any], itemsize: int) -> None:
+        self._codec = numcodecs.Blosc(
+            cname=configuration.get("cname", "zstd"),
+            clevel=int(configuration.get("clevel", 5)),
+            shuffle=self._SHUFFLES[configuration.get("shuffle") or "noshuffle"],
+            blocksize=int(configuration.get("blocksize", 0)),
+            typesize=int(configuration.get("typesize") or itemsize),
+        )
+
+    def encoder(self) -> Encoder:
+        numcodecs.blosc.use_threads = False
+        encode: Encoder = self._codec.encode
+        return encode
+
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        view = memoryview(data)
+        if len(view) < 16:
+            raise CorruptShardError("too short for a blosc header")
+        claimed, stored = int.from_bytes(view[4:8], "little"), int.from_bytes(view[12:16], "little")
+        if claimed > limit_nbytes or stored != len(view):
+            raise CorruptShardError(f"blosc header claims {claimed} bytes in {stored}; at most {limit_nbytes} in {len(view)}")
+        try:
+            return self._codec.decode(data)
+        except (RuntimeError, ValueError) as error:
+            raise CorruptShardError(f"blosc: {error}") from error
+
+
+class NumcodecsStage:
+    """Any ``numcodecs.*`` bytes-to-bytes codec, through numcodecs itself."""
+
+    CHECKSUMS = frozenset({"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"})
+    COMPRESSORS = frozenset({"zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "blosc", "shuffle"})
+
+    def __init__(self, identifier: str, configuration: Mapping[str, Any], itemsize: int) -> None:
+        settings = dict(configuration)
+        if identifier == "shuffle" and settings.get("elementsize") is None:
+            settings["elementsize"] = itemsize
+        self._name = f"numcodecs.{identifier}"
+        self._codec = numcodecs.get_codec({"id": identifier, **settings})
+        self.added_nbytes = 4 if identifier in self.CHECKSUMS else 0 if identifier == "shuffle" else None
+
+    def encoder(self) -> Encoder:
+        return self._encode
+
+    def _encode(self, data: Buffer) -> Buffer:
+        encoded = self._codec.encode(data)
+        return encoded if isinstance(encoded, bytes) else memoryview(encoded).cast("B")
+
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        try:
+            decoded = memoryview(self._codec.decode(bytes(data))).cast("B")
+        except Exception as error:  # numcodecs raises whatever its libraries raise; all of it means wrong bytes here
+            raise CorruptShardError(f"{self._name}: {error}") from error
+        if len(decoded) > limit_nbytes:
+            raise CorruptShardError(f"{self._name} holds {len(decoded)} bytes where at most {limit_nbytes} can be")
+        return decoded
+
+
+def build_stage(name: str, configuration: Mapping[str, Any], itemsize: int) -> BytesStage | None:
+    """The stage for a codec's metadata, or None where this module has none.
+
+    Parameters
+    ----------
+    name : str
+        Name in the metadata.
+    configuration : mapping
+        Its configuration.
+    itemsize : int
+        Bytes of an element, for codecs whose metadata may leave it out.
+
+    Raises
+    ------
+    CodecError
+        If the configuration does not fit the codec.
+    """
+    try:
+        if name == "crc32c":
+            return Crc32cStage()
+        if name == "zstd":
+            return ZstdStage(configuration)
+        if name == "gzip":
+            return GzipStage(configuration)
+        if name == "blosc":
+            return BloscStage(configuration, itemsize)
+        identifier = name.removeprefix("numcodecs.")
+        if identifier != name and identifier in NumcodecsStage.CHECKSUMS | NumcodecsStage.COMPRESSORS:
+            return NumcodecsStage(identifier, configuration, itemsize)
+    except (TypeError, ValueError, KeyError) as error:
+        raise CodecError(f"codec {name!r} does not take {dict(configuration)}: {error}", codec=name) from error
+    return None

@@ -1,0 +1,197 @@
+"""Everything that shardwrite raises on purpose.
+
+One base, :class:`ShardwriteError`; below it one class for each kind of remedy. Every error keeps its
+facts in typed attributes and survives pickling, because dask ships errors between processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "CodecError",
+    "CorruptShardError",
+    "IncompleteError",
+    "JournalError",
+    "PlanError",
+    "ShardwriteError",
+    "SourceError",
+    "SpecError",
+    "StoreError",
+]
+
+
+class ShardwriteError(Exception):
+    """Base of all errors raised by shardwrite.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, and what to do about it.
+    **fields
+        The facts behind the message; each becomes an attribute.
+    """
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.fields)
+
+
+def _rebuild(cls: type[ShardwriteError], message: str, fields: dict[str, Any]) -> ShardwriteError:
+    return cls(message, **fields)
+
+
+class SpecError(ShardwriteError, ValueError):
+    """An argument, or what a document says, is not something that can be written.
+
+    Attributes
+    ----------
+    field : str
+        Name of the argument or metadata field.
+    value : object
+        The offending value.
+    remedy : str
+        What would be accepted.
+    """
+
+    def __init__(self, message: str, *, field: str, value: object, remedy: str) -> None:
+        super().__init__(message, field=field, value=value, remedy=remedy)
+
+    def __str__(self) -> str:
+        return f"{self.fields['field']}={self.fields['value']!r}: {self.message}; {self.fields['remedy']}"
+
+
+class PlanError(ShardwriteError, ValueError):
+    """No plan fits the limits.
+
+    Attributes
+    ----------
+    needed_nbytes, allowed_nbytes : int
+        What the plan would need and what it may use, in bytes.
+    knob : str
+        What to change so that it fits.
+    """
+
+    def __init__(self, message: str, *, needed_nbytes: int, allowed_nbytes: int, knob: str) -> None:
+        super().__init__(message, needed_nbytes=needed_nbytes, allowed_nbytes=allowed_nbytes, knob=knob)
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.fields['knob']}"
+
+
+class CorruptShardError(ShardwriteError, ValueError):
+    """A shard holds bytes that no correct writer puts there.
+
+    Attributes
+    ----------
+    key : str
+        Storage key of the shard, relative to the array.
+    inner_chunk : tuple of int or None
+        Position of the inner chunk in the shard's grid, or None for the index.
+    offset, nbytes : int or None
+        Where in the shard, in bytes.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str = "",
+        inner_chunk: tuple[int, ...] | None = None,
+        offset: int | None = None,
+        nbytes: int | None = None,
+    ) -> None:
+        super().__init__(message, key=key, inner_chunk=inner_chunk, offset=offset, nbytes=nbytes)
+
+    def __str__(self) -> str:
+        where = f"shard {self.fields['key']!r}" if self.fields["key"] else "shard"
+        if self.fields["inner_chunk"] is not None:
+            where += f", inner chunk {self.fields['inner_chunk']}"
+        if self.fields["offset"] is not None:
+            where += f", bytes {self.fields['offset']}+{self.fields['nbytes']}"
+        return f"{where}: {self.message}"
+
+    def located(self, **fields: Any) -> CorruptShardError:
+        """The same error with fields (for instance ``key``) filled in by a caller who knows them."""
+        return CorruptShardError(self.message, **{**self.fields, **fields})
+
+
+class StoreError(ShardwriteError, OSError):
+    """The environment refused: no space, no permission, no directory, another file in the way.
+
+    Attributes
+    ----------
+    key : str
+        Key or path concerned.
+    errno : int or None
+        The system's error number, where there is one.
+    """
+
+    def __init__(self, message: str, *, key: str = "", errno: int | None = None) -> None:
+        super().__init__(message, key=key, errno=errno)
+
+
+class SourceError(ShardwriteError):
+    """The source gave something other than what dask declared, or raised.
+
+    Attributes
+    ----------
+    region : tuple of (int, int)
+        The box of the array concerned, one ``(start, stop)`` per axis.
+    """
+
+    def __init__(self, message: str, *, region: Sequence[tuple[int, int]]) -> None:
+        super().__init__(message, region=tuple(tuple(r) for r in region))
+
+    def __str__(self) -> str:
+        box = ", ".join(f"{start}:{stop}" for start, stop in self.fields["region"])
+        return f"source region [{box}]: {self.message}"
+
+
+class CodecError(ShardwriteError):
+    """A codec failed, or cannot be had here.
+
+    Attributes
+    ----------
+    codec : str
+        Name of the codec as it stands in the metadata.
+    """
+
+    def __init__(self, message: str, *, codec: str) -> None:
+        super().__init__(message, codec=codec)
+
+
+class JournalError(ShardwriteError):
+    """What lies beside the array does not fit this run.
+
+    Attributes
+    ----------
+    path : str
+        The directory or file concerned.
+    """
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message, path=path)
+
+
+class IncompleteError(ShardwriteError):
+    """A run ended and not every planned shard is committed.
+
+    Attributes
+    ----------
+    missing : list of str
+        Names of the parts or keys of the shards that are missing.
+    """
+
+    def __init__(self, message: str, *, missing: Sequence[str]) -> None:
+        super().__init__(message, missing=list(missing))

@@ -1,0 +1,173 @@
+"""Boxes and regular grids: the arithmetic of array, shards and inner chunks.
+
+All functions are pure and work on Python integers, so no shape is too large.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "ravel", "unravel"]
+
+Shape = tuple[int, ...]
+
+
+def ceil_div(a: int, b: int) -> int:
+    """Smallest integer not below ``a / b``."""
+    return -(-a // b)
+
+
+def ravel(index: Sequence[int], shape: Sequence[int]) -> int:
+    """Row-major rank of `index` in a grid of `shape`."""
+    rank = 0
+    for i, n in zip(index, shape, strict=True):
+        rank = rank * n + i
+    return rank
+
+
+def unravel(rank: int, shape: Sequence[int]) -> Shape:
+    """Inverse of :func:`ravel`."""
+    index = []
+    for n in reversed(shape):
+        rank, i = divmod(rank, n)
+        index.append(i)
+    return tuple(reversed(index))
+
+
+def boundaries(sizes: Sequence[int]) -> list[int]:
+    """Cumulative boundaries ``[0, s0, s0+s1, ...]`` of pieces laid end to end."""
+    return [0, *itertools.accumulate(sizes)]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A half-open box of elements in array coordinates."""
+
+    start: Shape
+    stop: Shape
+
+    def __post_init__(self) -> None:
+        if len(self.start) != len(self.stop):
+            raise ValueError(f"box corners differ in rank: {self.start}, {self.stop}")
+
+    @property
+    def shape(self) -> Shape:
+        """Extent along each axis."""
+        return tuple(max(0, b - a) for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an indexing tuple."""
+        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+
+    @property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """``(start, stop)`` for each axis."""
+        return tuple(zip(self.start, self.stop, strict=True))
+
+    def intersect(self, other: Box) -> Box:
+        """The common part; its `size` is 0 where there is none."""
+        start = tuple(map(max, self.start, other.start))
+        return Box(start, tuple(max(a, b) for a, b in zip(start, map(min, self.stop, other.stop), strict=True)))
+
+    def shift(self, origin: Sequence[int]) -> Box:
+        """The same box in coordinates whose zero is at `origin`."""
+        return Box(
+            tuple(a - o for a, o in zip(self.start, origin, strict=True)),
+            tuple(b - o for b, o in zip(self.stop, origin, strict=True)),
+        )
+
+    def contains(self, other: Box) -> bool:
+        """Whether `other` lies wholly inside."""
+        return all(a <= c and d <= b for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardGrid:
+    """An array's shape, cut into shards, cut into inner chunks.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The array's shape.
+    shards : tuple of int
+        Shard shape; each entry a positive multiple of the inner chunk's.
+    chunks : tuple of int
+        Inner chunk shape.
+    """
+
+    shape: Shape
+    shards: Shape
+    chunks: Shape
+
+    def __post_init__(self) -> None:
+        if not len(self.shape) == len(self.shards) == len(self.chunks):
+            raise ValueError(f"ranks differ: shape {self.shape}, shards {self.shards}, chunks {self.chunks}")
+        if any(c < 1 or s < 1 or s % c for s, c in zip(self.shards, self.chunks, strict=True)):
+            raise ValueError(f"shards {self.shards} are not multiples of chunks {self.chunks}")
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def counts(self) -> Shape:
+        """Number of shards along each axis."""
+        return tuple(ceil_div(n, s) for n, s in zip(self.shape, self.shards, strict=True))
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards that overlap the array."""
+        return math.prod(self.counts)
+
+    @property
+    def chunks_per_shard(self) -> Shape:
+        """Inner chunks along each axis of a shard."""
+        return tuple(s // c for s, c in zip(self.shards, self.chunks, strict=True))
+
+    @property
+    def n_chunks_per_shard(self) -> int:
+        """Entries of a shard's index, also those beyond the array."""
+        return math.prod(self.chunks_per_shard)
+
+    @property
+    def n_inner_chunks(self) -> int:
+        """Inner chunks of all shards that overlap the array."""
+        return math.prod(ceil_div(n, c) for n, c in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def whole(self) -> Box:
+        """The array as a box."""
+        return Box((0,) * self.ndim, self.shape)
+
+    def shard_box(self, index: Sequence[int]) -> Box:
+        """The shard's elements, not clipped to the array."""
+        start = tuple(i * s for i, s in zip(index, self.shards, strict=True))
+        return Box(start, tuple(a + s for a, s in zip(start, self.shards, strict=True)))
+
+    def shards_in(self, region: Box) -> Iterator[Shape]:
+        """Indices of the shards that `region` touches, row-major."""
+        if region.size == 0:
+            return iter(())
+        return itertools.product(
+            *(range(a // s, ceil_div(b, s)) for a, b, s in zip(region.start, region.stop, self.shards, strict=True))
+        )
+
+    def chunk_counts_in(self, box: Box) -> Shape:
+        """Inner chunks along each axis of a `box` whose start lies on the inner chunk grid."""
+        return tuple(ceil_div(b, c) - a // c for a, b, c in zip(box.start, box.stop, self.chunks, strict=True))
+
+    @property
+    def overhang_fraction(self) -> float:
+        """Share of the shards' volume that lies beyond the array."""
+        volume = self.n_shards * math.prod(self.shards)
+        return 1 - math.prod(self.shape) / volume if volume else 0.0

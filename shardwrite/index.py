@@ -1,0 +1,169 @@
+"""The shard index: a table of offset and nbytes for each inner chunk, and its encoded form.
+
+Source: sharding codec specification, version 1.0, "Binary shard format".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs import build_pipeline
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.grid import Shape, unravel
+
+__all__ = ["EMPTY", "IndexCodec", "ShardIndex"]
+
+EMPTY = np.uint64(2**64 - 1)
+
+
+class ShardIndex:
+    """Offsets and lengths of a shard's inner chunks, row-major.
+
+    Parameters
+    ----------
+    table : numpy.ndarray of uint64, shape (n, 2)
+        ``offset`` and ``nbytes`` in bytes from the start of the shard; both 2^64-1 where a chunk is empty.
+    """
+
+    __slots__ = ("__dict__", "table")
+
+    def __init__(self, table: npt.NDArray[np.uint64]) -> None:
+        self.table = table
+
+    @classmethod
+    def build(cls, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> ShardIndex:
+        """From signed vectors of shape (n,), in which a negative `nbytes` means empty."""
+        table = np.stack([offsets, nbytes], axis=1).astype(np.uint64)
+        table[nbytes < 0] = EMPTY
+        return cls(table)
+
+    @cached_property
+    def is_empty(self) -> npt.NDArray[np.bool_]:
+        """Which chunks are empty, shape (n,)."""
+        result: npt.NDArray[np.bool_] = (self.table == EMPTY).all(axis=1)
+        return result
+
+    @property
+    def used_nbytes(self) -> int:
+        """Bytes that inner chunks occupy."""
+        return sum(int(n) for n in self.table[~self.is_empty, 1])
+
+    def check(self, shard_nbytes: int, index_span: tuple[int, int], chunks_per_shard: Shape) -> None:
+        """Refuse entries that no writer makes.
+
+        Parameters
+        ----------
+        shard_nbytes : int
+            Size of the whole shard.
+        index_span : tuple of int
+            Start and stop of the encoded index in it.
+        chunks_per_shard : tuple of int
+            To name the offending inner chunk.
+
+        Raises
+        ------
+        CorruptShardError
+            Half-empty, out of bounds, inside the index, or overlapping.
+        """
+        offset, nbytes = self.table[:, 0], self.table[:, 1]
+        present = ~self.is_empty
+        size = np.uint64(shard_nbytes)
+        start, stop = (np.uint64(edge) for edge in index_span)
+        self._refuse(present & ((offset == EMPTY) | (nbytes == EMPTY)), "index entry is half empty", chunks_per_shard)
+        # unsigned sums wrap, differences of ordered values do not
+        past = present & ((offset > size) | (nbytes > size - np.minimum(offset, size)))
+        self._refuse(past, f"lies past the end, {shard_nbytes} bytes", chunks_per_shard)
+        end = offset + nbytes
+        solid = present & (nbytes > 0)
+        self._refuse(solid & (offset < stop) & (end > start), "lies inside the index", chunks_per_shard)
+        ranks = np.flatnonzero(solid)
+        ranks = ranks[np.argsort(offset[ranks], kind="stable")]
+        overlaps = np.zeros(len(self.table), dtype=bool)
+        overlaps[ranks[1:]] = offset[ranks[1:]] < np.maximum.accumulate(end[ranks])[:-1]
+        self._refuse(overlaps, "overlaps another inner chunk", chunks_per_shard)
+
+    def _refuse(self, bad: npt.NDArray[np.bool_], message: str, chunks_per_shard: Shape) -> None:
+        if bad.any():
+            rank = int(np.flatnonzero(bad)[0])
+            raise CorruptShardError(
+                message,
+                inner_chunk=unravel(rank, chunks_per_shard),
+                offset=int(self.table[rank, 0]),
+                nbytes=int(self.table[rank, 1]),
+            )
+
+
+class IndexCodec:
+    """Encodes and decodes indexes of one shape.
+
+    Parameters
+    ----------
+    codecs : sequence of mapping
+        ``index_codecs`` of the metadata.
+    chunks_per_shard : tuple of int
+        Shape of the grid of inner chunks.
+    location : {"start", "end"}
+        ``index_location`` of the metadata.
+
+    Raises
+    ------
+    SpecError
+        If the codecs do not give a fixed size.
+    """
+
+    def __init__(self, codecs: Sequence[Mapping[str, Any]], chunks_per_shard: Shape, location: str) -> None:
+        if location not in ("start", "end"):
+            raise SpecError("no such place", field="index_location", value=location, remedy='use "start" or "end"')
+        self._shape = (*chunks_per_shard, 2)
+        self._chunks_per_shard = chunks_per_shard
+        self.location = location
+        document = {"zarr_format": 3, "node_type": "array", "data_type": "uint64", "fill_value": 0}
+        self._pipeline = build_pipeline(codecs, self._shape, np.dtype(np.uint64), document)
+        if self._pipeline.encoded_nbytes is None:
+            names = [codec["name"] for codec in codecs]
+            raise SpecError(
+                "the encoded size of an index must not depend on its values",
+                field="index_codecs",
+                value=names,
+                remedy='use "bytes" and checksums such as "crc32c" only',
+            )
+        self.encoded_nbytes: int = self._pipeline.encoded_nbytes
+        self.has_checksum = self.encoded_nbytes > 16 * math.prod(chunks_per_shard)
+
+    def encode(self, index: ShardIndex) -> bytes:
+        """The index as it stands in the shard."""
+        return bytes(self._pipeline.encode(index.table.reshape(1, *self._shape))[0])
+
+    def span(self, shard_nbytes: int) -> tuple[int, int]:
+        """Where the index lies in a shard of `shard_nbytes`.
+
+        Raises
+        ------
+        CorruptShardError
+            If the shard is too short to have one.
+        """
+        if shard_nbytes < self.encoded_nbytes:
+            raise CorruptShardError(f"{shard_nbytes} bytes are too few for an index of {self.encoded_nbytes}")
+        if self.location == "start":
+            return 0, self.encoded_nbytes
+        return shard_nbytes - self.encoded_nbytes, shard_nbytes
+
+    def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:
+        """The index from its encoded bytes, checked against the shard's size.
+
+        Raises
+        ------
+        CorruptShardError
+            If the checksum differs or an entry cannot be right.
+        """
+        table = self._pipeline.decode(data).reshape(-1, 2)
+        index = ShardIndex(np.ascontiguousarray(table, dtype=np.uint64))
+        index.check(shard_nbytes, self.span(shard_nbytes), self._chunks_per_shard)
+        return index

@@ -1,0 +1,382 @@
+"""What ``zarr.json`` says: made from keywords, read from documents.
+
+zarr-python renders the parts that are its own (data type, fill value, codecs) from an array of inner chunks
+made in memory; the sharding codec around them is put there by us, so that every dtype can be sharded.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.dtype import parse_dtype
+
+from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
+from shardwrite.errors import CodecError, SpecError
+from shardwrite.grid import Shape, ShardGrid
+from shardwrite.index import IndexCodec
+
+__all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "ArrayMetadata", "Layout", "make_metadata", "parse_metadata"]
+
+DEFAULT_COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}}, {"name": "crc32c"})
+DEFAULT_INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"})
+_VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a user wants the array stored; every keyword means what it means in `zarr.create_array`.
+
+    Parameters
+    ----------
+    compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
+        Inner codecs. ``compressors="auto"`` is zstd and a crc32c after it.
+    fill_value : scalar, optional
+        Of the array's dtype; None takes the dtype's default.
+    index_location : {"end", "start"}
+        Where the index lies in each shard.
+    index_codecs : sequence of mapping or codec, optional
+        Little-endian bytes and crc32c by default.
+    chunk_key_encoding : mapping or {"default", "v2"}, optional
+        How shard keys are spelt.
+    dimension_names : sequence of str or None, optional
+        One for each axis.
+    attributes : mapping, optional
+        User attributes, JSON.
+    """
+
+    compressors: Any = "auto"
+    filters: Any = "auto"
+    serializer: Any = "auto"
+    fill_value: Any = None
+    index_location: str = "end"
+    index_codecs: Any = None
+    chunk_key_encoding: Any = None
+    dimension_names: Sequence[str | None] | None = None
+    attributes: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ArrayMetadata:
+    """A sharded array's metadata document and what follows from it.
+
+    Parameters
+    ----------
+    text : str
+        The document as it stands in the store.
+
+    Notes
+    -----
+    Hashable and small to pickle: everything else is derived, and cached in each process.
+    """
+
+    text: str
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The document, parsed."""
+        parsed: dict[str, Any] = json.loads(self.text)
+        return parsed
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"text": self.text}
+
+    @cached_property
+    def grid(self) -> ShardGrid:
+        """Shape, shards and inner chunks."""
+        return ShardGrid(
+            tuple(self.document["shape"]),
+            tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"]),
+            tuple(self._sharding["chunk_shape"]),
+        )
+
+    @cached_property
+    def _position(self) -> int:
+        return next(i for i, codec in enumerate(self.document["codecs"]) if codec["name"] == "sharding_indexed")
+
+    @property
+    def _sharding(self) -> dict[str, Any]:
+        configuration: dict[str, Any] = self.document["codecs"][self._position]["configuration"]
+        return configuration
+
+    @property
+    def codecs_around(self) -> tuple[list[Any], list[Any]]:
+        """Codecs before and after ``sharding_indexed``; both empty in most arrays."""
+        codecs = self.document["codecs"]
+        return codecs[: self._position], codecs[self._position + 1 :]
+
+    @property
+    def inner_codecs(self) -> list[dict[str, Any]]:
+        """Codecs of the inner chunks."""
+        codecs: list[dict[str, Any]] = self._sharding["codecs"]
+        return codecs
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype in memory."""
+        return np.dtype(_zarr_dtype(self.document["data_type"]).to_native_dtype())
+
+    @cached_property
+    def fill_value(self) -> Any:
+        """The fill value, its bits exactly as the document gives them."""
+        return _fill_from_json(self.document["data_type"], self.dtype, self.document["fill_value"])
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The inner pipeline."""
+        return build_pipeline(self.inner_codecs, self.grid.chunks, self.dtype, self.document)
+
+    @cached_property
+    def shard_pipeline(self) -> Pipeline:
+        """The whole codec chain on whole shards, for arrays with codecs around the sharding."""
+        return build_pipeline(self.document["codecs"], self.grid.shards, self.dtype, self.document)
+
+    @cached_property
+    def index_codec(self) -> IndexCodec:
+        """The index's codec."""
+        sharding = self._sharding
+        return IndexCodec(sharding["index_codecs"], self.grid.chunks_per_shard, sharding.get("index_location", "end"))
+
+    @cached_property
+    def fill_pattern(self) -> FillPattern:
+        """Finds empty inner chunks in batches of the pipeline's stored dtype."""
+        return FillPattern(self.fill_value, self.pipeline.stored_dtype)
+
+    def shard_key(self, index: Sequence[int]) -> str:
+        """Storage key of a shard, relative to the array."""
+        encoding = self.document["chunk_key_encoding"]
+        separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
+        parts = [str(i) for i in index]
+        if encoding["name"] == "default":
+            return separator.join(["c", *parts])
+        return separator.join(parts) or "0"
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded size of the array; elements of variable length count as 16 bytes."""
+        return math.prod(self.grid.shape) * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element in memory."""
+        return self.dtype.itemsize or 1
+
+
+@lru_cache(maxsize=64)
+def _zarr_dtype_cached(text: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that some dtypes have no specification yet is said when the array is made
+        return parse_dtype(json.loads(text), zarr_format=3)
+
+
+def _zarr_dtype(data_type: Any) -> Any:
+    try:
+        return _zarr_dtype_cached(json.dumps(data_type))
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows") from error
+
+
+def _fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("0x") and dtype.kind == "f":
+        return np.array(int(value, 16), dtype=f"u{dtype.itemsize}").view(dtype)[()]
+    if dtype.kind == "c" and isinstance(value, list):
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        halves = [_fill_from_json(part.name, part, v) for v in value]
+        return np.array(halves, dtype=part).view(dtype)[0]
+    if dtype.fields is not None and isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
+    try:
+        return _zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"not a {dtype} ({error})", field="fill_value", value=value, remedy="give one of the dtype") from error
+
+
+def _exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> Any:
+    """The document's fill value, with the bits of `fill_value` where JSON's names for floats would lose them."""
+    if fill_value is None or dtype.kind not in "fc":
+        return document["fill_value"]
+    wanted = np.asarray(fill_value).astype(dtype, copy=False)
+    found = np.asarray(_fill_from_json(document["data_type"], dtype, document["fill_value"]), dtype=dtype)
+    if wanted.tobytes() == found.tobytes():
+        return document["fill_value"]
+    width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    bits = [f"0x{int(b):0{2 * width}x}" for b in np.atleast_1d(wanted).view(f"u{width}")]
+    return bits if dtype.kind == "c" else bits[0]
+
+
+def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout) -> ArrayMetadata:
+    """The metadata of a new sharded array.
+
+    Parameters
+    ----------
+    shape, shards, chunks : tuple of int
+        Of the array, a shard and an inner chunk, in elements.
+    dtype : numpy.dtype
+        Of the source.
+    layout : Layout
+        Everything else.
+
+    Raises
+    ------
+    SpecError
+        Naming field, value and remedy.
+    """
+    options: dict[str, Any] = {
+        "filters": _named(layout.filters),
+        "serializer": _named(layout.serializer),
+        "compressors": DEFAULT_COMPRESSORS if layout.compressors == "auto" else _named(layout.compressors),
+        "fill_value": layout.fill_value,
+        "chunk_key_encoding": _key_encoding(layout.chunk_key_encoding),
+        "dimension_names": layout.dimension_names,
+        "attributes": dict(layout.attributes) if layout.attributes is not None else None,
+    }
+    document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
+    document["fill_value"] = _exact_fill(document, np.dtype(_zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value)
+    index_codecs = DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
+    document["codecs"] = [
+        {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": list(chunks),
+                "codecs": document["codecs"],
+                "index_codecs": [_as_json(codec) for codec in _listed(index_codecs)],
+                "index_location": layout.index_location,
+            },
+        }
+    ]
+    document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
+    return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def _named(value: Any) -> Any:
+    """A codec's bare name as the mapping that zarr takes."""
+    if isinstance(value, str) and value not in ("auto", "keep"):
+        return {"name": value, "configuration": {}}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_named(v) for v in value]
+    return value
+
+
+def _as_json(codec: Any) -> dict[str, Any]:
+    document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
+    if document.get("configuration") == {}:
+        del document["configuration"]
+    return json.loads(json.dumps(document, default=lambda item: item.value))  # type: ignore[no-any-return]
+
+
+def _key_encoding(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"name": value, "separator": "/" if value == "default" else "."}
+    if isinstance(value, Mapping) and "configuration" in value:
+        return {"name": value["name"], **value["configuration"]}
+    return value
+
+
+def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
+    """What to ask zarr for: object arrays say what they hold by their serializer."""
+    if not dtype.hasobject:
+        return dtype
+    name = serializer.get("name") if isinstance(serializer, Mapping) else getattr(serializer, "to_dict", dict)().get("name")
+    if name in _VLEN_DTYPES and dtype.fields is None:
+        return _VLEN_DTYPES[name]
+    raise SpecError(
+        "objects have no stored form",
+        field="dtype",
+        value=str(dtype),
+        remedy='for text or bytes of variable length give serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
+    )
+
+
+def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> dict[str, Any]:
+    """The document of an unsharded array of inner chunks; a refusal is traced to its keyword."""
+
+    def attempt(**chosen: Any) -> dict[str, Any]:
+        memory: dict[str, Any] = {}
+        zarr.create_array(zarr.storage.MemoryStore(memory), shape=shape, dtype=dtype, chunks=chunks, zarr_format=3, **chosen)
+        document: dict[str, Any] = json.loads(memory["zarr.json"].to_bytes())
+        return document
+
+    try:
+        return attempt(**options)
+    except Exception as error:  # zarr raises many types here; all of them mean that a keyword does not fit
+        for field, value in options.items():
+            try:
+                attempt(**({"compressors": None, field: value}))
+            except Exception as narrower:
+                raise SpecError(str(narrower), field=field, value=value, remedy="see zarr.create_array for what it takes") from error
+        raise SpecError(str(error), field="dtype", value=str(dtype), remedy="see zarr.create_array for what fits together") from error
+
+
+def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
+    """The metadata in a ``zarr.json``.
+
+    Parameters
+    ----------
+    text : str
+        The document.
+    writing : bool
+        Refuse also what can be read but not written.
+
+    Raises
+    ------
+    SpecError
+        If it is not a sharded array, or says something that no reader can follow.
+    """
+    metadata = ArrayMetadata(text)
+    try:
+        document = metadata.document
+    except ValueError as error:
+        raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="remove the torn document") from error
+    if not isinstance(document, dict) or document.get("zarr_format") != 3:
+        raise SpecError("not a Zarr v3 document", field="zarr_format", value=_get(document, "zarr_format"), remedy="only version 3 can be sharded")
+    if document.get("node_type") != "array":
+        raise SpecError("not an array", field="node_type", value=document.get("node_type"), remedy="give the path of an array")
+    names = [_get(codec, "name") for codec in document.get("codecs", [])]
+    if names.count("sharding_indexed") != 1:
+        raise SpecError("not a sharded array", field="codecs", value=names, remedy='exactly one codec must be "sharding_indexed"')
+    if document.get("storage_transformers"):
+        raise SpecError("not supported", field="storage_transformers", value=document["storage_transformers"], remedy="none may be set")
+    if _get(document.get("chunk_grid"), "name") != "regular" or _get(document.get("chunk_key_encoding"), "name") not in ("default", "v2"):
+        raise SpecError("not supported", field="chunk_grid", value=document.get("chunk_grid"), remedy='use the grid "regular", keys "default" or "v2"')
+    try:
+        metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (derives and checks them)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(f"metadata does not add up: {error}", field="zarr.json", value=names, remedy="correct the document") from error
+    if writing:
+        _check_writable(metadata)
+    return metadata
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _check_writable(metadata: ArrayMetadata) -> None:
+    before, after = metadata.codecs_around
+    if before or after:
+        raise SpecError(
+            "codecs around sharding_indexed can be read but not written",
+            field="codecs",
+            value=[codec["name"] for codec in (*before, *after)],
+            remedy="give them as filters= or compressors= of the inner chunks",
+        )
+    if any(codec["name"] == "sharding_indexed" for codec in metadata.inner_codecs):
+        raise SpecError("sharding within sharding can be read but not written", field="serializer", value="sharding_indexed", remedy="shard once")
+    try:
+        metadata.pipeline  # noqa: B018 (builds it)
+    except CodecError as error:
+        raise SpecError(str(error), field="compressors", value=error.fields["codec"], remedy="install or choose another codec") from error

@@ -1,0 +1,136 @@
+"""Orders of inner chunks in a shard: row-major, column-major and Morton.
+
+An order is two things here: a permutation (ranks in row-major, listed in the order's sequence) and a
+sequence of boxes whose contents, laid end to end, follow the order. The boxes let a writer stream: it
+encodes one box at a time and never needs to hold the shard.
+
+Morton order is the compressed code that zarr-python uses: bit `b` of each coordinate is taken in turn,
+axis 0 lowest, and an axis too short to have a bit `b` contributes none; codes outside the grid are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box, Shape, ceil_div, unravel
+
+__all__ = ["ORDER_ALIASES", "boxes", "canonical_order", "permutation"]
+
+ORDER_ALIASES = {
+    "C": "C",
+    "F": "F",
+    "morton": "morton",
+    "lexicographic": "C",
+    "colexicographic": "F",
+    "unordered": "C",
+}
+
+
+def canonical_order(name: object) -> str:
+    """`name` or the name it stands for.
+
+    Raises
+    ------
+    SpecError
+        If it is no known order.
+    """
+    if isinstance(name, str) and name in ORDER_ALIASES:
+        return ORDER_ALIASES[name]
+    raise SpecError("no such order", field="order", value=name, remedy=f"use one of {sorted(ORDER_ALIASES)}")
+
+
+def _axis_bits(shape: Shape) -> list[int]:
+    return [(n - 1).bit_length() for n in shape]
+
+
+def _morton_bits(shape: Shape) -> list[int]:
+    """The axis that each bit of the compressed code comes from, lowest bit first."""
+    bits = _axis_bits(shape)
+    return [axis for b in range(max(bits, default=0)) for axis in range(len(shape)) if b < bits[axis]]
+
+
+def _codes(shape: Shape, axis_of_bit: list[int]) -> npt.NDArray[np.uint64]:
+    """Code of every cell when bit `i` of the code is the next unused bit of ``axis_of_bit[i]``."""
+    codes = np.zeros(shape, dtype=np.uint64)
+    taken = [0] * len(shape)
+    for bit, axis in enumerate(axis_of_bit):
+        coords = np.arange(shape[axis], dtype=np.uint64)
+        part = ((coords >> np.uint64(taken[axis])) & np.uint64(1)) << np.uint64(bit)
+        codes |= part.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        taken[axis] += 1
+    return codes
+
+
+@lru_cache(maxsize=256)
+def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
+    """Row-major ranks of the cells of a grid, in the sequence of `order`.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the grid.
+    order : {"C", "F", "morton"}
+        A canonical order.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (prod(shape),)
+        Read-only.
+    """
+    n = math.prod(shape)
+    ranks = np.arange(n, dtype=np.int64)
+    if order == "F":
+        ranks = ranks.reshape(shape).ravel(order="F").copy()
+    elif order == "morton":
+        ranks = np.argsort(_codes(shape, _morton_bits(shape)).ravel(), kind="stable").astype(np.int64)
+    ranks.setflags(write=False)
+    return ranks
+
+
+def boxes(shape: Shape, order: str, max_cells: int) -> Iterator[Box]:
+    """Boxes of at most `max_cells` cells that, one after another, follow `order`.
+
+    Inside a box the cells follow :func:`permutation` of the box's own shape. At least one cell is in each.
+    """
+    if order == "morton":
+        return _morton_boxes(shape, max_cells)
+    axes = list(range(len(shape)))
+    fastest_first = axes[::-1] if order == "C" else axes
+    step = [1] * len(shape)
+    room = max(1, max_cells)
+    for axis in fastest_first:
+        step[axis] = min(shape[axis], room)
+        if step[axis] < shape[axis]:
+            break
+        room //= step[axis]
+    return _tiles(shape, step, fastest_first[::-1])
+
+
+def _tiles(shape: Shape, step: list[int], slowest_first: list[int]) -> Iterator[Box]:
+    starts = [range(0, shape[axis], step[axis]) for axis in slowest_first]
+    for corner in itertools.product(*starts):
+        start = [0] * len(shape)
+        for axis, value in zip(slowest_first, corner, strict=True):
+            start[axis] = value
+        yield Box(tuple(start), tuple(min(a + s, n) for a, s, n in zip(start, step, shape, strict=True)))
+
+
+def _morton_boxes(shape: Shape, max_cells: int) -> Iterator[Box]:
+    """The low bits of the code span a box; the high bits put the boxes in sequence."""
+    axis_of_bit = _morton_bits(shape)
+    step = [1] * len(shape)
+    n_low = 0
+    while n_low < len(axis_of_bit) and math.prod(step) * 2 <= max_cells:
+        step[axis_of_bit[n_low]] *= 2
+        n_low += 1
+    coarse = tuple(ceil_div(n, s) for n, s in zip(shape, step, strict=True))
+    for rank in np.argsort(_codes(coarse, axis_of_bit[n_low:]).ravel(), kind="stable"):
+        start = tuple(i * s for i, s in zip(unravel(int(rank), coarse), step, strict=True))
+        yield Box(start, tuple(min(a + s, n) for a, s, n in zip(start, step, shape, strict=True)))
