@@ -40,8 +40,21 @@ class Pipeline(Protocol):
     is_identity: bool
     """Whether the encoded bytes are the batch's own memory."""
 
-    def encode(self, batch: Array) -> list[Buffer]:
-        """One buffer for each inner chunk of `batch`, shape ``(n, *chunk_shape)``, C-contiguous."""
+    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
+        """Encode inner chunks.
+
+        Parameters
+        ----------
+        batch : numpy.ndarray, shape (n, *chunk_shape)
+            Inner chunks, C-contiguous.
+        rows : numpy.ndarray of int64, optional
+            Which of them, in the order wanted; all by default.
+
+        Returns
+        -------
+        list of buffer
+            One for each; they may be views of `batch`.
+        """
 
     def decode(self, data: Buffer) -> Array:
         """One inner chunk of `chunk_shape`.
@@ -79,22 +92,28 @@ class NativePipeline:
         self.encoded_nbytes = self._nbytes + sum(n or 0 for n in added) if fixed else None
         self.is_identity = not stages and vlen is None and not self._transposed
 
-    def encode(self, batch: Array) -> list[Buffer]:
+    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
+        """See :meth:`Pipeline.encode`."""
+        if self._transposed or self._vlen is not None:
+            batch, rows = batch if rows is None else batch[rows], None
         batch = batch.astype(self.stored_dtype, copy=False)
         if self._transposed:
             batch = batch.transpose(0, *(a + 1 for a in self._axes))
+        n_chunks = len(batch) if rows is None else len(rows)
         encoded: list[Buffer]
         if self._vlen is not None:
-            flat = batch.reshape(len(batch), -1).astype(object)
-            encoded = [self._vlen.encode(chunk) for chunk in flat]
+            encoded = [self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)]
+        elif self._nbytes:
+            flat = np.ascontiguousarray(batch).reshape(len(batch), -1).view(np.uint8)
+            encoded = list(flat) if rows is None else [flat[row] for row in rows.tolist()]
         else:
-            flat = np.ascontiguousarray(batch).reshape(len(batch), -1)
-            encoded = list(flat.view(np.uint8)) if self._nbytes else [b""] * len(batch)
+            encoded = [b""] * n_chunks
         for encode in [stage.encoder() for stage in self._stages]:
             encoded = [encode(data) for data in encoded]
         return encoded
 
     def decode(self, data: Buffer) -> Array:
+        """See :meth:`Pipeline.decode`."""
         limit = self._nbytes if self._vlen is None else 1 << 40
         for i in range(len(self._stages) - 1, -1, -1):
             # what an earlier stage added is still there when this one is undone
@@ -139,10 +158,11 @@ class ForeignPipeline:
             self._local.memory = memory
         return self._local.array, self._local.memory
 
-    def encode(self, batch: Array) -> list[Buffer]:
+    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
+        """See :meth:`Pipeline.encode`."""
         array, memory = self._open()
         encoded = []
-        for chunk in batch:
+        for chunk in batch if rows is None else batch[rows]:
             try:
                 array[...] = chunk
             except (TypeError, ValueError, RuntimeError) as error:
@@ -151,6 +171,7 @@ class ForeignPipeline:
         return encoded
 
     def decode(self, data: Buffer) -> Array:
+        """See :meth:`Pipeline.decode`."""
         array, memory = self._open()
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:

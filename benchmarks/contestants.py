@@ -1,0 +1,233 @@
+"""The writers compared, each used the way that suits it best among the ways that are correct.
+
+All of them get the same shapes, codecs and codec settings, and none of them waits for the disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import dask
+import dask.array as da
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.cases import Case
+from benchmarks.data import DTYPE
+
+__all__ = ["CONTESTANTS", "ArraySource", "Contestant", "Writer", "scheduler"]
+
+
+class ArraySource(Protocol):
+    """What contestants read from."""
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, index: Any) -> npt.NDArray[np.uint16]:
+        """An owned copy of a region."""
+
+
+Writer = Callable[[ArraySource, Case, Path, int], None]
+"""Writes a source to a path with a number of threads."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One writer.
+
+    Parameters
+    ----------
+    name : str
+        What `--contestants` calls it.
+    write : callable
+        Writes a source to a path; this call is what is timed.
+    distribution : str
+        Distribution that has to be installed, whose version is reported.
+    environment : dict
+        Environment variables of its processes.
+    uses_dask : bool
+        Whether it runs on the dask scheduler of the case.
+    note : str
+        What a reader of the figures has to know.
+    """
+
+    name: str
+    write: Writer
+    distribution: str
+    environment: dict[str, str] = field(default_factory=dict)
+    uses_dask: bool = True
+    note: str = ""
+
+
+def _dask_array(source: ArraySource, case: Case) -> Any:
+    from_array: Any = da.from_array
+    return from_array(source, chunks=case.dask_chunks, name=False, lock=False)
+
+
+def _codecs(case: Case) -> list[Any]:
+    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+
+    classes: dict[str, Any] = {"zstd": ZstdCodec, "blosc": BloscCodec, "gzip": GzipCodec}
+    return [classes[codec["name"]].from_dict(codec) for codec in case.compressor.metadata()]
+
+
+def _write_shardwrite(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
+    importlib.import_module("shardwrite").to_sharded_zarr(
+        _dask_array(source, case),
+        str(path),
+        shards=case.shards,
+        chunks=case.chunks,
+        compressors=_codecs(case),
+        fill_value=0,
+        durability="none",
+    )
+
+
+def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
+    """Store blocks of whole shards, without a lock.
+
+    `dask.array.to_zarr` is not used: given a zarr array it may rechunk to blocks that share shards, and then
+    writers lose each other's data. Blocks that already consist of whole shards are kept as they are.
+    """
+    import zarr
+
+    x = _dask_array(source, case)
+    target = zarr.create_array(
+        str(path),
+        shape=x.shape,
+        dtype=DTYPE,
+        shards=case.shards,
+        chunks=case.chunks,
+        compressors=_codecs(case) or None,
+        fill_value=0,
+        zarr_format=3,
+    )
+    if not case.whole_shards:
+        x = x.rechunk(case.shards)
+    store: Any = da.store
+    store(x, target, lock=False)
+
+
+def _write_tensorstore(source: ArraySource, case: Case, path: Path, threads: int) -> None:
+    """Write regions of whole shards, each read, put and committed in a transaction of its own, without dask."""
+    import tensorstore as ts
+
+    little = {"name": "bytes", "configuration": {"endian": "little"}}
+    sharding = {
+        "chunk_shape": list(case.chunks),
+        "codecs": [little, *case.compressor.metadata()],
+        "index_codecs": [little, {"name": "crc32c"}],
+        "index_location": "end",
+    }
+    target = ts.open(
+        {
+            "driver": "zarr3",
+            "kvstore": {"driver": "file", "path": str(path)},
+            "create": True,
+            "metadata": {
+                "shape": list(source.shape),
+                "data_type": DTYPE.name,
+                "fill_value": 0,
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(case.shards)}},
+                "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            },
+            "context": {
+                "data_copy_concurrency": {"limit": threads},
+                "file_io_concurrency": {"limit": threads},
+                "file_io_sync": False,
+                "cache_pool": {"total_bytes_limit": 0},
+            },
+        }
+    ).result()
+
+    def put(region: tuple[slice, ...]) -> None:
+        block = source[region]
+        transaction = ts.Transaction()
+        target.with_transaction(transaction)[region].write(block, can_reference_source_data_indefinitely=True).result()
+        transaction.commit_async().result()
+
+    batch = case.dask_chunks if case.whole_shards else case.shards
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(put, _regions(source.shape, batch)):
+            pass
+
+
+def _regions(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    axes = [[slice(i, min(i + s, n)) for i in range(0, n, s)] for n, s in zip(shape, step, strict=True)]
+    return itertools.product(*axes)
+
+
+CONTESTANTS: dict[str, Contestant] = {
+    entry.name: entry
+    for entry in (
+        Contestant("shardwrite", _write_shardwrite, "shardwrite"),
+        Contestant("dask+zarr-python", _write_dask_zarr, "zarr", note="dask.array.store of whole-shard blocks, lock=False"),
+        Contestant(
+            "dask+zarrs",
+            _write_dask_zarr,
+            "zarrs",
+            environment={"ZARR_CODEC_PIPELINE__PATH": "zarrs.ZarrsCodecPipeline"},
+            note="the same through the zarrs codec pipeline",
+        ),
+        Contestant(
+            "tensorstore",
+            _write_tensorstore,
+            "tensorstore",
+            uses_dask=False,
+            note="one process without dask in every case; reads whole-shard regions whatever the dask chunks are",
+        ),
+    )
+}
+
+
+@contextmanager
+def scheduler(contestant: Contestant, case: Case, threads: int, scratch: Path) -> Iterator[list[int]]:
+    """Run the dask scheduler that a case asks for.
+
+    Parameters
+    ----------
+    contestant : Contestant
+        Who is measured.
+    case : Case
+        What is written.
+    threads : int
+        Threads of the threaded scheduler.
+    scratch : Path
+        Where worker processes keep their files.
+
+    Yields
+    ------
+    list of int
+        Ids of the worker processes.
+    """
+    if not (contestant.uses_dask and case.workers):
+        with dask.config.set(scheduler="threads", num_workers=threads):
+            yield []
+        return
+    distributed: Any = importlib.import_module("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=case.workers,
+            threads_per_worker=1,
+            processes=True,
+            memory_limit=0,
+            dashboard_address=None,
+            local_directory=str(scratch),
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        client.wait_for_workers(case.workers)
+        yield list(client.run(_process_id).values())
+
+
+def _process_id() -> int:
+    import os
+
+    return os.getpid()

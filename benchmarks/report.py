@@ -1,0 +1,224 @@
+"""Tables, ratios and raw figures of a comparison."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.cases import Case
+from benchmarks.contestants import CONTESTANTS
+
+__all__ = ["Report", "cell_text"]
+
+_OURS = "shardwrite"
+_REFERENCE = "dask+zarr-python"
+_FAILED = math.nan
+_MEAN = "geometric mean"
+
+
+def cell_text(measured: Mapping[str, Any]) -> str:
+    """One measurement in words.
+
+    Parameters
+    ----------
+    measured : mapping
+        What `benchmarks.one` found.
+    """
+    if measured["status"] != "ok":
+        return f"FAIL: {measured.get('reason', 'unknown')}"
+    rate = measured["decoded_bytes"] / measured["seconds"] / 1e6
+    return f"{rate:.0f} MB/s, {measured['encoded_bytes'] / 1e6:.1f} MB, +{measured['peak_anonymous_bytes'] / 2**20:.0f} MiB"
+
+
+@dataclass
+class _Row:
+    """All measurements of one case."""
+
+    case: Case
+    raw: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def failed(self, name: str) -> bool:
+        """Whether any repeat of a contestant failed."""
+        return any(measured["status"] != "ok" for measured in self.raw.get(name, ()))
+
+    def _median(self, name: str, key: str) -> float:
+        repeats = self.raw.get(name)
+        return median(float(measured[key]) for measured in repeats) if repeats and not self.failed(name) else _FAILED
+
+    def rate(self, name: str) -> float:
+        """Median of decoded MB/s; NaN where there is none."""
+        return self._median(name, "decoded_bytes") / self._median(name, "seconds") / 1e6
+
+    def encoded(self, name: str) -> float:
+        """MB written."""
+        return self._median(name, "encoded_bytes") / 1e6
+
+    def memory(self, name: str) -> float:
+        """Median of peak anonymous MiB above idle."""
+        return self._median(name, "peak_anonymous_bytes") / 2**20
+
+    def ratio(self, peer: str | None) -> float:
+        """Rate of shardwrite over that of a peer, or of the fastest peer for None."""
+        if peer is not None:
+            return self.rate(_OURS) / self.rate(peer)
+        rates = [self.rate(name) for name in self.raw if name != _OURS]
+        return self.rate(_OURS) / max((rate for rate in rates if not math.isnan(rate)), default=_FAILED)
+
+
+@dataclass
+class Report:
+    """Everything measured in one run.
+
+    Parameters
+    ----------
+    machine, versions, settings : dict
+        Circumstances.
+    """
+
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    settings: dict[str, Any]
+    rows: dict[str, _Row] = field(default_factory=dict)
+
+    def add(self, case: Case, name: str, measured: dict[str, Any]) -> None:
+        """Take in one measurement.
+
+        Parameters
+        ----------
+        case : Case
+            What was written.
+        name : str
+            Who wrote it.
+        measured : dict
+            What `benchmarks.one` found.
+        """
+        self.rows.setdefault(case.name, _Row(case)).raw.setdefault(name, []).append(measured)
+
+    @property
+    def failed(self) -> bool:
+        """Whether any measurement failed."""
+        return any(row.failed(name) for row in self.rows.values() for name in row.raw)
+
+    @property
+    def _names(self) -> list[str]:
+        return [name for name in CONTESTANTS if any(name in row.raw for row in self.rows.values())]
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """Header and rows of the one table that both outputs show."""
+        names = self._names
+        ours = _OURS in names
+        header = ["case", *names]
+        if ours:
+            header += ["vs best peer", f"vs {_REFERENCE}"]
+        body = []
+        for row in self.rows.values():
+            line = [row.case.name, *(self._cell(row, name) for name in names)]
+            if ours:
+                line += [_ratio(row.ratio(None)), _ratio(row.ratio(_REFERENCE))]
+            body.append(line)
+        whole = [row for row in self.rows.values() if not any(math.isnan(row.rate(name)) for name in names)]
+        mean = [f"{_MEAN} of {len(whole)}", *(_number(_geometric([row.rate(name) for row in whole])) for name in names)]
+        if ours:
+            mean += [_ratio(_geometric([row.ratio(peer) for row in whole])) for peer in (None, _REFERENCE)]
+        body.append(mean)
+        return header, body
+
+    def _cell(self, row: _Row, name: str) -> str:
+        if name not in row.raw:
+            return "-"
+        if row.failed(name):
+            return "FAIL"
+        return f"{_number(row.rate(name))} · {row.encoded(name):.1f} · {_number(row.memory(name))}"
+
+    def _failures(self) -> list[str]:
+        seen = {
+            f"{row.case.name}, {name}: {measured.get('reason', 'unknown')}": None
+            for row in self.rows.values()
+            for name, repeats in row.raw.items()
+            for measured in repeats
+            if measured["status"] != "ok"
+        }
+        return list(seen)
+
+    def _circumstances(self) -> list[str]:
+        facts = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in self.machine.items())
+        found = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        scale, threads, repeats = (self.settings[key] for key in ("scale", "threads", "repeats"))
+        return [
+            f"Machine: {facts}.",
+            f"Versions: {found}.",
+            f"Scale {scale}, {threads} threads, medians of {repeats} repeats; durability none for all.",
+            "Cells: decoded MB/s · MB on disk · peak anonymous MiB above idle.",
+            "Geometric means are over the cases in which every contestant has a figure.",
+            *(f"{name}: {CONTESTANTS[name].note}." for name in self._names if CONTESTANTS[name].note),
+        ]
+
+    def print(self, console: Console) -> None:
+        """Show the table.
+
+        Parameters
+        ----------
+        console : rich.console.Console
+            Where.
+        """
+        header, body = self._table()
+        table = Table(title="decoded MB/s · MB on disk · peak anonymous MiB above idle")
+        for number, name in enumerate(header):
+            table.add_column(name, justify="right" if number else "left", no_wrap=number == 0)
+        for line in body:
+            if line[0].startswith(_MEAN):
+                table.add_section()
+            table.add_row(*(f"[bold red]{text}[/]" if text == "FAIL" else text for text in line))
+        console.print(table)
+        for line_of_text in (*self._failures(), *self._circumstances()):
+            console.print(line_of_text, highlight=False, markup=False)
+
+    def to_markdown(self) -> str:
+        """The table, the cases and the circumstances in Markdown."""
+        header, body = self._table()
+        lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+        lines += [f"| {' | '.join(line)} |" for line in body]
+        lines += ["", *(f"- {text}" for text in self._circumstances()), "", "Cases:", ""]
+        lines += [f"- `{row.case.name}`: {row.case.describe()}" for row in self.rows.values()]
+        if failures := self._failures():
+            lines += ["", "Failures:", "", *(f"- {text}" for text in failures)]
+        return "\n".join(lines) + "\n"
+
+    def to_json(self) -> str:
+        """All raw repeats with the circumstances."""
+        document = {
+            "machine": self.machine,
+            "versions": self.versions,
+            "settings": self.settings,
+            "cases": {key: {"description": row.case.describe(), "repeats": row.raw} for key, row in self.rows.items()},
+            "medians": {
+                key: {
+                    name: None
+                    if row.failed(name)
+                    else {"mb_per_s": row.rate(name), "encoded_mb": row.encoded(name), "memory_mib": row.memory(name)}
+                    for name in row.raw
+                }
+                for key, row in self.rows.items()
+            },
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+
+def _geometric(values: list[float]) -> float:
+    known = [value for value in values if value > 0 and not math.isnan(value)]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known else _FAILED
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.0f}"
+
+
+def _ratio(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2f}x"

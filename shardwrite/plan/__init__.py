@@ -1,0 +1,26 @@
+"""From shapes and limits to tasks: pure integers, no I/O."""
+
+from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
+from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, ShardRef, SourceLayout, make_plan
+from shardwrite.plan.partition import Partition, make_partition
+from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
+from shardwrite.plan.waves import Wave
+
+__all__ = [
+    "BATCH_NBYTES",
+    "MAX_GRAPH_TASKS",
+    "MAX_SOURCE_RERUNS",
+    "MemoryEstimate",
+    "Part",
+    "Partition",
+    "Plan",
+    "Resources",
+    "ShardRef",
+    "Sized",
+    "SourceLayout",
+    "Wave",
+    "make_partition",
+    "make_plan",
+    "parse_nbytes",
+    "resolve_shapes",
+]

@@ -1,0 +1,136 @@
+"""How much memory a plan needs, before anything runs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwrite.grid import boundaries, ceil_div
+from shardwrite.plan.partition import Partition
+
+__all__ = ["BATCH_NBYTES", "MemoryEstimate", "Resources", "estimate_memory", "overlap"]
+
+BATCH_NBYTES = 2 * 2**20
+"""Decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
+
+_RESULT_SHARE = 0.25  # of a process's memory for encoded blocks that wait for their commit
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a worker process offers.
+
+    Parameters
+    ----------
+    n_threads : int
+        Threads that run tasks in one process.
+    memory_limit_nbytes : int
+        Memory that one process may use.
+    """
+
+    n_threads: int
+    memory_limit_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Memory of one worker process, in bytes, without the interpreter and its libraries.
+
+    Attributes
+    ----------
+    source_nbytes : int
+        Source chunks alive at a time.
+    encode_nbytes : int
+        Batches and, unless tasks stream, encoded blocks, of all threads.
+    waiting_nbytes : int
+        Encoded blocks that wait for the rest of their shard; beyond it they are spooled to disk.
+    spool_ratio : float
+        Encoded over decoded size above which a block is spooled; infinite where nothing ever is.
+    """
+
+    source_nbytes: int
+    encode_nbytes: int
+    waiting_nbytes: int
+    spool_ratio: float
+
+    @property
+    def total_nbytes(self) -> int:
+        """Everything together."""
+        return self.source_nbytes + self.encode_nbytes + self.waiting_nbytes
+
+
+def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int]:
+    """How pieces and source chunks cut each other along an axis.
+
+    Returns
+    -------
+    longest : int
+        Elements of the source chunks under a piece, at most.
+    cuts : int
+        Pieces that a source chunk is cut into, at most.
+    """
+    longest = cuts = 0
+    for a, b in itertools.pairwise(edges):
+        first, last = bisect_right(source_edges, a) - 1, bisect_left(source_edges, b)
+        longest = max(longest, source_edges[last] - source_edges[first])
+    for a, b in itertools.pairwise(source_edges):
+        if a < b:
+            cuts = max(cuts, bisect_left(edges, b) - (bisect_right(edges, a) - 1))
+    return longest, max(1, cuts)
+
+
+def estimate_memory(
+    partition: Partition,
+    source_chunks: Sequence[Sequence[int]],
+    itemsize: int,
+    resources: Resources,
+    *,
+    staged: bool,
+    compression_ratio: float,
+) -> MemoryEstimate:
+    """Peak memory of one process.
+
+    Parameters
+    ----------
+    partition : Partition
+        Groups and blocks.
+    source_chunks : sequence of sequence of int
+        The source's chunk sizes for each axis.
+    itemsize : int
+        Bytes of an element.
+    resources : Resources
+        Threads and memory of a process.
+    staged : bool
+        Whether every encoded block goes to a part file.
+    compression_ratio : float
+        Decoded over encoded size; 1 is the worst case.
+
+    Notes
+    -----
+    A source chunk that several blocks need stays until the last of them is encoded, so
+    those blocks run beside one another on one set of source chunks, and the next set is begun while they end.
+    """
+    axes = [overlap(edges, boundaries(sizes)) for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)]
+    set_nbytes = itemsize * math.prod(longest for longest, _ in axes)
+    is_shared = any(cuts > 2 for _, cuts in axes)  # cut in two, a source chunk is shared at its border only
+    n_sharing = math.prod(cuts for _, cuts in axes)
+    n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
+    n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25
+    block_nbytes = itemsize * math.prod(partition.largest_block)
+    batches_nbytes = n_tasks * 2 * min(BATCH_NBYTES, block_nbytes)
+    source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
+    if partition.is_fused or staged:
+        return MemoryEstimate(source_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf)
+    allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
+    waiting_nbytes = min(partition.n_groups, 2) * itemsize * math.prod(partition.largest_group)
+    spool_ratio = allowed / max(1, waiting_nbytes)
+    kept = min(1 / compression_ratio, spool_ratio)
+    return MemoryEstimate(
+        source_nbytes=source_nbytes,
+        encode_nbytes=batches_nbytes + int(n_tasks * block_nbytes * kept),
+        waiting_nbytes=int(waiting_nbytes * kept),
+        spool_ratio=spool_ratio if spool_ratio < 1.1 else math.inf,
+    )

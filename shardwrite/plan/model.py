@@ -1,0 +1,441 @@
+"""The plan: everything that is known before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardwrite.errors import PlanError, SpecError
+from shardwrite.grid import Box, Shape, boundaries, ceil_div
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory, overlap
+from shardwrite.plan.partition import Partition, make_partition
+from shardwrite.plan.render import plan_html, plan_text
+from shardwrite.plan.waves import Wave, cut_waves
+from shardwrite.strategies import AppendOnly, Strategy
+
+__all__ = ["Part", "Plan", "ShardRef", "SourceLayout", "make_plan"]
+
+_TASK_NBYTES = (4 * 2**20, 64 * 2**20)
+_FUSE_NBYTES = 64 * 2**20
+_N_TASKS_AIMED_AT = 64
+MAX_GRAPH_TASKS = 100_000
+MAX_SOURCE_RERUNS = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLayout:
+    """What a plan knows of its source.
+
+    Parameters
+    ----------
+    chunks : tuple of tuple of int
+        Chunk sizes for each axis, as dask gives them.
+    n_tasks : int
+        Tasks of the source's graph.
+    identity : str
+        What must be equal for another run to be the same run.
+    """
+
+    chunks: tuple[tuple[int, ...], ...]
+    n_tasks: int
+    identity: str
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of source chunks."""
+        return math.prod(len(sizes) for sizes in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A shard as a region sees it.
+
+    Attributes
+    ----------
+    index : tuple of int
+        Position in the shard grid.
+    key : str
+        Storage key, relative to the array.
+    box : Box
+        In-bounds elements of the shard.
+    is_whole : bool
+        Whether the region covers all of them; if not, other writers may share the shard.
+    """
+
+    index: Shape
+    key: str
+    box: Box
+    is_whole: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How an array will be written. Make one with :func:`shardwrite.plan`.
+
+    Attributes
+    ----------
+    metadata : ArrayMetadata
+        The array to be.
+    strategy : FixedOrder or AppendOnly
+        The write strategy.
+    source : SourceLayout
+        Where the data comes from.
+    partition : Partition
+        The cut into tasks.
+    resources : Resources
+        What a worker process offers.
+    is_staged : bool
+        Whether every unit is encoded into a part file first, and shards are committed from these.
+    write_empty_chunks : bool
+        Whether inner chunks of the fill value only are stored.
+    max_graph_tasks : int
+        Tasks that the scheduler may hold at a time.
+    source_reruns : float
+        How often a source task runs, on average; 1 unless waves share source tasks.
+    notes : tuple of str
+        Choices that were left to the planner, explained.
+    """
+
+    metadata: ArrayMetadata
+    strategy: Strategy
+    source: SourceLayout
+    partition: Partition
+    resources: Resources
+    is_staged: bool = False
+    write_empty_chunks: bool = False
+    max_graph_tasks: int = MAX_GRAPH_TASKS
+    source_reruns: float = 1.0
+    compression_ratio: float | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def n_shards(self) -> int:
+        """Shards that overlap the array; as many files, less those that are all fill value."""
+        return self.metadata.grid.n_shards
+
+    @property
+    def n_inner_chunks(self) -> int:
+        """Inner chunks that overlap the array."""
+        return self.metadata.grid.n_inner_chunks
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded bytes of the array."""
+        return self.metadata.raw_nbytes
+
+    @property
+    def layout(self) -> str:
+        """``fused`` (a task encodes and commits), ``direct`` (units, then commits) or ``staged`` (units by way of part files)."""
+        return "fused" if self.partition.is_fused else "staged" if self.is_staged else "direct"
+
+    @property
+    def n_units(self) -> int:
+        """Units: boxes of whole inner chunks in one shard, encoded by one task."""
+        return self.n_shards if self.partition.is_fused else max(self.partition.n_blocks, self.n_shards)
+
+    @property
+    def n_tasks(self) -> int:
+        """Tasks of all graphs together, the source's included."""
+        own = self.partition.n_groups + (0 if self.partition.is_fused else self.partition.n_blocks)
+        return self.source.n_tasks + own
+
+    @cached_property
+    def memory(self) -> MemoryEstimate:
+        """Worst-case memory of a worker process: nothing compresses."""
+        return self._memory(1.0)
+
+    @cached_property
+    def expected_memory(self) -> MemoryEstimate:
+        """Memory of a worker process at the given `compression_ratio`."""
+        return self._memory(self.compression_ratio or 1.0)
+
+    def _memory(self, ratio: float) -> MemoryEstimate:
+        return estimate_memory(self.partition, self.source.chunks, self.metadata.itemsize, self.resources, staged=self.is_staged, compression_ratio=ratio)
+
+    @property
+    def memory_per_thread_nbytes(self) -> int:
+        """Worst-case memory of a worker process over its threads."""
+        return ceil_div(self.memory.total_nbytes, self.resources.n_threads)
+
+    @cached_property
+    def waves(self) -> tuple[Wave, ...]:
+        """Sets of groups, each a graph of its own."""
+        return cut_waves(self.partition, self.n_tasks, self.max_graph_tasks, by_row=self.is_staged)
+
+    def shards_for(self, region: Any) -> list[ShardRef]:
+        """The shards that a region touches.
+
+        Parameters
+        ----------
+        region : tuple of slice or int, slice, int, Ellipsis or Box
+            In array coordinates, steps of 1.
+
+        Returns
+        -------
+        list of ShardRef
+            Row-major.
+
+        Raises
+        ------
+        SpecError
+            If the region is none.
+        """
+        grid = self.metadata.grid
+        box = region if isinstance(region, Box) else _as_box(region, grid.shape)
+        refs = []
+        for index in grid.shards_in(box.intersect(grid.whole)):
+            inside = grid.shard_box(index).intersect(grid.whole)
+            refs.append(ShardRef(index, self.metadata.shard_key(index), inside, box.contains(inside)))
+        return refs
+
+    def part(self, index: int, count: int) -> Part:
+        """Part `index` of `count`: whole groups, balanced by bytes, a pure function of the plan and the two numbers.
+
+        Raises
+        ------
+        SpecError
+            Unless ``0 <= index < count``.
+        """
+        if isinstance(index, bool) or isinstance(count, bool) or not 0 <= index < count:
+            raise SpecError("no such part", field="part", value=(index, count), remedy="give index i of count n with 0 <= i < n")
+        sizes = np.ones((), dtype=np.float64)
+        for edges in self.partition.group_edges:
+            sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
+        ends = np.cumsum(sizes.ravel())
+        total = ends[-1] if len(ends) else 0.0
+        # a group belongs to the part in which its middle falls
+        middles = ends - sizes.ravel() / 2
+        first, last = (int(np.searchsorted(middles, total * k / count)) for k in (index, index + 1))
+        last = len(ends) if index + 1 == count else last
+        return Part(self, index, count, range(first, last))
+
+    @cached_property
+    def digest(self) -> str:
+        """Names the run: equal for plans that write the same bytes from the same source."""
+        facts = self.to_dict()["identity"]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything worth keeping, as JSON can hold it."""
+        units = self.partition.block_edges if isinstance(self.strategy, AppendOnly) else None
+        return {
+            "format": 1,
+            "identity": {
+                "metadata": self.metadata.document,
+                "strategy": self.strategy.label,
+                "units": [list(edges) for edges in units] if units else None,
+                "write_empty_chunks": self.write_empty_chunks,
+                "source": self.source.identity,
+            },
+            "shards": self.n_shards,
+            "inner_chunks": self.n_inner_chunks,
+            "units": self.n_units,
+            "tasks": self.n_tasks,
+            "waves": len(self.waves),
+            "groups": list(self.partition.group_counts),
+            "layout": self.layout,
+            "raw_nbytes": self.raw_nbytes,
+            "index_nbytes_per_shard": self.metadata.index_codec.encoded_nbytes,
+            "overhang_fraction": self.metadata.grid.overhang_fraction,
+            "source_chunks": self.source.n_chunks,
+            "source_reruns": self.source_reruns,
+            "memory_nbytes": self.memory.total_nbytes,
+            "expected_memory_nbytes": self.expected_memory.total_nbytes,
+            "memory_per_thread_nbytes": self.memory_per_thread_nbytes,
+            "memory_limit_nbytes": self.resources.memory_limit_nbytes,
+            "threads_per_process": self.resources.n_threads,
+            "notes": list(self.notes),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """:meth:`to_dict` and the digest, as JSON."""
+        return json.dumps({**self.to_dict(), "digest": self.digest}, indent=indent)
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
+
+    def check_fits(self) -> None:
+        """Refuse a plan over its limits.
+
+        Raises
+        ------
+        PlanError
+            With the bytes needed and allowed, and the knob to turn.
+        """
+        needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
+        if needed <= allowed:
+            return
+        if self.memory.source_nbytes > allowed / 2:
+            knob = "make the source's chunks smaller, or the inner chunks thinner along the axis in which the source comes in slabs"
+        else:
+            knob = "use fewer threads per process, or smaller shards"
+        raise PlanError(
+            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes ({self.memory.source_nbytes:,} of them for the "
+            f"source's chunks) and may use {allowed:,}",
+            needed_nbytes=needed,
+            allowed_nbytes=allowed,
+            knob=f"{knob}, or raise memory_limit",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a plan's groups: what one rank writes.
+
+    Attributes
+    ----------
+    plan : Plan
+        The whole.
+    index, count : int
+        This is part `index` of `count`.
+    groups : range
+        Row-major ranks of its groups.
+    """
+
+    plan: Plan
+    index: int
+    count: int
+    groups: range
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded bytes of this part."""
+        return sum(box.size for box in self.boxes()) * self.plan.metadata.itemsize
+
+    def boxes(self) -> Iterator[Box]:
+        """Its groups."""
+        return (self.plan.partition.group_box(rank) for rank in self.groups)
+
+    @property
+    def shards(self) -> list[ShardRef]:
+        """Its shards."""
+        return [ref for box in self.boxes() for ref in self.plan.shards_for(box)]
+
+    def __str__(self) -> str:
+        return f"part {self.index} of {self.count}: {len(self.groups)} groups of {self.plan.partition.n_groups}, {self.raw_nbytes:,} bytes"
+
+
+def _as_box(region: Any, shape: Shape) -> Box:
+    items = list(region) if isinstance(region, tuple) else [region]
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
+    items += [slice(None)] * (len(shape) - len(items))
+    if len(items) != len(shape):
+        raise SpecError("too many axes", field="region", value=region, remedy=f"the array has {len(shape)}")
+    start, stop = [], []
+    for item, n in zip(items, shape, strict=True):
+        if isinstance(item, slice):
+            a, b, step = item.indices(n)
+        else:
+            a = int(item) + (n if item < 0 else 0)
+            b, step = a + 1, 1
+        if step != 1 or not 0 <= a <= n:
+            raise SpecError("not a box of the array", field="region", value=region, remedy="give slices of step 1 within the shape")
+        start.append(a)
+        stop.append(min(max(a, b), n))
+    return Box(tuple(start), tuple(stop))
+
+
+def make_plan(
+    metadata: ArrayMetadata,
+    strategy: Strategy,
+    source: SourceLayout,
+    resources: Resources,
+    *,
+    write_empty_chunks: bool = False,
+    stage_units: bool = False,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    compression_ratio: float | None = None,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """The plan for writing a source as an array.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array to be.
+    strategy : Strategy
+        The write strategy.
+    source : SourceLayout
+        Chunks, tasks and identity of the source.
+    resources : Resources
+        What a worker process offers.
+    write_empty_chunks : bool
+        Store inner chunks of the fill value only, too.
+    stage_units : bool
+        Never pass encoded units between tasks: the engine would copy them through one process.
+    max_graph_tasks : int
+        Tasks that the scheduler may hold at a time.
+    compression_ratio : float, optional
+        Decoded over encoded size that is expected; the worst case is 1.
+    notes : sequence of str
+        Explanations of choices made before.
+    """
+    low, high = _TASK_NBYTES
+    room = resources.memory_limit_nbytes // (8 * resources.n_threads)
+    task_nbytes = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
+    cut = {"grid": metadata.grid, "source_chunks": source.chunks, "itemsize": metadata.itemsize, "task_nbytes": task_nbytes}
+
+    def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
+        return Plan(
+            metadata=metadata,
+            strategy=strategy,
+            source=source,
+            partition=partition,
+            resources=resources,
+            is_staged=is_staged,
+            write_empty_chunks=write_empty_chunks,
+            max_graph_tasks=max_graph_tasks,
+            compression_ratio=compression_ratio,
+            notes=tuple(notes),
+        )
+
+    plan = plan_for(make_partition(**cut, fused=True), is_staged=False)
+    group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
+    is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
+    if not is_small or plan.memory.total_nbytes > resources.memory_limit_nbytes // 2:
+        blocks = make_partition(**cut, fused=False)
+        if not blocks.is_fused:
+            plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
+    return replace(plan, source_reruns=_reruns_by_chunks(plan))
+
+
+def _lies_in_source(plan: Plan) -> bool:
+    """Whether a source chunk is at least as large as a group, so that finer tasks would hold no less."""
+    return all(max(sizes, default=1) >= e for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True))
+
+
+def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
+    """Whether source chunks reach across several groups.
+
+    A scheduler that goes for the first shard to commit would then load all source chunks of a row of shards, and keep them.
+    """
+    return any(overlap(edges, boundaries(sizes))[1] > 2 for edges, sizes in zip(partition.group_edges, source.chunks, strict=True))
+
+
+def _reruns_by_chunks(plan: Plan) -> float:
+    """Source chunks that the waves touch, over all source chunks."""
+    if len(plan.waves) == 1 or not plan.source.n_chunks:
+        return 1.0
+    touched = 0
+    edges = [boundaries(sizes) for sizes in plan.source.chunks]
+    for wave in plan.waves:
+        box = wave.box
+        spans = [
+            np.searchsorted(e, b, side="left") - (np.searchsorted(e, a, side="right") - 1)
+            for e, a, b in zip(edges, box.start, box.stop, strict=True)
+        ]
+        touched += math.prod(int(n) for n in spans)
+    return touched / plan.source.n_chunks

@@ -1,0 +1,170 @@
+"""How the shard grid is cut into tasks that never share a shard.
+
+Along each axis the array is cut at *group* edges (whole shards) and, inside a group, at *block* edges
+(whole inner chunks). A group is committed by one task; a block is encoded by one task; where a
+group has one block both are one task. Groups hold many neighbouring shards when shards are small; blocks are
+parts of one shard when it is large. Both are tensor products, so a million shards cost a few lists of edges.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
+
+__all__ = ["Partition", "make_partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Groups and blocks of an array.
+
+    Parameters
+    ----------
+    group_edges, block_edges : tuple of tuple of int
+        For each axis the boundaries in elements, from 0 to the array's extent; group edges are among block edges.
+    """
+
+    group_edges: tuple[tuple[int, ...], ...]
+    block_edges: tuple[tuple[int, ...], ...]
+
+    @property
+    def group_counts(self) -> Shape:
+        """Groups along each axis."""
+        return tuple(len(edges) - 1 for edges in self.group_edges)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of commit tasks."""
+        return math.prod(self.group_counts)
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of encode tasks."""
+        return math.prod(len(edges) - 1 for edges in self.block_edges)
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether encode and commit are one task."""
+        return self.group_edges == self.block_edges
+
+    @property
+    def largest_block(self) -> Shape:
+        """Longest block along each axis, in elements."""
+        return _longest(self.block_edges)
+
+    @property
+    def largest_group(self) -> Shape:
+        """Longest group along each axis, in elements."""
+        return _longest(self.group_edges)
+
+    def group_box(self, rank: int) -> Box:
+        """Elements of the group with row-major `rank`."""
+        index = unravel(rank, self.group_counts)
+        return Box(
+            tuple(edges[i] for edges, i in zip(self.group_edges, index, strict=True)),
+            tuple(edges[i + 1] for edges, i in zip(self.group_edges, index, strict=True)),
+        )
+
+    def blocks_in(self, group: Box) -> list[Box]:
+        """Blocks of a group, row-major."""
+        spans = []
+        for edges, a, b in zip(self.block_edges, group.start, group.stop, strict=True):
+            inside = edges[bisect_left(edges, a) : bisect_right(edges, b)]
+            spans.append(list(itertools.pairwise(inside)))
+        return [Box(tuple(s[0] for s in pair), tuple(s[1] for s in pair)) for pair in itertools.product(*spans)]
+
+    def group_boxes(self) -> Iterator[Box]:
+        """All groups, row-major."""
+        return (self.group_box(rank) for rank in range(self.n_groups))
+
+
+def _longest(all_edges: Sequence[Sequence[int]]) -> Shape:
+    return tuple(max((b - a for a, b in itertools.pairwise(edges)), default=0) for edges in all_edges)
+
+
+def make_partition(
+    grid: ShardGrid, source_chunks: Sequence[Sequence[int]], itemsize: int, *, task_nbytes: int, fused: bool
+) -> Partition:
+    """Choose groups and blocks.
+
+    Parameters
+    ----------
+    grid : ShardGrid
+        The array.
+    source_chunks : sequence of sequence of int
+        The source's chunk sizes for each axis.
+    itemsize : int
+        Bytes of an element.
+    task_nbytes : int
+        Decoded bytes that a task should handle.
+    fused : bool
+        Encode and commit in one task, so that a group is one block.
+    """
+    task_size = max(1, task_nbytes // itemsize)
+    largest_source = tuple(max(sizes, default=1) for sizes in source_chunks)
+    group = _group_counts(grid, largest_source, task_size)
+    group_edges = tuple((*range(0, n, k * s), n) for n, k, s in zip(grid.shape, group, grid.shards, strict=True))
+    return Partition(group_edges, group_edges if fused else _block_edges(grid, group_edges, source_chunks, task_size))
+
+
+def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int) -> Shape:
+    """Shards of a group along each axis: first to cover a source chunk, then row-major neighbours."""
+    counts = [1] * grid.ndim
+    extent = [min(s, n) for s, n in zip(grid.shards, grid.shape, strict=True)]
+    to_source = [min(ceil_div(m, s), k) for m, s, k in zip(largest_source, grid.shards, grid.counts, strict=True)]
+    for wanted in (to_source, list(grid.counts)):
+        for axis in reversed(range(grid.ndim)):
+            others = math.prod(extent[:axis] + extent[axis + 1 :])
+            room = task_size // max(1, others * grid.shards[axis])
+            counts[axis] = max(counts[axis], min(wanted[axis], room))
+            extent[axis] = min(counts[axis] * grid.shards[axis], grid.shape[axis])
+    return tuple(counts)
+
+
+def _block_edges(
+    grid: ShardGrid, group_edges: Sequence[Sequence[int]], source_chunks: Sequence[Sequence[int]], task_size: int
+) -> tuple[tuple[int, ...], ...]:
+    """Group edges and the source's, snapped to inner chunks; merged while tasks are small, cut where the source does not help."""
+    fine = []
+    for n, c, edges, sizes in zip(grid.shape, grid.chunks, group_edges, source_chunks, strict=True):
+        snapped = {edge // c * c for edge in boundaries(sizes) if edge < n}
+        fine.append(sorted(snapped | set(edges)))
+    lengths = list(_longest(fine))
+    if any(max(sizes, default=1) < c for sizes, c in zip(source_chunks, grid.chunks, strict=True)):
+        # several source chunks meet in every inner chunk: they are all at hand, so more tasks cost no memory
+        lengths = _shrink(lengths, grid.chunks, task_size)
+    for axis in reversed(range(grid.ndim)):
+        longest_group = max((b - a for a, b in itertools.pairwise(group_edges[axis])), default=1)
+        others = math.prod(lengths[:axis] + lengths[axis + 1 :])
+        if lengths[axis] * others <= task_size:
+            lengths[axis] = max(lengths[axis], min(longest_group, task_size // max(1, others)))
+    return tuple(
+        tuple(_cut(edges, groups, length, c)) for edges, groups, length, c in zip(fine, group_edges, lengths, grid.chunks, strict=True)
+    )
+
+
+def _shrink(lengths: list[int], chunks: Shape, task_size: int) -> list[int]:
+    """Halve the axis that spans most inner chunks until a block fits `task_size` elements."""
+    lengths = list(lengths)
+    while math.prod(lengths) > task_size:
+        axis = max(range(len(lengths)), key=lambda a: lengths[a] / chunks[a])
+        if lengths[axis] <= chunks[axis]:
+            break
+        lengths[axis] = ceil_div(ceil_div(lengths[axis], chunks[axis]), 2) * chunks[axis]
+    return lengths
+
+
+def _cut(fine: Sequence[int], group_edges: Sequence[int], length: int, chunk: int) -> list[int]:
+    """Edges at most `length` apart, taken from `fine` where it has one within reach, else from the inner chunk grid."""
+    kept = [0]
+    for group_stop in group_edges[1:]:
+        while kept[-1] < group_stop:
+            reach = kept[-1] + length
+            edge = group_stop if reach >= group_stop else fine[bisect_right(fine, reach) - 1]
+            kept.append(edge if edge > kept[-1] else min(group_stop, kept[-1] + max(chunk, length // chunk * chunk)))
+    return kept

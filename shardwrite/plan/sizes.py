@@ -1,0 +1,155 @@
+"""What `shards=` and `chunks=` may be, turned into shapes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Shape, ceil_div
+
+__all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
+
+Sized = int | str | Sequence[int] | None
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_INNER_NBYTES = 512 * 2**10
+_SHARD_NBYTES = 64 * 2**20
+_SHARD_RANGE = (10 * 10**6, 100 * 10**6)
+
+
+def parse_nbytes(text: str, field: str) -> int:
+    """Bytes in a text such as ``"256MB"`` or ``"1.5 GiB"``.
+
+    Raises
+    ------
+    SpecError
+        If it is none, or not positive.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    nbytes = round(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
+    if nbytes < 1:
+        raise SpecError("not a positive number of bytes", field=field, value=text, remedy='give for instance "256MB" or "1GiB"')
+    return nbytes
+
+
+def resolve_shapes(
+    shape: Shape, itemsize: int, shards: Sized, chunks: Sized, source_chunks: Sequence[Sequence[int]]
+) -> tuple[Shape, Shape, tuple[str, ...]]:
+    """Shard and inner chunk shapes from what the user gave.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The array's shape.
+    itemsize : int
+        Bytes of an element.
+    shards, chunks : tuple of int, int, str or None
+        A shape, one size for all axes, a byte size, or ``"auto"`` (also None).
+    source_chunks : sequence of sequence of int
+        The source's chunk sizes for each axis.
+
+    Returns
+    -------
+    shards, chunks : tuple of int
+    notes : tuple of str
+        How a choice was made that was left to us.
+
+    Raises
+    ------
+    SpecError
+        Wrong rank, sizes that are not positive integers, or shards that are no multiples of chunks.
+    """
+    notes = []
+    explicit_shards = _explicit(shards, len(shape), "shards")
+    explicit_chunks = _explicit(chunks, len(shape), "chunks")
+    if explicit_chunks is None:
+        target = _INNER_NBYTES if chunks in (None, "auto") else parse_nbytes(str(chunks), "chunks")
+        explicit_chunks = _auto_chunks(shape, itemsize, target, explicit_shards)
+        notes.append(f"chunks {explicit_chunks}: {_human(itemsize * math.prod(explicit_chunks))} each, near {_human(target)}")
+    if explicit_shards is None:
+        if shards in (None, "auto"):
+            explicit_shards, why = _auto_shards(shape, itemsize, explicit_chunks, source_chunks)
+        else:
+            target = parse_nbytes(str(shards), "shards")
+            explicit_shards, why = _grow(shape, itemsize, explicit_chunks, target), f"at most {_human(target)} decoded"
+        notes.append(f"shards {explicit_shards}: {why}")
+    for axis, (s, c) in enumerate(zip(explicit_shards, explicit_chunks, strict=True)):
+        if s % c:
+            raise SpecError(
+                f"not a multiple of the inner chunk on axis {axis}",
+                field="shards",
+                value=explicit_shards,
+                remedy=f"with chunks={explicit_chunks} give {ceil_div(s, c) * c} instead of {s} there",
+            )
+    return explicit_shards, explicit_chunks, tuple(notes)
+
+
+def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
+    """A shape, or None where `value` is a byte size or left to us."""
+    if value is None or isinstance(value, str):
+        return None
+    sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
+            raise SpecError("sizes are positive integers", field=field, value=value, remedy=f"{size!r} is not one; give for instance 64")
+    if len(sizes) != ndim:
+        raise SpecError(f"has {len(sizes)} entries for {ndim} axes", field=field, value=value, remedy=f"give {ndim} sizes, or one for all axes")
+    return tuple(int(size) for size in sizes)
+
+
+def _auto_chunks(shape: Shape, itemsize: int, target: int, shards: Shape | None) -> Shape:
+    """Near-cubes with sides that are powers of two, or divisors of a given shard."""
+    sides = [1] * len(shape)
+    limits = [max(1, n) for n in (shards or shape)]
+    growing = True
+    while growing:
+        growing = False
+        for axis in sorted(range(len(shape)), key=lambda a: (sides[a], -a)):
+            longer = sides[axis] * 2
+            fits = shards[axis] % longer == 0 if shards else longer < 2 * limits[axis]
+            if longer < 2 * limits[axis] and fits and itemsize * math.prod(sides) * 2 <= target:
+                sides[axis], growing = longer, True
+                break
+    return tuple(sides)
+
+
+def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:
+    """Inner chunks doubled axis by axis, shortest side first, while the shard stays within `target` bytes."""
+    counts = [1] * len(shape)
+    growing = True
+    while growing:
+        growing = False
+        for axis in sorted(range(len(shape)), key=lambda a: (counts[a] * chunks[a], -a)):
+            covered = counts[axis] * chunks[axis] >= shape[axis]
+            if not covered and itemsize * math.prod(counts) * math.prod(chunks) * 2 <= target:
+                counts[axis] *= 2
+                growing = True
+                break
+    needed = [ceil_div(max(1, n), c) for n, c in zip(shape, chunks, strict=True)]
+    return tuple(min(k, n) * c for k, n, c in zip(counts, needed, chunks, strict=True))
+
+
+def _auto_shards(
+    shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]
+) -> tuple[Shape, str]:
+    """By the source's chunks where they make shards of a good size, else near 64 MiB."""
+    by_source = tuple(ceil_div(max(sizes, default=1) or 1, c) * c for sizes, c in zip(source_chunks, chunks, strict=True))
+    nbytes = itemsize * math.prod(by_source)
+    low, high = _SHARD_RANGE
+    aligned = all(max(sizes, default=1) % c == 0 or len(sizes) == 1 for sizes, c in zip(source_chunks, chunks, strict=True))
+    if low <= nbytes <= high and aligned:
+        return by_source, f"one for each chunk of the source, {_human(nbytes)} decoded"
+    grown = _grow(shape, itemsize, chunks, _SHARD_NBYTES)
+    return grown, f"{_human(itemsize * math.prod(grown))} decoded, aimed at {_human(low)} to {_human(high)} a file"
+
+
+def _human(nbytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.3g} TB"

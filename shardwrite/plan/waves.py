@@ -1,0 +1,68 @@
+"""Waves: sets of groups small enough for a scheduler to hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from shardwrite.grid import Box, Shape, ceil_div, ravel
+from shardwrite.plan.partition import Partition
+
+__all__ = ["Wave", "cut_waves"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """A box of groups.
+
+    Parameters
+    ----------
+    groups : Box
+        In the grid of groups.
+    box : Box
+        In array coordinates.
+    counts : tuple of int
+        The grid of groups.
+    """
+
+    groups: Box
+    box: Box
+    counts: Shape
+
+    def ranks(self) -> Iterator[int]:
+        """Row-major ranks of its groups."""
+        axes = (range(a, b) for a, b in self.groups.bounds)
+        return (ravel(index, self.counts) for index in itertools.product(*axes))
+
+
+def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, by_row: bool) -> tuple[Wave, ...]:
+    """Cut the groups into boxes of at most about `max_tasks` tasks, along the slowest axis first.
+
+    Parameters
+    ----------
+    partition : Partition
+        Groups and blocks.
+    n_tasks : int
+        Tasks of the whole, the source's included.
+    max_tasks : int
+        Tasks that the scheduler may hold at a time.
+    by_row : bool
+        Have a wave for each row of groups along axis 0, so that no more part files lie about than one row makes.
+    """
+    counts = partition.group_counts
+    n_left = ceil_div(max(1, n_tasks), max(1, max_tasks))
+    steps = []
+    for n in counts:
+        pieces = min(n, n_left) or 1
+        steps.append(max(1, ceil_div(n, pieces)))
+        n_left = ceil_div(n_left, pieces)
+    if by_row and steps:
+        steps[0] = 1
+    waves = []
+    for corner in itertools.product(*(range(0, n, step) for n, step in zip(counts, steps, strict=True))):
+        stop = tuple(min(a + step, n) for a, step, n in zip(corner, steps, counts, strict=True))
+        edges = partition.group_edges
+        box = Box(tuple(e[a] for e, a in zip(edges, corner, strict=True)), tuple(e[b] for e, b in zip(edges, stop, strict=True)))
+        waves.append(Wave(Box(tuple(corner), stop), box, counts))
+    return tuple(waves)

@@ -1,0 +1,293 @@
+"""One shard's bytes: pieces of the source in, encoded inner chunks out, and back.
+
+Encoding goes batch by batch: a box of whole inner chunks is cut out of the pieces into a buffer that each thread
+keeps (first touch of memory costs more than the copy), the empty ones are dropped, the others are
+encoded with one call each. What a batch yields is valid until the next is asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError, SourceError
+from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.index import ShardIndex
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.order import boxes, permutation
+
+__all__ = ["EncodedBatch", "Pieces", "decode_shard", "encode_unit", "read_index", "units_of"]
+
+Array = npt.NDArray[Any]
+_scratch = threading.local()
+
+
+class Pieces:
+    """Source arrays and where they lie, to be cut into inner chunks.
+
+    Parameters
+    ----------
+    origins : sequence of tuple of int
+        First element of each array, in array coordinates.
+    arrays : sequence of numpy.ndarray
+        The pieces.
+    """
+
+    def __init__(self, origins: Sequence[Shape], arrays: Sequence[Array]) -> None:
+        self.arrays = arrays
+        ndim = len(origins[0]) if origins else 0
+        self._starts = np.array(origins, dtype=np.int64).reshape(len(arrays), ndim)
+        self._stops = self._starts + np.array([a.shape for a in arrays], dtype=np.int64).reshape(len(arrays), ndim)
+
+    def copy_into(self, tiles: Array, counts: Shape, chunks: Shape, region: Box) -> None:
+        """Copy what the pieces hold of `region` into its inner chunks.
+
+        Parameters
+        ----------
+        tiles : numpy.ndarray, shape (prod(counts), *chunks)
+            Inner chunks, row-major.
+        counts, chunks : tuple of int
+            Inner chunks along each axis, and their shape.
+        region : Box
+            ``counts * chunks`` elements, in array coordinates.
+        """
+        grid = tiles.reshape((*counts, *chunks))
+        if len(self.arrays) == 1:
+            hits: Any = (0,)
+        else:
+            hits = np.flatnonzero(((self._starts < region.stop) & (self._stops > region.start)).all(axis=1))
+        for hit in hits:
+            start = tuple(self._starts[hit].tolist())
+            common = Box(start, tuple(self._stops[hit].tolist())).intersect(region)
+            if common.size:
+                source = self.arrays[hit][(*common.shift(start).slices, ...)]
+                _copy_box(grid, source, common.shift(region.start), chunks)
+
+
+def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
+    """An interval cut into at most three runs (first chunk, chunks, offset in the chunk, length in it)."""
+    runs = []
+    if start % chunk:
+        end = min(stop, start - start % chunk + chunk)
+        runs.append((start // chunk, 1, start % chunk, end - start))
+        start = end
+    whole = (stop - start) // chunk
+    if whole > 0:
+        runs.append((start // chunk, whole, 0, chunk))
+        start += whole * chunk
+    if start < stop:
+        runs.append((start // chunk, 1, 0, stop - start))
+    return runs
+
+
+def _copy_box(grid: Array, source: Array, box: Box, chunks: Shape) -> None:
+    """Copy `source`, which fills `box`, into ``grid[chunk index..., element in chunk...]``."""
+    per_axis = [_runs(a, b, c) for a, b, c in zip(box.start, box.stop, chunks, strict=True)]
+    ndim = len(chunks)
+    axes = (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
+    for runs in itertools.product(*per_axis):
+        begin = [f * c + o - s for (f, _, o, _), c, s in zip(runs, chunks, box.start, strict=True)]
+        part = source[(*(slice(b, b + n * m) for b, (_, n, _, m) in zip(begin, runs, strict=True)), ...)]
+        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(axes)
+        target = grid[(*(slice(f, f + n) for f, n, _, _ in runs), *(slice(o, o + m) for _, _, o, m in runs), ...)]
+        np.copyto(target, split, casting="unsafe" if source.dtype.kind in "OT" else "same_kind")
+
+
+def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
+    """Shards that a block touches and what it holds of each, row-major: the block's units."""
+    return [(index, grid.shard_box(index).intersect(block)) for index in grid.shards_in(block)]
+
+
+def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.int64]:
+    """Row-major ranks in the shard's grid of a unit's inner chunks, row-major."""
+    first = [(a - i * s) // c for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)]
+    return _ranks(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
+
+
+def _ranks(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
+    ranks = np.zeros((), dtype=np.int64)
+    for n, f, k in zip(shape, first, counts, strict=True):
+        ranks = np.add.outer(ranks * n, np.arange(f, f + k, dtype=np.int64))
+    return ranks.ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """Inner chunks of a unit that hold data.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64, shape (n,)
+        Row-major ranks in the unit's grid, in the order asked for.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        Their encoded sizes.
+    buffers : list of buffer
+        The bytes, in the same order; neighbours may share one buffer.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+    buffers: list[Buffer]
+
+
+def encode_unit(
+    metadata: ArrayMetadata, unit: Box, pieces: Pieces, *, order: str, batch_nbytes: int, write_empty_chunks: bool
+) -> Iterator[EncodedBatch]:
+    """Encode a box of whole inner chunks.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    unit : Box
+        In-bounds elements, starting on the inner chunk grid.
+    pieces : Pieces
+        The source; it covers the unit.
+    order : {"C", "F", "morton"}
+        Order of the unit's inner chunks.
+    batch_nbytes : int
+        Decoded bytes to cut and encode at a time.
+    write_empty_chunks : bool
+        Encode inner chunks of the fill value only, too.
+
+    Yields
+    ------
+    EncodedBatch
+        Those with at least one inner chunk.
+    """
+    grid, pipeline = metadata.grid, metadata.pipeline
+    chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
+    counts = grid.chunk_counts_in(unit)
+    for cells in boxes(counts, order, max(1, batch_nbytes // chunk_nbytes)):
+        start = tuple(u + a * c for u, a, c in zip(unit.start, cells.start, grid.chunks, strict=True))
+        region = Box(start, tuple(a + n * c for a, n, c in zip(start, cells.shape, grid.chunks, strict=True)))
+        tiles = _tiles(metadata, cells.size)
+        if not unit.contains(region):  # inner chunks on the array's edge are filled up
+            tiles[...] = metadata.fill_value
+        pieces.copy_into(tiles, cells.shape, grid.chunks, region)
+        sequence = permutation(cells.shape, order)
+        if not write_empty_chunks:
+            sequence = sequence[~metadata.fill_pattern.empty(tiles)[sequence]]
+        if not len(sequence):
+            continue
+        ranks = _ranks(counts, cells.start, cells.shape)[sequence]
+        is_whole = len(sequence) == len(tiles) and (order == "C" or len(tiles) == 1)
+        if is_whole and pipeline.is_identity:
+            sizes = np.full(len(ranks), tiles.nbytes // len(tiles), dtype=np.int64)
+            yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)])
+            continue
+        buffers = pipeline.encode(tiles, None if is_whole else sequence)
+        yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers)
+
+
+def _tiles(metadata: ArrayMetadata, n_chunks: int) -> Array:
+    """An uninitialised batch of inner chunks, in memory that this thread has touched before."""
+    dtype, shape = metadata.pipeline.stored_dtype, (n_chunks, *metadata.grid.chunks)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or dtype.kind == "T" or nbytes == 0:
+        return np.empty(shape, dtype=dtype)
+    memory: Array | None = getattr(_scratch, "memory", None)
+    if memory is None or memory.nbytes < nbytes:
+        memory = _scratch.memory = np.empty(nbytes, dtype=np.uint8)
+    return memory[:nbytes].view(dtype).reshape(shape)
+
+
+def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
+    """A source block as an array, if it is what dask declared.
+
+    Raises
+    ------
+    SourceError
+        Another shape or dtype, or masked elements.
+    """
+    if isinstance(block, np.ma.MaskedArray):
+        if np.ma.is_masked(block):
+            raise SourceError("holds masked elements; say what they become with dask.array.ma.filled", region=region.bounds)
+        block = block.data
+    array = np.asarray(block)
+    if array.shape != region.shape:
+        raise SourceError(f"dask declared shape {region.shape}, the block has {array.shape}", region=region.bounds)
+    if array.dtype != dtype:
+        raise SourceError(f"dask declared dtype {dtype}, the block has {array.dtype}", region=region.bounds)
+    return array
+
+
+def read_index(metadata: ArrayMetadata, key: str, data: Buffer, shard_nbytes: int) -> ShardIndex:
+    """The index from its encoded bytes.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming the shard.
+    """
+    try:
+        return metadata.index_codec.decode(data, shard_nbytes)
+    except CorruptShardError as error:
+        raise error.located(key=key) from error
+
+
+def decode_chunk(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int, data: Buffer) -> Array:
+    """One inner chunk from its encoded bytes.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming shard and inner chunk.
+    """
+    try:
+        return metadata.pipeline.decode(data)
+    except CorruptShardError as error:
+        position = tuple(int(i) for i in np.unravel_index(rank, metadata.grid.chunks_per_shard)) if metadata.grid.ndim else ()
+        offset, nbytes = (int(v) for v in index.table[rank])
+        raise error.located(key=key, inner_chunk=position, offset=offset, nbytes=nbytes) from error
+
+
+def decode_shard(metadata: ArrayMetadata, key: str, data: Buffer) -> Array:
+    """All elements of a shard, from the whole object.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array; codecs around the sharding are undone, too.
+    key : str
+        Its key.
+    data : buffer
+        The object.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of shard shape.
+
+    Raises
+    ------
+    CorruptShardError
+        If the bytes are not a shard of this array.
+    """
+    grid = metadata.grid
+    view = memoryview(data).cast("B")
+    if any(metadata.codecs_around):
+        try:
+            return metadata.shard_pipeline.decode(view)
+        except CorruptShardError as error:
+            raise error.located(key=key) from error
+    out = np.full(grid.shards, metadata.fill_value, dtype=metadata.dtype)
+    try:
+        start, stop = metadata.index_codec.span(len(view))
+    except CorruptShardError as error:
+        raise error.located(key=key) from error
+    table = read_index(metadata, key, view[start:stop], len(view))
+    for rank in np.flatnonzero(~table.is_empty):
+        offset, nbytes = (int(v) for v in table.table[rank])
+        chunk = decode_chunk(metadata, key, table, int(rank), view[offset : offset + nbytes])
+        position = np.unravel_index(rank, grid.chunks_per_shard) if grid.ndim else ()
+        out[tuple(slice(int(i) * c, (int(i) + 1) * c) for i, c in zip(position, grid.chunks, strict=True))] = chunk
+    return out
