@@ -1,20 +1,127 @@
-"""A plan for people: a table in the terminal, a table and a picture of the grid in a notebook."""
+"""Plans and results for people: tables in the terminal and in notebooks, and a picture of the grid."""
 
 from __future__ import annotations
 
+import html
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from shardwrite.grid import ceil_div
 
 if TYPE_CHECKING:
     from shardwrite.plan.model import Plan
 
-__all__ = ["plan_html", "plan_text"]
+__all__ = ["human", "plan_html", "plan_text", "table_html", "table_text"]
+
+Rows = Sequence[tuple[str, str]]
+_PICTURE_PX = 220
+_MAX_LINES = 40
+
+
+def human(nbytes: float) -> str:
+    """Bytes for people, in powers of ten.
+
+    Examples
+    --------
+    >>> human(2_147_483_648)
+    '2.15 GB'
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.3g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} PB"
+
+
+def table_text(title: str, rows: Rows) -> str:
+    """A table of two columns; a cell may have several lines."""
+    width = max(len(name) for name, _ in rows)
+    lines = [title]
+    for name, cell in rows:
+        for number, line in enumerate(cell.split("\n")):
+            lines.append(f"  {name if number == 0 else '':<{width}}  {line}")
+    return "\n".join(lines)
+
+
+def table_html(title: str, rows: Rows) -> str:
+    """The same as HTML."""
+    body = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(cell).replace(chr(10), '<br>')}</td></tr>"
+        for name, cell in rows
+    )
+    return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
+
+
+def _rows(plan: Plan) -> list[tuple[str, str]]:
+    grid, memory = plan.metadata.grid, plan.memory
+    per_shard = math.prod(grid.shards) * plan.metadata.itemsize
+    rows = [
+        ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
+        ("shards", f"{grid.shards}, {human(per_shard)} decoded; {plan.n_shards:,} files at most, grid {grid.counts}"),
+        ("inner chunks", f"{grid.chunks}, {grid.n_chunks_per_shard:,} in a shard, {plan.n_inner_chunks:,} in the array"),
+        ("overhang", f"{grid.overhang_fraction:.1%} of the shards' volume lies beyond the array"),
+        ("codecs", " + ".join(codec["name"] for codec in plan.metadata.inner_codecs)),
+        ("index", f"{human(plan.metadata.index_codec.encoded_nbytes)} at the {plan.metadata.index_codec.location} of each shard"),
+        ("strategy", plan.strategy.label),
+        ("source", f"{plan.source.n_chunks:,} chunks, {plan.source.n_tasks:,} tasks, each run {plan.source_reruns:.3g} times"),
+        ("tasks", f"{plan.n_tasks:,} in {len(plan.waves)} graphs; {plan.layout}: {_LAYOUTS[plan.layout]}"),
+        ("units", f"{plan.n_units:,}; groups of shards {plan.partition.largest_group}, blocks {plan.partition.largest_block}"),
+        (
+            "memory",
+            f"{human(memory.total_nbytes)} a process of {plan.resources.n_threads} threads at worst, "
+            f"{human(plan.memory_per_thread_nbytes)} a thread; limit {human(plan.resources.memory_limit_nbytes)}\n"
+            f"source {human(memory.source_nbytes)}, encoding {human(memory.encode_nbytes)}, waiting for commit {human(memory.waiting_nbytes)}",
+        ),
+    ]
+    if plan.compression_ratio:
+        rows.append(("expected", f"{human(plan.expected_memory.total_nbytes)} at a compression of {plan.compression_ratio:g}x"))
+    if plan.notes:
+        rows.append(("chosen", "\n".join(plan.notes)))
+    rows.append(("digest", plan.digest))
+    return rows
+
+
+_LAYOUTS = {
+    "fused": "a task encodes and commits",
+    "direct": "tasks encode units, others commit shards",
+    "staged": "units go to part files, then shards are committed",
+}
 
 
 def plan_text(plan: Plan) -> str:
-    """TODO replaced below."""
-    return "\n".join(f"{k}: {v}" for k, v in plan.to_dict().items())
+    """The plan as a table."""
+    return table_text("plan", _rows(plan))
 
 
 def plan_html(plan: Plan) -> str:
-    """TODO replaced below."""
-    return "<pre>" + plan_text(plan) + "</pre>"
+    """The plan as a table beside a picture of the grid."""
+    return f"<div style='display:flex;gap:2em'>{table_html('plan', _rows(plan))}{_picture(plan)}</div>"
+
+
+def _picture(plan: Plan) -> str:
+    """The last two axes as SVG: shards in strong lines, inner chunks in fine ones where they can be told apart, the array shaded."""
+    grid = plan.metadata.grid
+    if grid.ndim == 0 or not grid.n_shards:
+        return ""
+    shape, shards, chunks, counts = (tuple(t[-2:]) if grid.ndim > 1 else (1, t[0]) for t in (grid.shape, grid.shards, grid.chunks, grid.counts))
+    height, width = (k * s for k, s in zip(counts, shards, strict=True))
+    scale = _PICTURE_PX / max(height, width)
+    lines = [f"<rect width='{shape[1] * scale:.1f}' height='{shape[0] * scale:.1f}' fill='#cfe3f5'/>"]
+    for sizes, colour, stroke in ((chunks, "#9ab", 0.3), (shards, "#234", 1.0)):
+        if all(ceil_div(extent, size) <= _MAX_LINES for extent, size in zip((height, width), sizes, strict=True)):
+            lines += _grid_lines(height, width, sizes, scale, f"stroke='{colour}' stroke-width='{stroke}'")
+    note = f"{counts[0]} x {counts[1]} shards" + (f", {math.prod(grid.counts[:-2])} such planes" if grid.ndim > 2 else "")
+    return (
+        f"<figure><svg width='{width * scale + 2:.0f}' height='{height * scale + 2:.0f}' role='img' aria-label='{note}'>"
+        f"{''.join(lines)}</svg><figcaption>{note}</figcaption></figure>"
+    )
+
+
+def _grid_lines(height: int, width: int, sizes: Sequence[int], scale: float, style: str) -> list[str]:
+    rows = [y * scale for y in range(0, height + 1, sizes[0])]
+    columns = [x * scale for x in range(0, width + 1, sizes[1])]
+    across = [f"<line x1='0' x2='{width * scale:.1f}' y1='{y:.1f}' y2='{y:.1f}' {style}/>" for y in rows]
+    down = [f"<line y1='0' y2='{height * scale:.1f}' x1='{x:.1f}' x2='{x:.1f}' {style}/>" for x in columns]
+    return across + down

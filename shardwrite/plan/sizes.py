@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ceil_div
+from shardwrite.plan.render import human
 
 __all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
 
@@ -69,13 +70,13 @@ def resolve_shapes(
     if explicit_chunks is None:
         target = _INNER_NBYTES if chunks in (None, "auto") else parse_nbytes(str(chunks), "chunks")
         explicit_chunks = _auto_chunks(shape, itemsize, target, explicit_shards)
-        notes.append(f"chunks {explicit_chunks}: {_human(itemsize * math.prod(explicit_chunks))} each, near {_human(target)}")
+        notes.append(f"chunks {explicit_chunks}: {human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}")
     if explicit_shards is None:
         if shards in (None, "auto"):
             explicit_shards, why = _auto_shards(shape, itemsize, explicit_chunks, source_chunks)
         else:
             target = parse_nbytes(str(shards), "shards")
-            explicit_shards, why = _grow(shape, itemsize, explicit_chunks, target), f"at most {_human(target)} decoded"
+            explicit_shards, why = _grow(shape, itemsize, explicit_chunks, target), f"at most {human(target)} decoded"
         notes.append(f"shards {explicit_shards}: {why}")
     for axis, (s, c) in enumerate(zip(explicit_shards, explicit_chunks, strict=True)):
         if s % c:
@@ -142,14 +143,8 @@ def _auto_shards(
     low, high = _SHARD_RANGE
     aligned = all(max(sizes, default=1) % c == 0 or len(sizes) == 1 for sizes, c in zip(source_chunks, chunks, strict=True))
     if low <= nbytes <= high and aligned:
-        return by_source, f"one for each chunk of the source, {_human(nbytes)} decoded"
+        return by_source, f"one for each chunk of the source, {human(nbytes)} decoded"
     grown = _grow(shape, itemsize, chunks, _SHARD_NBYTES)
-    return grown, f"{_human(itemsize * math.prod(grown))} decoded, aimed at {_human(low)} to {_human(high)} a file"
+    return grown, f"{human(itemsize * math.prod(grown))} decoded, aimed at {human(low)} to {human(high)} a file"
 
 
-def _human(nbytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.3g} TB"

@@ -1,0 +1,33 @@
+"""Dask-parallel batch writer of sharded Zarr v3 arrays.
+
+Importing shardwrite gives every `dask.array.Array` the method ``to_sharded_zarr``;
+``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function.
+"""
+
+import dask.array as _dask_array
+
+from shardwrite import errors
+from shardwrite._version import __version__
+from shardwrite.api import finalize, plan, prepare, store, to_sharded_zarr, write_part
+from shardwrite.errors import *  # noqa: F403 (every error is public)
+from shardwrite.plan import Part, Plan
+from shardwrite.result import WriteResult
+from shardwrite.strategies import AppendOnly, FixedOrder
+
+_dask_array.Array.to_sharded_zarr = to_sharded_zarr
+
+__all__ = [
+    "AppendOnly",
+    "FixedOrder",
+    "Part",
+    "Plan",
+    "WriteResult",
+    "__version__",
+    "finalize",
+    "plan",
+    "prepare",
+    "store",
+    "to_sharded_zarr",
+    "write_part",
+    *errors.__all__,
+]

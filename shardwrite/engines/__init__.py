@@ -1,0 +1,142 @@
+"""Engines: who runs a graph. They know nothing of shards.
+
+The engine is chosen as dask chooses: the active `distributed` client, else the configured scheduler, else threads.
+Local schedulers and the cluster differ in how results come back one by one; that is all that is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask
+import dask.multiprocessing
+import dask.threaded
+from dask.base import get_scheduler
+from dask.callbacks import Callback
+from dask.highlevelgraph import HighLevelGraph
+from dask.local import get_sync
+from dask.system import CPU_COUNT
+
+__all__ = ["ClusterEngine", "Engine", "LocalEngine", "active_engine"]
+
+OnResult = Callable[[Any, Any], None]
+
+
+class Engine(Protocol):
+    """Runs graphs."""
+
+    kind: str
+    """``threads``, ``processes``, ``sync`` or ``distributed``."""
+    n_processes: int
+    n_threads: int
+    """Threads in each process."""
+    memory_limit_nbytes: int
+    """Memory of each process."""
+
+    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
+        """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time."""
+
+    def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
+        """Call a function in each worker process; results by worker."""
+
+
+def _memory_available_nbytes() -> int:
+    """Memory that this process may still take: the machine's, or less where a control group or a limit says so."""
+    limits = []
+    with contextlib.suppress(OSError), open("/proc/meminfo") as meminfo:
+        limits += [int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable")]
+    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as maximum:
+        limits.append(int(maximum.read()))
+    return min(limits, default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+class LocalEngine:
+    """One of dask's own schedulers on this machine.
+
+    Parameters
+    ----------
+    kind : {"threads", "processes", "sync"}
+        Which.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        n_workers = int(dask.config.get("num_workers", None) or CPU_COUNT)
+        self.n_processes = n_workers if kind == "processes" else 1
+        self.n_threads = n_workers if kind == "threads" else 1
+        self.memory_limit_nbytes = _memory_available_nbytes() // self.n_processes
+        self._get = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
+
+    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
+        """See :meth:`Engine.run`."""
+        wanted = set(keys)
+
+        def finished(key: Any, value: Any, *_: Any) -> None:
+            if key in wanted:
+                on_result(key, value)
+
+        with Callback(posttask=finished):
+            self._get(graph.cull(wanted), list(keys))
+
+    def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
+        """See :meth:`Engine.on_every_worker`; the workers are on this machine and see what it sees."""
+        return {"this process": function(*args)}
+
+
+class ClusterEngine:
+    """A `distributed` client.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected.
+    """
+
+    kind = "distributed"
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        self.n_processes = max(1, len(workers))
+        self.n_threads = max((w["nthreads"] for w in workers), default=1)
+        limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
+        self.memory_limit_nbytes = min(limits, default=_memory_available_nbytes() // self.n_processes)
+
+    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
+        """See :meth:`Engine.run`."""
+        from distributed import as_completed
+
+        futures = self._client.get(graph.cull(set(keys)), list(keys), sync=False)
+        keys_by_future = {future.key: key for future, key in zip(futures, keys, strict=True)}
+        try:
+            for future, value in as_completed(futures, with_results=True):
+                on_result(keys_by_future[future.key], value)
+                future.release()
+        finally:
+            self._client.cancel([f for f in futures if not f.done()])
+
+    def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
+        """See :meth:`Engine.on_every_worker`."""
+        results: Mapping[str, Any] = self._client.run(function, *args)
+        return results
+
+
+def active_engine() -> Engine:
+    """The engine that dask would use now."""
+    get = get_scheduler()
+    owner = getattr(get, "__self__", None)
+    if owner is not None and hasattr(owner, "scheduler_info"):
+        return ClusterEngine(owner)
+    kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
+    return LocalEngine(kinds.get(get, "threads"))
+
+
+@contextlib.contextmanager
+def local_threads() -> Iterator[Engine]:
+    """Threads of this process, whatever scheduler is active."""
+    with dask.config.set(scheduler="threads"):
+        yield LocalEngine("threads")

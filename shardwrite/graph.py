@@ -1,0 +1,160 @@
+"""A plan and a dask array, turned into a task graph.
+
+Tasks of a fused plan: one for each group, from the source's chunks. Otherwise one for each block, and one commit for each group.
+Where tasks run in other processes, a source chunk that several of them need is first cut, so that no more than what a task
+needs travels; in one process tasks cut for themselves, which copies nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dask.array import Array
+from dask.highlevelgraph import HighLevelGraph
+from dask.sizeof import sizeof
+
+from shardwrite.commit import EncodedBlock, GroupReport, SourcePieces, WriteSpec, commit_group, encode_block, write_group
+from shardwrite.grid import Box, boundaries
+from shardwrite.plan import Plan
+
+__all__ = ["GroupGraph", "waves_reruns"]
+
+Key = tuple[Any, ...]
+
+
+@sizeof.register(EncodedBlock)
+def _sizeof_encoded_block(block: EncodedBlock) -> int:
+    """Else dask counts a slotted dataclass as 48 bytes and spills nothing."""
+    return block.resident_nbytes
+
+
+class GroupGraph:
+    """Builds the graph for some groups of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The plan.
+    spec : WriteSpec
+        What tasks need to know.
+    source : dask.array.Array
+        Of the plan's shape and chunks.
+    cut_source : bool
+        Whether tasks run in other processes.
+    """
+
+    def __init__(self, plan: Plan, spec: WriteSpec, source: Array, *, cut_source: bool) -> None:
+        self._plan, self._spec, self._source = plan, spec, source
+        self._cut_source = cut_source
+        self._edges = [boundaries(sizes) for sizes in source.chunks]
+        self._spans: list[dict[tuple[int, int], list[tuple[int, int, int]]]] = [{} for _ in self._edges]
+
+    def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+        """Graph and keys of tasks that encode and commit; each gives a `GroupReport`."""
+        layer: dict[Key, Any] = {}
+        keys = []
+        for rank in groups:
+            key = (f"shardwrite-write-{self._spec.run}", rank)
+            layer[key] = self._task(layer, write_group, key, self._plan.partition.group_box(rank))
+            keys.append(key)
+        return self._graph(layer), keys
+
+    def encode(self, groups: Iterable[int]) -> tuple[HighLevelGraph, dict[int, list[Key]]]:
+        """Graph of encode tasks, and for each group its keys; each gives an `EncodedBlock`."""
+        layer: dict[Key, Any] = {}
+        keys: dict[int, list[Key]] = {}
+        for rank in groups:
+            keys[rank] = []
+            for number, block in enumerate(self._plan.partition.blocks_in(self._plan.partition.group_box(rank))):
+                key = (f"shardwrite-encode-{self._spec.run}", rank, number)
+                layer[key] = self._task(layer, encode_block, key, block)
+                keys[rank].append(key)
+        return self._graph(layer), keys
+
+    def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
+        """Layer and keys of commit tasks, from keys or values of encoded blocks; each gives a `GroupReport`."""
+        layer: dict[Key, Any] = {}
+        for rank, blocks in encoded.items():
+            group = self._plan.partition.group_box(rank)
+            where = _Blocks(group, tuple(self._plan.partition.blocks_in(group)))
+            layer[(f"shardwrite-commit-{self._spec.run}", rank)] = (_commit, self._spec, where, blocks)
+        return layer, list(layer)
+
+    def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+        """Graph and keys of encode and commit tasks in one."""
+        graph, keys = self.encode(groups)
+        layer, commits = self.commit({rank: list(blocks) for rank, blocks in keys.items()})
+        name = f"shardwrite-commit-{self._spec.run}"
+        encode = f"shardwrite-tasks-{self._spec.run}"
+        layers = {**graph.layers, name: layer}
+        return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
+
+    def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
+        name = f"shardwrite-tasks-{self._spec.run}"
+        graph: HighLevelGraph = HighLevelGraph.from_collections(name, layer, dependencies=[self._source])
+        return graph
+
+    def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box) -> tuple[Any, ...]:
+        """A task on the source chunks under a box; adds the cuts that it needs to the layer."""
+        pieces, keys = [], []
+        spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
+        for number, combination in enumerate(itertools.product(*spans)):
+            chunk = Box(tuple(c[1] for c in combination), tuple(c[2] for c in combination))
+            chunk_key: Key = (self._source.name, *(c[0] for c in combination))
+            if self._cut_source and not box.contains(chunk):
+                inside = chunk.intersect(box)
+                cut_key = (f"shardwrite-cut-{self._spec.run}", *key[1:], number)
+                layer[cut_key] = (_cut, chunk_key, inside.shift(chunk.start))
+                chunk, chunk_key = inside, cut_key
+            pieces.append(chunk)
+            keys.append(chunk_key)
+        return (function, self._spec, SourcePieces(box, tuple(pieces)), keys)
+
+    def _overlapped(self, axis: int, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Number, start and stop of the source chunks under an interval."""
+        known = self._spans[axis]
+        if (start, stop) not in known:
+            edges = self._edges[axis]
+            first, last = bisect_right(edges, start) - 1, bisect_left(edges, stop)
+            # a chunk of no elements has a block that nobody needs
+            known[start, stop] = [(i, edges[i], edges[i + 1]) for i in range(first, last) if edges[i] < edges[i + 1]]
+        return known[start, stop]
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """A group and its blocks; no tuple, so that dask does not search it for keys."""
+
+    group: Box
+    blocks: tuple[Box, ...]
+
+
+def _cut(block: Any, box: Box) -> Any:
+    return block[(*box.slices, ...)]
+
+
+def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) -> GroupReport:
+    return commit_group(spec, where.group, where.blocks, encoded)
+
+
+def waves_reruns(plan: Plan, source: Array) -> Plan:
+    """The plan, with `source_reruns` counted on the graph: what several waves need runs once in each.
+
+    Chunks alone do not tell: every wave of ``x - x.mean()`` needs all of ``x``.
+    """
+    if len(plan.waves) == 1:
+        return plan
+    edges = [boundaries(sizes) for sizes in source.chunks]
+    seen: set[Any] = set()
+    n_run = 0
+    for wave in plan.waves:
+        spans = [range(bisect_right(e, a) - 1, bisect_left(e, b)) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
+        needed = source.dask.cull({(source.name, *index) for index in itertools.product(*spans)})
+        keys = set(needed.to_dict())
+        n_run += len(keys)
+        seen |= keys
+    return replace(plan, source_reruns=n_run / len(seen) if seen else 1.0)
