@@ -13,6 +13,8 @@ from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.plan import Part, Plan
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
+from shardwrite.verify import Report, verify
+from shardwrite.view import from_sharded_zarr
 
 _dask_array.Array.to_sharded_zarr = to_sharded_zarr
 
@@ -21,13 +23,16 @@ __all__ = [
     "FixedOrder",
     "Part",
     "Plan",
+    "Report",
     "WriteResult",
     "__version__",
     "finalize",
+    "from_sharded_zarr",
     "plan",
     "prepare",
     "store",
     "to_sharded_zarr",
+    "verify",
     "write_part",
     *errors.__all__,
 ]

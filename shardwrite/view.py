@@ -1,0 +1,196 @@
+"""The way back: a sharded array as a dask array of whole shards.
+
+zarr's and xarray's readers make a task of every inner chunk; here a task is a shard, or what is wanted of one. Each
+shard is opened once: read whole where most of it is wanted, else its index and the ranges of the inner chunks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import numpy as np
+import numpy.typing as npt
+from dask.base import tokenize
+
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.journal import resolve_target
+from shardwrite.metadata import ArrayMetadata, parse_metadata
+from shardwrite.shard import decode_chunk, decode_shard, read_index
+from shardwrite.stores import ObjectReader, PosixStore, Store
+
+__all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
+
+_WHOLE_SHARE = 0.5  # of a shard's inner chunks: from here on one read beats many
+
+
+class ShardedArray:
+    """A sharded array, to be sliced with slices of step 1; picklable.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Its metadata.
+    store : Store
+        Rooted at the array.
+    """
+
+    def __init__(self, metadata: ArrayMetadata, store: Store) -> None:
+        self.metadata = metadata
+        self.store = store
+
+    @property
+    def shape(self) -> Shape:
+        """Of the array, in elements."""
+        return self.metadata.grid.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array."""
+        return self.metadata.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __dask_tokenize__(self) -> Any:
+        return self.metadata.text, str(getattr(self.store, "root", self.store))
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        """A region.
+
+        Parameters
+        ----------
+        key : tuple of slice
+            One for each axis; step 1.
+
+        Raises
+        ------
+        CorruptShardError
+            If a shard's bytes cannot be right.
+        """
+        slices = [s.indices(n) for s, n in zip(key, self.shape, strict=True)] if self.ndim else []
+        if any(step != 1 for _, _, step in slices):
+            raise SpecError("steps other than 1 are not read", field="key", value=key, remedy="slice the result instead")
+        region = Box(tuple(a for a, _, _ in slices), tuple(max(a, b) for a, b, _ in slices))
+        out = np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
+        for index in self.metadata.grid.shards_in(region):
+            shard = self.metadata.grid.shard_box(index)
+            wanted = shard.intersect(region)
+            reader = self.store.open(self.metadata.shard_key(index))
+            if reader is not None:
+                with reader:
+                    self._read(reader, index, wanted, out[(*wanted.shift(region.start).slices, ...)])
+        return out
+
+    def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
+        """Fill `out` with what is wanted of one shard."""
+        metadata, grid = self.metadata, self.metadata.grid
+        key = metadata.shard_key(index)
+        inside = wanted.shift(grid.shard_box(index).start)
+        first = tuple(a // c for a, c in zip(inside.start, grid.chunks, strict=True))
+        last = tuple(ceil_div(b, c) for b, c in zip(inside.stop, grid.chunks, strict=True))
+        cells = Box(first, last)
+        whole = cells.size >= _WHOLE_SHARE * grid.n_chunks_per_shard
+        if any(metadata.codecs_around):
+            out[...] = decode_shard(metadata, key, reader.read(0, reader.nbytes))[(*inside.slices, ...)]
+            return
+        data = memoryview(reader.read(0, reader.nbytes)) if whole else None
+        try:
+            start, stop = metadata.index_codec.span(reader.nbytes)
+        except CorruptShardError as error:
+            raise error.located(key=key) from error
+        table = read_index(metadata, key, data[start:stop] if data else reader.read(start, stop - start), reader.nbytes)
+        ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[(*cells.slices, ...)]
+        for rank in ranks[~table.is_empty[ranks]].ravel().tolist():
+            offset, nbytes = (int(v) for v in table.table[rank])
+            encoded = data[offset : offset + nbytes] if data else reader.read(offset, nbytes)
+            chunk = decode_chunk(metadata, key, table, rank, encoded)
+            self._place(chunk, rank, inside, out)
+
+    def _place(self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]) -> None:
+        grid = self.metadata.grid
+        position = np.unravel_index(rank, grid.chunks_per_shard) if grid.ndim else ()
+        start = tuple(int(i) * c for i, c in zip(position, grid.chunks, strict=True))
+        box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+        common = box.intersect(inside)
+        out[(*common.shift(inside.start).slices, ...)] = chunk[(*common.shift(start).slices, ...)]
+
+
+def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
+    """Open a sharded array for reading.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    name : str, optional
+        Path of the array in it.
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there.
+    """
+    target = resolve_target(store, name)
+    document = Path(target.path) / "zarr.json"
+    if not document.is_file():
+        unfinished = (target.run_path / "zarr.json").is_file()
+        why = "a run that has not ended is writing it" if unfinished else "there is no zarr.json"
+        raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy="give the path of a sharded Zarr v3 array")
+    try:
+        text = document.read_bytes().decode()
+        json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"zarr.json is torn ({error})", field="store", value=str(target.path), remedy="write it again") from error
+    return ShardedArray(parse_metadata(text), PosixStore(target.path))
+
+
+def from_sharded_zarr(store: Any, *, name: str | None = None, chunks: Sequence[int] | None = None) -> dask.array.Array:
+    """A sharded array as a dask array, chunked by shard.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    name : str, optional
+        Path of the array in it.
+    chunks : sequence of int, optional
+        Other chunks than the shards, in elements.
+
+    Returns
+    -------
+    dask.array.Array
+        Slicing it before it is computed reads only the inner chunks that the slice needs.
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> _ = da.arange(100, chunks=10).to_sharded_zarr(path, shards=40, chunks=8)
+    >>> y = shardwrite.from_sharded_zarr(path)
+    >>> y.chunks, int(y[41:43].sum().compute())
+    (((40, 40, 20),), 83)
+    """
+    view = open_sharded(store, name)
+    sizes = tuple(chunks) if chunks is not None else view.metadata.grid.shards
+    sizes = tuple(max(1, min(size, n)) for size, n in zip(sizes, view.shape, strict=True))
+    array: dask.array.Array = dask.array.from_array(
+        view,
+        chunks=sizes,
+        name=f"sharded-zarr-{tokenize(view, sizes)}",
+        asarray=True,
+        fancy=False,
+        meta=np.empty((0,) * view.ndim, dtype=view.dtype),
+    )
+    return array
