@@ -14,7 +14,7 @@ from shardwrite.plan import Part, Plan
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
 from shardwrite.verify import Report, verify
-from shardwrite.view import from_sharded_zarr
+from shardwrite.view import from_sharded_zarr, open_sharded
 
 _dask_array.Array.to_sharded_zarr = to_sharded_zarr
 
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "finalize",
     "from_sharded_zarr",
+    "open_sharded",
     "plan",
     "prepare",
     "store",

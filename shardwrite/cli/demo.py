@@ -1,0 +1,89 @@
+"""The main job on real input, from a file to a checked array, on a cluster of this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import numpy.typing as npt
+import zarr
+from rich.console import Console
+from rich.text import Text
+
+import shardwrite
+from shardwrite.errors import SpecError
+from shardwrite.sources import as_dask, open_source
+
+__all__ = ["run_demo"]
+
+_SHARDS, _CHUNKS = (64, 64, 24, 1), (16, 16, 8, 1)
+
+
+def _volume() -> Path:
+    """An MRI scan of shape (128, 96, 24, 2), int16, from nibabel's own test data (MIT)."""
+    spec = importlib.util.find_spec("nibabel")
+    if spec is None or spec.origin is None:
+        raise SpecError("needs a package that is not installed", field="demo", value="nibabel", remedy='pip install "shardwrite[demo]"')
+    return Path(spec.origin).parent / "tests" / "data" / "example4d.nii.gz"
+
+
+def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
+    """Write, verify, read back with zarr-python, compare, and show a slice.
+
+    Parameters
+    ----------
+    directory : str
+        Where the array goes.
+    n_workers : int
+        Processes of the local cluster.
+    as_json : bool
+        Print JSON instead of text.
+    """
+    from distributed import Client, LocalCluster
+
+    source = open_source(str(_volume()))
+    slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner gives them
+    path = Path(directory) / "mri.zarr"
+    if path.exists():
+        shutil.rmtree(path)
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        x = as_dask(source).rechunk(slices)
+        plan = shardwrite.plan(x, shards=_SHARDS, chunks=_CHUNKS, strategy="morton")
+        result = shardwrite.to_sharded_zarr(
+            x, path, shards=_SHARDS, chunks=_CHUNKS, strategy="morton", dimension_names=["x", "y", "z", "echo"], progress=not as_json
+        )
+    report = shardwrite.verify(path, deep=True)
+    read_back = np.asarray(zarr.open_array(path, mode="r")[:])
+    expected = source[tuple(slice(0, n) for n in source.shape)]
+    is_equal = bool(np.array_equal(read_back, expected))
+    if as_json:
+        click.echo(json.dumps({"result": result.to_dict(), "verify": report.to_dict(), "equal": is_equal}, indent=2))
+    else:
+        click.echo(f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n")
+        _show(read_back[:, :, read_back.shape[2] // 2, 0])
+        click.echo(f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}")
+    if not (is_equal and report.is_good):
+        raise SystemExit(1)
+
+
+def _show(image: npt.NDArray[Any], width: int = 64) -> None:
+    """A grey picture of two rows a line, where the terminal has colours."""
+    console = Console()
+    if not console.is_terminal:
+        return
+    step = max(1, image.shape[1] // width)
+    small = image[::step, ::step].astype(float)
+    grey = (255 * (small - small.min()) / max(1.0, float(np.ptp(small)))).astype(int)
+    for upper, lower in zip(grey[0::2], grey[1::2], strict=False):
+        line = Text()
+        for u, v in zip(upper, lower, strict=True):
+            line.append("▀", style=f"rgb({u},{u},{u}) on rgb({v},{v},{v})")
+        console.print(line)
