@@ -91,7 +91,7 @@ class Case:
         """One line for reports."""
 
         def text(shape: Shape) -> str:
-            return "x".join("all" if n < 0 else str(n) for n in shape)
+            return " x ".join("all" if n < 0 else str(n) for n in shape)
 
         extra = f", {self.workers} worker processes" if self.workers else ""
         parts = f"shards {text(self.shards)}, inner {text(self.chunks)}, dask chunks {text(self.dask_chunks)}"

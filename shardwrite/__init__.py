@@ -16,7 +16,7 @@ from shardwrite.strategies import AppendOnly, FixedOrder
 from shardwrite.verify import Report, verify
 from shardwrite.view import from_sharded_zarr, open_sharded
 
-_dask_array.Array.to_sharded_zarr = to_sharded_zarr
+setattr(_dask_array.Array, "to_sharded_zarr", to_sharded_zarr)  # noqa: B010 (mypy knows no such attribute)
 
 __all__ = [
     "AppendOnly",

@@ -6,8 +6,8 @@ The keywords that describe the array mean what they mean in `zarr.create_array`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,17 +20,37 @@ from shardwrite.errors import PlanError, SpecError
 from shardwrite.graph import waves_reruns
 from shardwrite.journal import resolve_target
 from shardwrite.metadata import Layout, make_metadata
-from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, Resources, Sized, SourceLayout, make_plan, parse_nbytes, resolve_shapes
+from shardwrite.plan import (
+    MAX_GRAPH_TASKS,
+    MAX_SOURCE_RERUNS,
+    Part,
+    Plan,
+    Resources,
+    Sized,
+    SourceLayout,
+    make_plan,
+    parse_nbytes,
+    resolve_shapes,
+)
 from shardwrite.result import WriteResult
 from shardwrite.run import Job, Options, as_delayed, begin, execute, execute_part, finish_parts
 from shardwrite.strategies import as_strategy
 
 __all__ = ["finalize", "plan", "prepare", "store", "to_sharded_zarr", "write_part"]
 
-_LAYOUT_KEYWORDS = (
-    "compressors", "filters", "serializer", "fill_value", "index_location", "index_codecs", "chunk_key_encoding", "dimension_names", "attributes",
-)  # fmt: skip
-_OPTION_KEYWORDS = ("mode", "publish", "durability")
+_LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
+_OPTION_KEYWORDS = tuple(field.name for field in dataclasses.fields(Options))
+_PLAN_DEFAULTS: dict[str, Any] = {
+    "shards": "auto",
+    "chunks": "auto",
+    "strategy": "fixed-order",
+    "write_empty_chunks": False,
+    "memory_limit": None,
+    "source_id": None,
+    "compression_ratio": None,
+    "max_graph_tasks": MAX_GRAPH_TASKS,
+    "max_source_reruns": MAX_SOURCE_RERUNS,
+}
 
 
 def plan(
@@ -54,7 +74,8 @@ def plan(
     x : dask.array.Array
         The source, of known chunk sizes.
     shards, chunks : tuple of int, int, str
-        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as ``"256MB"``, or ``"auto"``.
+        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as
+        ``"256MB"``, or ``"auto"``.
     strategy : FixedOrder, AppendOnly or str
         The write strategy, or its name, or an order.
     write_empty_chunks : bool
@@ -214,7 +235,8 @@ def to_sharded_zarr(
     store : str or path
         A directory or ``file://`` URL.
     shards, chunks : tuple of int, int, str
-        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as ``"256MB"``, or ``"auto"``.
+        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as
+        ``"256MB"``, or ``"auto"``.
     name : str, optional
         Path of the array in the store; groups above it are created. Without it the store is the array.
     compressors, filters, serializer, fill_value, chunk_key_encoding, dimension_names, attributes
@@ -337,19 +359,17 @@ def store(
     """
     names = names or [None] * len(arrays)
     if not len(arrays) == len(stores) == len(names):
-        raise SpecError("as many stores as arrays are needed", field="stores", value=list(map(str, stores)), remedy=f"give {len(arrays)}")
+        raise SpecError(
+            "as many stores as arrays are needed", field="stores", value=list(map(str, stores)), remedy=f"give {len(arrays)}"
+        )
     engine = active_engine()
     options = Options(**{k: keywords.pop(k) for k in _OPTION_KEYWORDS if k in keywords})
     layout = _layout({k: keywords.pop(k) for k in _LAYOUT_KEYWORDS if k in keywords})
-    defaults: dict[str, Any] = {
-        "shards": "auto", "chunks": "auto", "strategy": "fixed-order", "write_empty_chunks": False, "memory_limit": None, "source_id": None,
-        "compression_ratio": None, "max_graph_tasks": MAX_GRAPH_TASKS, "max_source_reruns": MAX_SOURCE_RERUNS,
-    }  # fmt: skip
-    unknown = set(keywords) - set(defaults)
+    unknown = set(keywords) - set(_PLAN_DEFAULTS)
     if unknown:
         raise TypeError(f"unexpected keywords {sorted(unknown)}")
     jobs = [
-        Job(x, _make_plan(x, engine, layout=layout, **{**defaults, **keywords}), resolve_target(where, name), options)
+        Job(x, _make_plan(x, engine, layout=layout, **{**_PLAN_DEFAULTS, **keywords}), resolve_target(where, name), options)
         for x, where, name in zip(arrays, stores, names, strict=True)
     ]
     if not compute:
@@ -372,7 +392,9 @@ def _reporting(progress: bool | Callable[[GroupReport], None], jobs: Sequence[Jo
         yield lambda _: None
 
 
-def prepare(x: dask.array.Array, store: Any, plan: Plan, *, name: str | None = None, mode: str = "w-", durability: str = "full") -> None:
+def prepare(
+    x: dask.array.Array, store: Any, plan: Plan, *, name: str | None = None, mode: str = "w-", durability: str = "full"
+) -> None:
     """Begin a run whose parts are written apart: once, before any part.
 
     Parameters

@@ -358,9 +358,10 @@ def commit_group(spec: WriteSpec, group: Box, blocks: Sequence[Box], encoded: Se
     units: dict[Shape, list[_Unit]] = {}
     for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):
         _split(spec.metadata, box, block, number, units)
-    with _Payloads([block.payload for block in encoded]) as payloads, spec.store.transaction(
-        spec.durability, spec.attempt()
-    ) as transaction:
+    with (
+        _Payloads([block.payload for block in encoded]) as payloads,
+        spec.store.transaction(spec.durability, spec.attempt()) as transaction,
+    ):
         for index in spec.metadata.grid.shards_in(group):
             tally.add(*_commit_shard(spec, transaction, index, units[index], payloads))
     return tally.report(tuple(b.payload.path for b in encoded if isinstance(b.payload, PartFile)))

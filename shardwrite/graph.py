@@ -26,7 +26,7 @@ __all__ = ["GroupGraph", "waves_reruns"]
 Key = tuple[Any, ...]
 
 
-@sizeof.register(EncodedBlock)
+@sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
 def _sizeof_encoded_block(block: EncodedBlock) -> int:
     """Else dask counts a slotted dataclass as 48 bytes and spills nothing."""
     return block.resident_nbytes
@@ -90,13 +90,14 @@ class GroupGraph:
         layer, commits = self.commit({rank: list(blocks) for rank, blocks in keys.items()})
         name = f"shardwrite-commit-{self._spec.run}"
         encode = f"shardwrite-tasks-{self._spec.run}"
-        layers = {**graph.layers, name: layer}
+        layers: dict[str, Any] = {**graph.layers, name: layer}
         return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
 
     def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
         name = f"shardwrite-tasks-{self._spec.run}"
-        graph: HighLevelGraph = HighLevelGraph.from_collections(name, layer, dependencies=[self._source])
-        return graph
+        source: Any = self._source
+        tasks: Any = layer
+        return HighLevelGraph.from_collections(name, tasks, dependencies=[source])
 
     def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box) -> tuple[Any, ...]:
         """A task on the source chunks under a box; adds the cuts that it needs to the layer."""
@@ -134,7 +135,7 @@ class _Blocks:
 
 
 def _cut(block: Any, box: Box) -> Any:
-    return block[(*box.slices, ...)]
+    return block[box.slices]
 
 
 def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) -> GroupReport:

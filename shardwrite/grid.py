@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "ravel", "unravel"]
 
@@ -64,9 +65,9 @@ class Box:
         return math.prod(self.shape)
 
     @property
-    def slices(self) -> tuple[slice, ...]:
-        """The box as an indexing tuple."""
-        return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
+    def slices(self) -> tuple[Any, ...]:
+        """The box as an index that gives a view, of arrays without axes, too."""
+        return (*(slice(a, b) for a, b in zip(self.start, self.stop, strict=True)), ...)
 
     @property
     def bounds(self) -> tuple[tuple[int, int], ...]:

@@ -85,7 +85,9 @@ def resolve_target(store: Any, name: str | None) -> Target:
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     elif "://" in text:
-        raise SpecError("only local files can be written yet", field="store", value=text, remedy="give a directory's path or a file:// URL")
+        raise SpecError(
+            "only local files can be written yet", field="store", value=text, remedy="give a directory's path or a file:// URL"
+        )
     if not text or "\0" in text:
         raise SpecError("not a path", field="store", value=text, remedy="give a directory's path")
     if name is None or name == "":
@@ -143,7 +145,9 @@ def check_target(target: Target, mode: str) -> None:
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
     for group in target.groups:
         if _kind(group) not in ("nothing", "group") and not (_kind(group) == "other" and _only_ours(group)):
-            raise SpecError("is no group", field="name", value=target.name, remedy=f"{group} holds something else; give another name or store")
+            raise SpecError(
+                "is no group", field="name", value=target.name, remedy=f"{group} holds something else; give another name or store"
+            )
     if target.run_path.is_symlink():
         raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
 
@@ -202,7 +206,9 @@ class RunDirectory:
             return False
         found = json.loads(plan.read_bytes()).get("digest")
         if found != digest:
-            raise JournalError(f"another plan ({found}) has begun in {self.path}; finish it, or remove the directory", path=str(self.path))
+            raise JournalError(
+                f"another plan ({found}) has begun in {self.path}; finish it, or remove the directory", path=str(self.path)
+            )
         return True
 
     def publish(self, durability: str) -> None:

@@ -122,7 +122,8 @@ class ArrayMetadata:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype in memory."""
-        return np.dtype(_zarr_dtype(self.document["data_type"]).to_native_dtype())
+        native: np.dtype[Any] = np.dtype(_zarr_dtype(self.document["data_type"]).to_native_dtype())
+        return native
 
     @cached_property
     def fill_value(self) -> Any:
@@ -156,8 +157,8 @@ class ArrayMetadata:
         separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
         parts = [str(i) for i in index]
         if encoding["name"] == "default":
-            return separator.join(["c", *parts])
-        return separator.join(parts) or "0"
+            return str(separator.join(["c", *parts]))
+        return str(separator.join(parts)) or "0"
 
     @property
     def raw_nbytes(self) -> int:
@@ -181,7 +182,9 @@ def _zarr_dtype(data_type: Any) -> Any:
     try:
         return _zarr_dtype_cached(json.dumps(data_type))
     except (ValueError, TypeError) as error:
-        raise SpecError(f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows") from error
+        raise SpecError(
+            f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows"
+        ) from error
 
 
 def _fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
@@ -239,7 +242,9 @@ def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Sha
         "attributes": dict(layout.attributes) if layout.attributes is not None else None,
     }
     document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
-    document["fill_value"] = _exact_fill(document, np.dtype(_zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value)
+    document["fill_value"] = _exact_fill(
+        document, np.dtype(_zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value
+    )
     index_codecs = DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
     document["codecs"] = [
         {
@@ -288,7 +293,8 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     """What to ask zarr for: object arrays say what they hold by their serializer."""
     if not dtype.hasobject:
         return dtype
-    name = serializer.get("name") if isinstance(serializer, Mapping) else getattr(serializer, "to_dict", dict)().get("name")
+    document = serializer if isinstance(serializer, Mapping) else serializer.to_dict() if hasattr(serializer, "to_dict") else {}
+    name = document.get("name")
     if name in _VLEN_DTYPES and dtype.fields is None:
         return _VLEN_DTYPES[name]
     raise SpecError(
@@ -314,9 +320,13 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
         for field, value in options.items():
             try:
                 attempt(**({"compressors": None, field: value}))
-            except Exception as narrower:
-                raise SpecError(str(narrower), field=field, value=value, remedy="see zarr.create_array for what it takes") from error
-        raise SpecError(str(error), field="dtype", value=str(dtype), remedy="see zarr.create_array for what fits together") from error
+            except Exception as narrower:  # noqa: BLE001 (as above; raised again with its keyword)
+                raise SpecError(
+                    str(narrower), field=field, value=value, remedy="see zarr.create_array for what it takes"
+                ) from error
+        raise SpecError(
+            str(error), field="dtype", value=str(dtype), remedy="see zarr.create_array for what fits together"
+        ) from error
 
 
 def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
@@ -340,22 +350,39 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     except ValueError as error:
         raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="remove the torn document") from error
     if not isinstance(document, dict) or document.get("zarr_format") != 3:
-        raise SpecError("not a Zarr v3 document", field="zarr_format", value=_get(document, "zarr_format"), remedy="only version 3 can be sharded")
+        raise SpecError(
+            "not a Zarr v3 document",
+            field="zarr_format",
+            value=_get(document, "zarr_format"),
+            remedy="only version 3 can be sharded",
+        )
     if document.get("node_type") != "array":
         raise SpecError("not an array", field="node_type", value=document.get("node_type"), remedy="give the path of an array")
     names = [_get(codec, "name") for codec in document.get("codecs", [])]
     if names.count("sharding_indexed") != 1:
         raise SpecError("not a sharded array", field="codecs", value=names, remedy='exactly one codec must be "sharding_indexed"')
     if document.get("storage_transformers"):
-        raise SpecError("not supported", field="storage_transformers", value=document["storage_transformers"], remedy="none may be set")
-    if _get(document.get("chunk_grid"), "name") != "regular" or _get(document.get("chunk_key_encoding"), "name") not in ("default", "v2"):
-        raise SpecError("not supported", field="chunk_grid", value=document.get("chunk_grid"), remedy='use the grid "regular", keys "default" or "v2"')
+        raise SpecError(
+            "not supported", field="storage_transformers", value=document["storage_transformers"], remedy="none may be set"
+        )
+    if _get(document.get("chunk_grid"), "name") != "regular" or _get(document.get("chunk_key_encoding"), "name") not in (
+        "default",
+        "v2",
+    ):
+        raise SpecError(
+            "not supported",
+            field="chunk_grid",
+            value=document.get("chunk_grid"),
+            remedy='use the grid "regular", keys "default" or "v2"',
+        )
     try:
         metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (derives and checks them)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, SpecError):
             raise
-        raise SpecError(f"metadata does not add up: {error}", field="zarr.json", value=names, remedy="correct the document") from error
+        raise SpecError(
+            f"metadata does not add up: {error}", field="zarr.json", value=names, remedy="correct the document"
+        ) from error
     if writing:
         _check_writable(metadata)
     return metadata
@@ -375,8 +402,15 @@ def _check_writable(metadata: ArrayMetadata) -> None:
             remedy="give them as filters= or compressors= of the inner chunks",
         )
     if any(codec["name"] == "sharding_indexed" for codec in metadata.inner_codecs):
-        raise SpecError("sharding within sharding can be read but not written", field="serializer", value="sharding_indexed", remedy="shard once")
+        raise SpecError(
+            "sharding within sharding can be read but not written",
+            field="serializer",
+            value="sharding_indexed",
+            remedy="shard once",
+        )
     try:
         metadata.pipeline  # noqa: B018 (builds it)
     except CodecError as error:
-        raise SpecError(str(error), field="compressors", value=error.fields["codec"], remedy="install or choose another codec") from error
+        raise SpecError(
+            str(error), field="compressors", value=error.fields["codec"], remedy="install or choose another codec"
+        ) from error

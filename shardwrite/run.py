@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask.array
 from dask.delayed import Delayed
@@ -20,7 +19,6 @@ from shardwrite.engines import Engine
 from shardwrite.errors import IncompleteError, SpecError, StoreError
 from shardwrite.graph import GroupGraph
 from shardwrite.journal import RunDirectory, Target, check_target, probe
-from shardwrite.metadata import parse_metadata
 from shardwrite.plan import BATCH_NBYTES, Part, Plan, Wave
 from shardwrite.result import WriteResult, merge_reports
 from shardwrite.stores import DURABILITIES, PosixStore
@@ -99,11 +97,19 @@ def begin(jobs: Sequence[Job], engine: Engine) -> None:
         check_target(job.target, job.options.mode)
     for job in jobs:
         run_directory = RunDirectory(job.target)
-        run_directory.begin(job.plan.metadata.text, job.plan.to_json(), publish=job.options.publish, durability=job.options.durability)
-        troubles = {worker: trouble for worker, trouble in engine.on_every_worker(probe, str(run_directory.path), "plan.json").items() if trouble}
+        run_directory.begin(
+            job.plan.metadata.text, job.plan.to_json(), publish=job.options.publish, durability=job.options.durability
+        )
+        troubles = {
+            worker: trouble
+            for worker, trouble in engine.on_every_worker(probe, str(run_directory.path), "plan.json").items()
+            if trouble
+        }
         if troubles:
             worker, trouble = next(iter(troubles.items()))
-            raise StoreError(f"{len(troubles)} workers cannot write to {run_directory.path}; {worker}: {trouble}", key=str(run_directory.path))
+            raise StoreError(
+                f"{len(troubles)} workers cannot write to {run_directory.path}; {worker}: {trouble}", key=str(run_directory.path)
+            )
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:
@@ -161,7 +167,9 @@ def _collector(done: list[GroupReport], on_report: OnReport) -> Callable[[GroupR
 
 def _run_together(jobs: Sequence[Job], engine: Engine, run: str, reports: Sequence[list[GroupReport]], on_report: OnReport) -> None:
     """All groups of all jobs as one graph."""
-    graphs, keys, owner = [], [], {}
+    graphs: list[HighLevelGraph] = []
+    keys: list[Any] = []
+    owner: dict[str, int] = {}
     for number, job in enumerate(jobs):
         builder = job.graph(f"{run}{number}", engine)
         build = builder.fused if job.plan.partition.is_fused else builder.direct
@@ -191,7 +199,7 @@ def _run_wave(job: Job, engine: Engine, run: str, wave: Wave | Part, done: list[
     encoded: dict[Any, Any] = {}
     engine.run(graph, [key for keys in block_keys.values() for key in keys], encoded.__setitem__)
     layer, keys = builder.commit({rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()})
-    engine.run(HighLevelGraph({"commit": layer}, {"commit": set()}), keys, lambda _, report: collect(report))
+    engine.run(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, lambda _, report: collect(report))
 
 
 def _finish(job: Job, reports: Sequence[GroupReport], seconds: float) -> WriteResult:
@@ -220,7 +228,7 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     name = f"shardwrite-finish-{run}"
     last = {name: (_finish_delayed, _Jobs(tuple(_Finish(job.plan, job.target, job.options) for job in jobs)), job_keys)}
     merged = HighLevelGraph.merge(*graphs)
-    layers = {**merged.layers, name: last}
+    layers: dict[str, Any] = {**merged.layers, name: last}
     dependencies = {**merged.dependencies, name: set(merged.layers)}
     return Delayed(name, HighLevelGraph(layers, dependencies))
 
@@ -294,9 +302,14 @@ def finish_parts(plan: Plan, target: Target, durability: str) -> WriteResult:
     missing = [f"part {i} of {count}" for i in range(count) if i not in best] or ([] if count else ["all parts"])
     if missing:
         raise IncompleteError(f"{target.path} is not whole: {', '.join(missing)}", missing=missing)
-    totals = {name: sum(done[name] for done in best.values()) for name in ("n_shards", "n_empty_shards", "n_chunks", "n_empty_chunks", "raw_nbytes", "stored_nbytes", "n_tasks")}
+    totals = {
+        name: sum(done[name] for done in best.values())
+        for name in ("n_shards", "n_empty_shards", "n_chunks", "n_empty_chunks", "raw_nbytes", "stored_nbytes", "n_tasks")
+    }
     if totals["n_shards"] + totals["n_empty_shards"] != plan.n_shards:
-        raise IncompleteError(f"the parts have {totals['n_shards'] + totals['n_empty_shards']} of {plan.n_shards} shards", missing=[])
+        raise IncompleteError(
+            f"the parts have {totals['n_shards'] + totals['n_empty_shards']} of {plan.n_shards} shards", missing=[]
+        )
     peaks = {process: peak for done in best.values() for process, peak in done["peak_nbytes_by_process"].items()}
     run_directory.publish(durability)
     run_directory.remove()

@@ -68,7 +68,7 @@ class Pieces:
             start = tuple(self._starts[hit].tolist())
             common = Box(start, tuple(self._stops[hit].tolist())).intersect(region)
             if common.size:
-                source = self.arrays[hit][(*common.shift(start).slices, ...)]
+                source = self.arrays[hit][common.shift(start).slices]
                 _copy_box(grid, source, common.shift(region.start), chunks)
 
 
@@ -95,9 +95,11 @@ def _copy_box(grid: Array, source: Array, box: Box, chunks: Shape) -> None:
     axes = (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
     for runs in itertools.product(*per_axis):
         begin = [f * c + o - s for (f, _, o, _), c, s in zip(runs, chunks, box.start, strict=True)]
-        part = source[(*(slice(b, b + n * m) for b, (_, n, _, m) in zip(begin, runs, strict=True)), ...)]
+        cut: Any = [slice(b, b + n * m) for b, (_, n, _, m) in zip(begin, runs, strict=True)]
+        place: Any = [*(slice(f, f + n) for f, n, _, _ in runs), *(slice(o, o + m) for _, _, o, m in runs)]
+        part = source[(*cut, ...)]
         split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(axes)
-        target = grid[(*(slice(f, f + n) for f, n, _, _ in runs), *(slice(o, o + m) for _, _, o, m in runs), ...)]
+        target = grid[(*place, ...)]
         np.copyto(target, split, casting="unsafe" if source.dtype.kind in "OT" else "same_kind")
 
 

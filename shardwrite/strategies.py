@@ -76,7 +76,7 @@ class FixedOrder:
         """The order itself."""
         return self.order
 
-    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:
+    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need them)
         """See :meth:`Strategy.sequence`; depends on the grid only."""
         return permutation(chunks_per_shard, self.order)
 
@@ -101,7 +101,7 @@ class AppendOnly:
         """Row-major: one task with the whole shard is one unit."""
         return "C"
 
-    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:
+    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need it)
         """See :meth:`Strategy.sequence`; depends on the units."""
         return np.concatenate([np.empty(0, np.int64), *units])
 

@@ -123,7 +123,8 @@ class Report:
             ("array", self.path),
             ("shards", f"{self.n_present:,} of {self.n_shards:,} present; absent ones read as the fill value"),
             ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
-            ("bytes", f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored ({ratio:.2f}x), {human(self.unused_nbytes)} unused"),
+            ("bytes", f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored ({ratio:.2f}x)"),
+            ("unused", human(self.unused_nbytes)),
             ("order", ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items())) or "none"),
             ("checked", "indexes, and every inner chunk decoded" if self.deep else "indexes"),
             ("problems", "none" if self.is_good else str(len(self.problems))),
@@ -194,7 +195,12 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
 
 
 def verify(
-    store: Any, *, name: str | None = None, deep: bool = False, n_threads: int | None = None, on_shard: Callable[[int], None] | None = None
+    store: Any,
+    *,
+    name: str | None = None,
+    deep: bool = False,
+    n_threads: int | None = None,
+    on_shard: Callable[[int], None] | None = None,
 ) -> Report:
     """Check every shard of an array.
 
@@ -239,7 +245,9 @@ def verify(
                 facts.append(outcome)
             elif outcome is not None:
                 key = array.metadata.shard_key(index)
-                problems.append(Problem(key, index, str(outcome), "write this shard again from its source, or restore it from a copy"))
+                problems.append(
+                    Problem(key, index, str(outcome), "write this shard again from its source, or restore it from a copy")
+                )
             if on_shard is not None:
                 on_shard(1)
     orders: dict[str, int] = {}
@@ -263,7 +271,9 @@ def verify(
     )
 
 
-def _checked(pool: ThreadPoolExecutor, array: ShardedArray, deep: bool) -> Iterator[tuple[Shape, ShardFacts | ShardwriteError | None]]:
+def _checked(
+    pool: ThreadPoolExecutor, array: ShardedArray, deep: bool
+) -> Iterator[tuple[Shape, ShardFacts | ShardwriteError | None]]:
     """Every shard and what was found, a bounded number at a time."""
 
     def check(index: Shape) -> tuple[Shape, ShardFacts | ShardwriteError | None]:

@@ -85,7 +85,7 @@ class ShardedArray:
             reader = self.store.open(self.metadata.shard_key(index))
             if reader is not None:
                 with reader:
-                    self._read(reader, index, wanted, out[(*wanted.shift(region.start).slices, ...)])
+                    self._read(reader, index, wanted, out[wanted.shift(region.start).slices])
         return out
 
     def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
@@ -98,7 +98,7 @@ class ShardedArray:
         cells = Box(first, last)
         whole = cells.size >= _WHOLE_SHARE * grid.n_chunks_per_shard
         if any(metadata.codecs_around):
-            out[...] = decode_shard(metadata, key, reader.read(0, reader.nbytes))[(*inside.slices, ...)]
+            out[...] = decode_shard(metadata, key, reader.read(0, reader.nbytes))[inside.slices]
             return
         data = memoryview(reader.read(0, reader.nbytes)) if whole else None
         try:
@@ -106,7 +106,7 @@ class ShardedArray:
         except CorruptShardError as error:
             raise error.located(key=key) from error
         table = read_index(metadata, key, data[start:stop] if data else reader.read(start, stop - start), reader.nbytes)
-        ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[(*cells.slices, ...)]
+        ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
         for rank in ranks[~table.is_empty[ranks]].ravel().tolist():
             offset, nbytes = (int(v) for v in table.table[rank])
             encoded = data[offset : offset + nbytes] if data else reader.read(offset, nbytes)
@@ -119,7 +119,7 @@ class ShardedArray:
         start = tuple(int(i) * c for i, c in zip(position, grid.chunks, strict=True))
         box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
         common = box.intersect(inside)
-        out[(*common.shift(inside.start).slices, ...)] = chunk[(*common.shift(start).slices, ...)]
+        out[common.shift(inside.start).slices] = chunk[common.shift(start).slices]
 
 
 def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
@@ -142,7 +142,9 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     if not document.is_file():
         unfinished = (target.run_path / "zarr.json").is_file()
         why = "a run that has not ended is writing it" if unfinished else "there is no zarr.json"
-        raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy="give the path of a sharded Zarr v3 array")
+        raise SpecError(
+            f"no array: {why}", field="store", value=str(target.path), remedy="give the path of a sharded Zarr v3 array"
+        )
     try:
         text = document.read_bytes().decode()
         json.loads(text)

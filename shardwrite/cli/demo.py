@@ -28,7 +28,9 @@ def _volume() -> Path:
     """An MRI scan of shape (128, 96, 24, 2), int16, from nibabel's own test data (MIT)."""
     spec = importlib.util.find_spec("nibabel")
     if spec is None or spec.origin is None:
-        raise SpecError("needs a package that is not installed", field="demo", value="nibabel", remedy='pip install "shardwrite[demo]"')
+        raise SpecError(
+            "needs a package that is not installed", field="demo", value="nibabel", remedy='pip install "shardwrite[demo]"'
+        )
     return Path(spec.origin).parent / "tests" / "data" / "example4d.nii.gz"
 
 
@@ -58,7 +60,13 @@ def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
         x = as_dask(source).rechunk(slices)
         plan = shardwrite.plan(x, shards=_SHARDS, chunks=_CHUNKS, strategy="morton")
         result = shardwrite.to_sharded_zarr(
-            x, path, shards=_SHARDS, chunks=_CHUNKS, strategy="morton", dimension_names=["x", "y", "z", "echo"], progress=not as_json
+            x,
+            path,
+            shards=_SHARDS,
+            chunks=_CHUNKS,
+            strategy="morton",
+            dimension_names=["x", "y", "z", "echo"],
+            progress=not as_json,
         )
     report = shardwrite.verify(path, deep=True)
     read_back = np.asarray(zarr.open_array(path, mode="r")[:])
@@ -67,7 +75,9 @@ def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"result": result.to_dict(), "verify": report.to_dict(), "equal": is_equal}, indent=2))
     else:
-        click.echo(f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n")
+        click.echo(
+            f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n"
+        )
         _show(read_back[:, :, read_back.shape[2] // 2, 0])
         click.echo(f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}")
     if not (is_equal and report.is_good):

@@ -146,11 +146,12 @@ class ForeignPipeline:
         self._chunk_shape = chunk_shape
         self.stored_dtype = dtype
         self._document = dict(document)
-        self._names = "+".join(str(codec["name"]) for codec in document["codecs"])
+        self.names = "+".join(str(codec["name"]) for codec in document["codecs"])
         self._key = "c/" + "/".join("0" * len(chunk_shape)) if chunk_shape else "c"
         self._local = threading.local()
 
-    def _open(self) -> tuple[zarr.Array[Any], dict[str, Any]]:
+    def open(self) -> tuple[zarr.Array[Any], dict[str, Any]]:
+        """The thread's array and the memory behind it; fails where a codec cannot be had."""
         if not hasattr(self._local, "array"):
             memory: dict[str, Any] = {"zarr.json": ZarrBuffer.from_bytes(json.dumps(self._document).encode())}
             with zarr.config.set({"array.write_empty_chunks": True}):
@@ -160,24 +161,24 @@ class ForeignPipeline:
 
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
         """See :meth:`Pipeline.encode`."""
-        array, memory = self._open()
+        array, memory = self.open()
         encoded = []
         for chunk in batch if rows is None else batch[rows]:
             try:
                 array[...] = chunk
             except (TypeError, ValueError, RuntimeError) as error:
-                raise CodecError(f"codecs {self._names} failed to encode: {error}", codec=self._names) from error
+                raise CodecError(f"codecs {self.names} failed to encode: {error}", codec=self.names) from error
             encoded.append(memory.pop(self._key).to_bytes())
         return encoded
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        array, memory = self._open()
+        array, memory = self.open()
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:
             return np.asarray(array[...]).reshape(self._chunk_shape)
         except Exception as error:  # third-party codecs raise anything; all of it means wrong bytes here
-            raise CorruptShardError(f"codecs {self._names}: {error}") from error
+            raise CorruptShardError(f"codecs {self.names}: {error}") from error
         finally:
             memory.pop(self._key, None)
 
@@ -216,9 +217,9 @@ def build_pipeline(
     }
     pipeline = ForeignPipeline(chunk_shape, dtype, inner)
     try:
-        pipeline._open()
+        pipeline.open()
     except Exception as error:  # an unknown codec raises KeyError, a bad configuration whatever its class raises
-        raise CodecError(f"codecs {pipeline._names} cannot be used here: {error}", codec=pipeline._names) from error
+        raise CodecError(f"codecs {pipeline.names} cannot be used here: {error}", codec=pipeline.names) from error
     return pipeline
 
 

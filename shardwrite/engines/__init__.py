@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import dask
@@ -69,7 +68,7 @@ class LocalEngine:
         self.n_processes = n_workers if kind == "processes" else 1
         self.n_threads = n_workers if kind == "threads" else 1
         self.memory_limit_nbytes = _memory_available_nbytes() // self.n_processes
-        self._get = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
+        self._get: Any = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
         """See :meth:`Engine.run`."""

@@ -158,7 +158,14 @@ class Plan:
         return self._memory(self.compression_ratio or 1.0)
 
     def _memory(self, ratio: float) -> MemoryEstimate:
-        return estimate_memory(self.partition, self.source.chunks, self.metadata.itemsize, self.resources, staged=self.is_staged, compression_ratio=ratio)
+        return estimate_memory(
+            self.partition,
+            self.source.chunks,
+            self.metadata.itemsize,
+            self.resources,
+            staged=self.is_staged,
+            compression_ratio=ratio,
+        )
 
     @property
     def memory_per_thread_nbytes(self) -> int:
@@ -281,8 +288,8 @@ class Plan:
         else:
             knob = "use fewer threads per process, or smaller shards"
         raise PlanError(
-            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes ({self.memory.source_nbytes:,} of them for the "
-            f"source's chunks) and may use {allowed:,}",
+            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes, "
+            f"{self.memory.source_nbytes:,} of them for the source's chunks, and may use {allowed:,}",
             needed_nbytes=needed,
             allowed_nbytes=allowed,
             knob=f"{knob}, or raise memory_limit",
@@ -323,7 +330,8 @@ class Part:
         return [ref for box in self.boxes() for ref in self.plan.shards_for(box)]
 
     def __str__(self) -> str:
-        return f"part {self.index} of {self.count}: {len(self.groups)} groups of {self.plan.partition.n_groups}, {self.raw_nbytes:,} bytes"
+        of = self.plan.partition.n_groups
+        return f"part {self.index} of {self.count}: {len(self.groups)} groups of {of}, {self.raw_nbytes:,} bytes"
 
 
 def _as_box(region: Any, shape: Shape) -> Box:
@@ -386,7 +394,9 @@ def make_plan(
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     task_nbytes = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
-    cut = {"grid": metadata.grid, "source_chunks": source.chunks, "itemsize": metadata.itemsize, "task_nbytes": task_nbytes}
+
+    def cut(*, fused: bool) -> Partition:
+        return make_partition(metadata.grid, source.chunks, metadata.itemsize, task_nbytes=task_nbytes, fused=fused)
 
     def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
         return Plan(
@@ -402,11 +412,11 @@ def make_plan(
             notes=tuple(notes),
         )
 
-    plan = plan_for(make_partition(**cut, fused=True), is_staged=False)
+    plan = plan_for(cut(fused=True), is_staged=False)
     group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
     is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
     if not is_small or plan.memory.total_nbytes > resources.memory_limit_nbytes // 2:
-        blocks = make_partition(**cut, fused=False)
+        blocks = cut(fused=False)
         if not blocks.is_fused:
             plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
     return replace(plan, source_reruns=_reruns_by_chunks(plan))

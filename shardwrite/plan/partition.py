@@ -144,7 +144,8 @@ def _block_edges(
         if lengths[axis] * others <= task_size:
             lengths[axis] = max(lengths[axis], min(longest_group, task_size // max(1, others)))
     return tuple(
-        tuple(_cut(edges, groups, length, c)) for edges, groups, length, c in zip(fine, group_edges, lengths, grid.chunks, strict=True)
+        tuple(_cut(edges, groups, length, c))
+        for edges, groups, length, c in zip(fine, group_edges, lengths, grid.chunks, strict=True)
     )
 
 

@@ -55,7 +55,7 @@ def table_html(title: str, rows: Rows) -> str:
 
 
 def _rows(plan: Plan) -> list[tuple[str, str]]:
-    grid, memory = plan.metadata.grid, plan.memory
+    grid = plan.metadata.grid
     per_shard = math.prod(grid.shards) * plan.metadata.itemsize
     rows = [
         ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
@@ -68,12 +68,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("source", f"{plan.source.n_chunks:,} chunks, {plan.source.n_tasks:,} tasks, each run {plan.source_reruns:.3g} times"),
         ("tasks", f"{plan.n_tasks:,} in {len(plan.waves)} graphs; {plan.layout}: {_LAYOUTS[plan.layout]}"),
         ("units", f"{plan.n_units:,}; groups of shards {plan.partition.largest_group}, blocks {plan.partition.largest_block}"),
-        (
-            "memory",
-            f"{human(memory.total_nbytes)} a process of {plan.resources.n_threads} threads at worst, "
-            f"{human(plan.memory_per_thread_nbytes)} a thread; limit {human(plan.resources.memory_limit_nbytes)}\n"
-            f"source {human(memory.source_nbytes)}, encoding {human(memory.encode_nbytes)}, waiting for commit {human(memory.waiting_nbytes)}",
-        ),
+        ("memory", _memory_cell(plan)),
     ]
     if plan.compression_ratio:
         rows.append(("expected", f"{human(plan.expected_memory.total_nbytes)} at a compression of {plan.compression_ratio:g}x"))
@@ -81,6 +76,16 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("chosen", "\n".join(plan.notes)))
     rows.append(("digest", plan.digest))
     return rows
+
+
+def _memory_cell(plan: Plan) -> str:
+    memory, resources = plan.memory, plan.resources
+    return (
+        f"{human(memory.total_nbytes)} a process of {resources.n_threads} threads at worst, "
+        f"{human(plan.memory_per_thread_nbytes)} a thread; limit {human(resources.memory_limit_nbytes)}\n"
+        f"source {human(memory.source_nbytes)}, encoding {human(memory.encode_nbytes)}, "
+        f"waiting for commit {human(memory.waiting_nbytes)}"
+    )
 
 
 _LAYOUTS = {
@@ -101,11 +106,13 @@ def plan_html(plan: Plan) -> str:
 
 
 def _picture(plan: Plan) -> str:
-    """The last two axes as SVG: shards in strong lines, inner chunks in fine ones where they can be told apart, the array shaded."""
+    """The last two axes as SVG: the array shaded, shards in strong lines, inner chunks in fine ones if they can be told apart."""
     grid = plan.metadata.grid
     if grid.ndim == 0 or not grid.n_shards:
         return ""
-    shape, shards, chunks, counts = (tuple(t[-2:]) if grid.ndim > 1 else (1, t[0]) for t in (grid.shape, grid.shards, grid.chunks, grid.counts))
+    shape, shards, chunks, counts = (
+        tuple(t[-2:]) if grid.ndim > 1 else (1, t[0]) for t in (grid.shape, grid.shards, grid.chunks, grid.counts)
+    )
     height, width = (k * s for k, s in zip(counts, shards, strict=True))
     scale = _PICTURE_PX / max(height, width)
     lines = [f"<rect width='{shape[1] * scale:.1f}' height='{shape[0] * scale:.1f}' fill='#cfe3f5'/>"]

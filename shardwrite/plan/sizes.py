@@ -96,9 +96,13 @@ def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
     sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
     for size in sizes:
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
-            raise SpecError("sizes are positive integers", field=field, value=value, remedy=f"{size!r} is not one; give for instance 64")
+            raise SpecError(
+                "sizes are positive integers", field=field, value=value, remedy=f"{size!r} is not one; give for instance 64"
+            )
     if len(sizes) != ndim:
-        raise SpecError(f"has {len(sizes)} entries for {ndim} axes", field=field, value=value, remedy=f"give {ndim} sizes, or one for all axes")
+        raise SpecError(
+            f"has {len(sizes)} entries for {ndim} axes", field=field, value=value, remedy=f"give {ndim} sizes, or one for all axes"
+        )
     return tuple(int(size) for size in sizes)
 
 
@@ -134,9 +138,7 @@ def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:
     return tuple(min(k, n) * c for k, n, c in zip(counts, needed, chunks, strict=True))
 
 
-def _auto_shards(
-    shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]
-) -> tuple[Shape, str]:
+def _auto_shards(shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]) -> tuple[Shape, str]:
     """By the source's chunks where they make shards of a good size, else near 64 MiB."""
     by_source = tuple(ceil_div(max(sizes, default=1) or 1, c) * c for sizes, c in zip(source_chunks, chunks, strict=True))
     nbytes = itemsize * math.prod(by_source)
@@ -146,5 +148,3 @@ def _auto_shards(
         return by_source, f"one for each chunk of the source, {human(nbytes)} decoded"
     grown = _grow(shape, itemsize, chunks, _SHARD_NBYTES)
     return grown, f"{human(itemsize * math.prod(grown))} decoded, aimed at {human(low)} to {human(high)} a file"
-
-

@@ -113,7 +113,11 @@ class PosixStore:
                 missing.append(directory)
             else:
                 if stat.S_ISLNK(mode) and directory != self.root:
-                    raise StoreError(f"{directory} is a symbolic link inside the store; replace it by a directory", key=str(directory), errno=errno.ELOOP)
+                    raise StoreError(
+                        f"{directory} is a symbolic link inside the store; replace it by a directory",
+                        key=str(directory),
+                        errno=errno.ELOOP,
+                    )
                 if directory == self.root or missing:
                     break
             directory = directory.parent
@@ -196,7 +200,7 @@ class PosixTransaction:
                 with _as_store_error(writer.key, "cannot commit"):
                     getattr(writer, step)()
         self._waiting = []
-        for _, writer in {writer.path.parent: writer for writer in batch}.items():
+        for writer in {writer.path.parent: writer for writer in batch}.values():
             with _as_store_error(writer.key, "cannot commit"):
                 self.store.sync_parents(writer.path)
 
