@@ -139,7 +139,7 @@ class NativePipeline:
 class ForeignPipeline:
     """Any codecs that zarr's registry knows, by way of a one-chunk zarr array in memory for each thread."""
 
-    encoded_nbytes = None
+    encoded_nbytes: int | None = None
     is_identity = False
 
     def __init__(self, chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any]) -> None:

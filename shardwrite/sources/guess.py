@@ -1,0 +1,63 @@
+"""Telling a file's format by its name and its first bytes."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["guess"]
+
+_MAGIC = {
+    b"\x89HDF\r\n\x1a\n": "hdf5",
+    b"\x93NUMPY": "npy",
+    b"CDF": "netcdf3",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"II+\0": "tiff",
+    b"MM\0+": "tiff",
+}
+# a raw file may begin with any bytes, and a compressed image shows only its compression
+_NAMED = {".raw": "raw", ".bin": "raw", ".dat": "raw", ".nii": "nifti", ".nii.gz": "nifti", ".zarr.zip": "zarr"}
+# HDF5 may have a block of the user's before its first bytes
+_LIKELY = {
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".he5": "hdf5",
+    ".nc4": "hdf5",
+    ".npy": "npy",
+    ".tif": "tiff",
+    ".tiff": "tiff",
+    ".cdf": "netcdf3",
+    ".zarr": "zarr",
+}
+
+
+def guess(path: str) -> str | None:
+    """Name of the format of an existing file, directory or pattern, or None.
+
+    Parameters
+    ----------
+    path : str
+        A pattern is judged by its name alone.
+    """
+    if os.path.isdir(path):
+        return _guess_directory(path)
+    named = _by_name(path, _NAMED)
+    if named is not None or not os.path.isfile(path):
+        return named if os.path.isfile(path) else "tiff" if path.lower().endswith((".tif", ".tiff")) else None
+    with open(path, "rb") as file:
+        head = file.read(8)
+    found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    return found or _by_name(path, _LIKELY)
+
+
+def _by_name(path: str, names: dict[str, str]) -> str | None:
+    lower = path.lower()
+    return next((name for suffix, name in names.items() if lower.endswith(suffix)), None)
+
+
+def _guess_directory(path: str) -> str | None:
+    marks = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+    if any(os.path.exists(os.path.join(path, mark)) for mark in marks) or path.rstrip("/").endswith(".zarr"):
+        return "zarr"
+    with os.scandir(path) as entries:
+        return "tiff" if any(entry.name.lower().endswith((".tif", ".tiff")) for entry in entries) else None

@@ -1,0 +1,69 @@
+"""NetCDF-3 (classic and 64-bit offset), read with scipy; values as stored."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Box
+from shardwrite.sources.base import RegionSource, Request, Source, choose_dataset, identify, require
+from shardwrite.sources.chunking import slabs
+from shardwrite.sources.handles import FILES
+
+__all__ = ["Netcdf3Source", "open_"]
+
+
+@dataclass(frozen=True, slots=True)
+class Netcdf3Source(RegionSource):
+    """One variable of a NetCDF-3 file.
+
+    Parameters
+    ----------
+    dataset : str
+        Its name.
+    """
+
+    dataset: str
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        file = FILES.get(self.identity, lambda: _file(self.path))
+        # a copy: scipy cannot close a file while a view of its map is alive
+        return np.array(file.variables[self.dataset].data[box.slices])
+
+
+def _file(path: str) -> Any:
+    require("scipy", "netcdf3", path)
+    scipy_io = require("scipy.io", "netcdf3", path)
+    # Without the map, scipy reads every variable whole as soon as it opens the file.
+    return scipy_io.netcdf_file(path, "r", mmap=True)
+
+
+def _describe(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    data = file.variables[name].data  # its `shape` has None for the record axis, the data has the extent
+    return tuple(data.shape), np.dtype(data.dtype)
+
+
+def open_(request: Request) -> Source:
+    """Open one variable of a NetCDF-3 file.
+
+    Parameters
+    ----------
+    request : Request
+        With `path`, and with `dataset` where the file holds several.
+    """
+    path = os.path.abspath(request.path)
+    with _file(path) as file:
+        name = choose_dataset(list(file.variables), request.dataset, path)
+        shape, dtype = _describe(file, name)
+    return Netcdf3Source(
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        chunks=slabs(shape, dtype.itemsize),
+        identity=identify("netcdf3", path, dataset=name),
+        dataset=name,
+    )

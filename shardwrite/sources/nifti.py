@@ -1,0 +1,63 @@
+"""NIfTI images, read with nibabel; values as stored, without slope and intercept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Box
+from shardwrite.sources.base import RegionSource, Request, Source, identify, require
+from shardwrite.sources.chunking import slabs
+from shardwrite.sources.handles import WHOLE
+from shardwrite.sources.raw import MappedSource, check_length
+
+__all__ = ["NiftiGzSource", "open_"]
+
+
+@dataclass(frozen=True, slots=True)
+class NiftiGzSource(RegionSource):
+    """A compressed image, which can only be read whole; each process keeps it in memory."""
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        whole = WHOLE.get(self.identity, self._load)
+        return np.array(whole[box.slices], order="K")
+
+    def _load(self) -> npt.NDArray[Any]:
+        return np.asarray(_proxy(self.path).get_unscaled())
+
+
+def _proxy(path: str) -> Any:
+    # Without a map of nibabel's own: uncompressed images are mapped here, compressed ones never.
+    return require("nibabel", "nifti", path).load(path, mmap=False).dataobj
+
+
+def open_(request: Request) -> Source:
+    """Open a NIfTI image; only its header is read.
+
+    Parameters
+    ----------
+    request : Request
+        With `path`.
+    """
+    path = os.path.abspath(request.path)
+    proxy = _proxy(path)
+    shape, dtype = tuple(int(n) for n in proxy.shape), np.dtype(proxy.dtype)
+    identity = identify("nifti", path)
+    if path.lower().endswith(".gz"):
+        whole = tuple(max(1, n) for n in shape)
+        return NiftiGzSource(path=path, shape=shape, dtype=dtype, chunks=whole, identity=identity)
+    check_length(path, shape, dtype, int(proxy.offset))
+    return MappedSource(
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        chunks=slabs(shape, dtype.itemsize, proxy.order),
+        identity=identity,
+        stored=dtype,
+        offset=int(proxy.offset),
+        order=proxy.order,
+    )

@@ -1,0 +1,107 @@
+"""Arrays that lie uncompressed in one piece of a file: raw binary, and the base of such other formats."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box
+from shardwrite.sources.base import RegionSource, Request, Source, identify
+from shardwrite.sources.chunking import slabs
+from shardwrite.sources.handles import FILES
+
+__all__ = ["MappedSource", "check_length", "open_"]
+
+
+@dataclass(frozen=True, slots=True)
+class MappedSource(RegionSource):
+    """An array stored in one piece, read through a memory map.
+
+    Parameters
+    ----------
+    stored : numpy.dtype
+        Data type in the file; `dtype` may differ from it in byte order.
+    offset : int
+        Position of the first element in the file.
+    order : {"C", "F"}
+        Whether the last or the first axis is the fastest.
+    """
+
+    stored: np.dtype[Any]
+    offset: int
+    order: str
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        mapped = FILES.get(self.identity, self._open)
+        # A copy, so that errors of the file system arise here, and the block does not depend on the file.
+        return np.array(mapped[box.slices], dtype=self.dtype, order="K", subok=False)
+
+    def _open(self) -> npt.NDArray[Any]:
+        order: Any = self.order
+        mapped: npt.NDArray[Any] = np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
+        return mapped
+
+
+def check_length(path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> None:
+    """Raise unless the file is long enough for the array."""
+    needed, size = offset + math.prod(shape) * dtype.itemsize, os.path.getsize(path)
+    if size < needed:
+        raise SpecError(
+            f"the file is too short: {size} bytes, where shape {shape} of {dtype} from byte {offset} needs {needed}",
+            field="source",
+            value=path,
+            remedy="give the file whole, or correct shape, dtype and offset",
+        )
+
+
+def open_(request: Request) -> Source:
+    """Open a raw binary file, whose layout the caller knows.
+
+    Parameters
+    ----------
+    request : Request
+        With `path`, `shape` and `dtype`; `offset` and `order` where they differ from 0 and "C".
+    """
+    if request.shape is None or request.dtype is None:
+        field = "shape" if request.shape is None else "dtype"
+        raise SpecError(
+            f"a raw file does not say its {field}",
+            field=field,
+            value=None,
+            remedy=f"give shape and dtype of {request.path}",
+        )
+    shape, dtype = tuple(int(n) for n in request.shape), _dtype(request.dtype)
+    if any(n < 0 for n in shape):
+        raise SpecError("negative extent", field="shape", value=request.shape, remedy="give extents of 0 or more")
+    if request.offset < 0:
+        raise SpecError("negative offset", field="offset", value=request.offset, remedy="give an offset of 0 or more")
+    if request.order not in ("C", "F"):
+        raise SpecError("no such memory order", field="order", value=request.order, remedy='give "C" or "F"')
+    check_length(request.path, shape, dtype, request.offset)
+    facts = {"shape": shape, "dtype": dtype.str, "offset": request.offset, "order": request.order}
+    return MappedSource(
+        path=os.path.abspath(request.path),
+        shape=shape,
+        dtype=dtype,
+        chunks=slabs(shape, dtype.itemsize, request.order),
+        identity=identify("raw", request.path, **facts),
+        stored=dtype,
+        offset=request.offset,
+        order=request.order,
+    )
+
+
+def _dtype(value: npt.DTypeLike) -> np.dtype[Any]:
+    try:
+        dtype = np.dtype(value)
+    except TypeError as error:
+        raise SpecError("numpy knows no such type", field="dtype", value=value, remedy="give one like 'uint16' or '>f4'") from error
+    if dtype.hasobject or dtype.itemsize == 0:
+        raise SpecError("the type has no fixed size", field="dtype", value=value, remedy="give one like 'uint16' or '>f4'")
+    return dtype

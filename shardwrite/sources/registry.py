@@ -1,0 +1,167 @@
+"""Which formats there are, how a file's format is guessed, and how it is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import glob
+import hashlib
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import ShardwriteError, SpecError, StoreError
+from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.chunking import normalize
+from shardwrite.sources.guess import guess
+
+if TYPE_CHECKING:
+    import dask.array
+
+__all__ = ["FORMATS", "Format", "as_dask", "open_source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a format is opened.
+
+    Parameters
+    ----------
+    module : str
+        Module of this package with the function ``open_``.
+    options : frozenset of str
+        Arguments of :func:`open_source` that mean something to the format.
+    """
+
+    module: str
+    options: frozenset[str] = frozenset()
+
+
+FORMATS = {
+    "zarr": Format("zarr_array", frozenset({"dataset"})),
+    "hdf5": Format("hdf5", frozenset({"dataset"})),
+    "netcdf3": Format("netcdf3", frozenset({"dataset"})),
+    "npy": Format("npy"),
+    "tiff": Format("tiff", frozenset({"dataset"})),
+    "nifti": Format("nifti"),
+    "raw": Format("raw", frozenset({"shape", "dtype", "offset", "order"})),
+}
+
+
+def open_source(
+    path: str | os.PathLike[str],
+    *,
+    format: str | None = None,  # noqa: A002
+    dataset: str | None = None,
+    shape: Sequence[int] | None = None,
+    dtype: npt.DTypeLike | None = None,
+    offset: int = 0,
+    order: str = "C",
+    chunks: Any = None,
+) -> Source:
+    """Open an array in a file; shape and type are known afterwards, and no values are read.
+
+    Parameters
+    ----------
+    path : str
+        File, directory, or pattern of TIFF pages; ``file::dataset`` names an array within a file.
+    format : str, optional
+        A key of :data:`FORMATS`; guessed from the name and the first bytes if not given.
+    dataset : str, optional
+        Which array of several; for TIFF, number or name of the series.
+    shape, dtype, offset, order
+        Layout of a raw binary file.
+    chunks : optional
+        Chunks in place of the natural ones, as dask takes them.
+    """
+    path, dataset = _split(os.fspath(path), dataset)
+    if format is not None and format not in FORMATS:
+        raise SpecError("no such format", field="format", value=format, remedy=f"choose one of: {', '.join(FORMATS)}")
+    if not os.path.exists(path) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
+        raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
+    name = format or guess(path)
+    if name is None:
+        raise SpecError(
+            "its format cannot be told from its name or content",
+            field="source",
+            value=path,
+            remedy=f"give format as one of: {', '.join(FORMATS)}",
+        )
+    extent = None if shape is None else tuple(shape)
+    request = Request(path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order)
+    return _with_chunks(_open(name, request), chunks)
+
+
+def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
+    if "://" in path:
+        # an address may hold a password, so it is not repeated
+        remedy = "open it with dask and give the dask array"
+        raise SpecError("only local files are read", field="source", value=path.split("://")[0] + "://", remedy=remedy)
+    if dataset is None and "::" in path and not os.path.exists(path):
+        path, _, dataset = path.rpartition("::")
+    return path, dataset
+
+
+def _open(name: str, request: Request) -> Source:
+    known = FORMATS[name]
+    for field in dataclasses.fields(Request)[1:]:
+        value = getattr(request, field.name)
+        if value != field.default and field.name not in known.options:
+            remedy = f"leave it out, or choose a format that takes it; {name} takes {', '.join(sorted(known.options)) or 'none'}"
+            raise SpecError(f"this means nothing to the format {name}", field=field.name, value=value, remedy=remedy)
+    try:
+        source = cast("Source", importlib.import_module(f"shardwrite.sources.{known.module}").open_(request))
+    except ShardwriteError:
+        raise
+    except OSError as error:
+        if error.errno is None:  # h5py says with it that the content is not HDF5
+            raise _unreadable(name, request.path, error) from error
+        raise StoreError(f"cannot read {request.path}: {error}", key=request.path, errno=error.errno) from error
+    except Exception as error:
+        raise _unreadable(name, request.path, error) from error
+    if source.dtype.hasobject or source.dtype.itemsize == 0 or source.dtype.kind not in "biufcmMSUV":
+        remedy = "give an array of numbers, dates or fixed-size text"
+        raise SpecError(f"its elements have no fixed size ({source.dtype})", field="source", value=request.path, remedy=remedy)
+    return source
+
+
+def _unreadable(name: str, path: str, error: Exception) -> SpecError:
+    remedy = "check the file, or give format and dataset"
+    return SpecError(f"it cannot be read as {name}: {error}", field="source", value=path, remedy=remedy)
+
+
+def _with_chunks(source: Source, chunks: Any) -> Source:
+    if chunks is None:
+        return source
+    full = normalize(chunks, source.shape, source.dtype, source.chunks)
+    return dataclasses.replace(cast("RegionSource", source), chunks=full)
+
+
+def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
+    """A dask array over a source; building it reads nothing.
+
+    Parameters
+    ----------
+    source : Source
+        What to read.
+    chunks : optional
+        Chunks in place of those of the source, as dask takes them.
+
+    Returns
+    -------
+    dask.array.Array
+        Its name follows from the identity of the source and the chunks alone.
+    """
+    import dask.array as da
+
+    full = normalize(source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks)
+    token = hashlib.sha256(f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    # Inlined, for a task shared by all others would be one that the scheduler keeps them waiting for. Always
+    # with a region, so that what comes out of a fused slice has been read once and only once.
+    meta = np.empty((0,) * len(source.shape), source.dtype)
+    return da.from_array(source, full, name=f"source-{token}", asarray=True, fancy=False, meta=meta, inline_array=True)

@@ -1,0 +1,143 @@
+"""TIFF: one file of one or many pages; directories and patterns are in :mod:`.tiff_stack`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box, ravel
+from shardwrite.sources.base import RegionSource, Request, Source, identify, require
+from shardwrite.sources.handles import FILES
+from shardwrite.sources.raw import MappedSource, check_length
+
+__all__ = ["TiffSource", "choose_series", "open_", "page_rank", "read_series"]
+
+
+@dataclass(frozen=True, slots=True)
+class TiffSource(RegionSource):
+    """A series of pages of one file.
+
+    Parameters
+    ----------
+    series : int
+        Which series of the file.
+    leading : int
+        How many leading axes count pages; the others lie within a page.
+    """
+
+    series: int
+    leading: int
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        file = FILES.get(self.identity, self._open)
+        out = np.empty(box.shape, self.dtype)
+        read_series(file, self.series, self.leading, box, out)
+        return out
+
+    def _open(self) -> Any:
+        file = require("tifffile", "tiff", self.path).TiffFile(self.path)
+        file.filehandle.lock = True  # its file position is shared by all threads
+        return file
+
+
+def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray[Any]) -> None:
+    """Read `box` of a series into `out`, page by page.
+
+    Parameters
+    ----------
+    file : tifffile.TiffFile
+        Open file.
+    number : int
+        Which series.
+    leading : int
+        How many leading axes count pages.
+    box : Box
+        What to read.
+    out : numpy.ndarray
+        Where to put it; its shape is that of the box.
+    """
+    with file.filehandle.lock:
+        series = file.series[number]
+    outer, inner = series.shape[:leading], series.shape[leading:]
+    first = box.start[:leading]
+    for index in itertools.product(*(range(a, b) for a, b in box.bounds[:leading])):
+        with file.filehandle.lock:  # looking a page up may read its tags
+            page = series[ravel(index, outer)]
+        at = tuple(i - o for i, o in zip(index, first, strict=True))
+        # OME-TIFF may lack pages; tifffile shows them as zero too. Dask brings the threads, so one is enough.
+        out[at] = 0 if page is None else page.asarray(maxworkers=1).reshape(inner)[box.slices[leading:]]
+
+
+def page_rank(series: Any) -> int | None:
+    """How many leading axes of a series count pages, or None where its pages do not make up its shape."""
+    shape, pages, size = series.shape, len(series.pages), series.keyframe.size
+    fitting = (k for k in range(len(shape), -1, -1) if math.prod(shape[k:]) == size and math.prod(shape[:k]) == pages)
+    return next(fitting, None)
+
+
+def choose_series(file: Any, dataset: str | None, path: str) -> int:
+    """Number of the series: `dataset` is its number or name, the first one where it is None."""
+    count = len(file.series)
+    names = [series.name for series in file.series]
+    number = 0 if dataset is None else int(dataset) if dataset.isdecimal() else names.index(dataset) if dataset in names else -1
+    if not 0 <= number < count:
+        listed = ", ".join(f"{i} ({s.name}, shape {s.shape})" for i, s in enumerate(file.series[:20]))
+        raise SpecError(f"there is no such series in {path}", field="dataset", value=dataset, remedy=f"choose one of: {listed}")
+    _check_series(file.series[number], number, count, path)
+    return number
+
+
+def _check_series(series: Any, number: int, count: int, path: str) -> None:
+    others = f" or choose another series: dataset='0' to '{count - 1}'" if count > 1 else ""
+    tiff = require("tifffile", "tiff", path).TIFF
+    try:
+        tiff.DECOMPRESSORS[series.keyframe.compression]
+    except KeyError as error:
+        kind = getattr(series.keyframe.compression, "name", series.keyframe.compression)
+        remedy = f"pip install imagecodecs{others}"
+        raise SpecError(f"compression {kind} needs a further library", field="source", value=path, remedy=remedy) from error
+    unplaced = page_rank(series) is None and series.dataoffset is None
+    if series.dtype is None or series.is_multifile or series.transform is not None or unplaced:
+        raise SpecError(
+            f"series {number} is not laid out as equal pages of this file",
+            field="source",
+            value=path,
+            remedy=f"give a directory or pattern of plain pages{others}",
+        )
+
+
+def open_(request: Request) -> Source:
+    """Open a TIFF file, or a directory or pattern of pages.
+
+    Parameters
+    ----------
+    request : Request
+        With `path`; `dataset` is the number or name of the series, the first one if not given.
+    """
+    tifffile = require("tifffile", "tiff", request.path)
+    if not os.path.isfile(request.path):
+        from shardwrite.sources.tiff_stack import open_stack
+
+        return open_stack(request)
+    path = os.path.abspath(request.path)
+    with tifffile.TiffFile(path) as file:
+        number = choose_series(file, request.dataset, path)
+        series = file.series[number]
+        shape, dtype, leading, start = tuple(series.shape), np.dtype(series.dtype), page_rank(series), series.dataoffset
+        stored = dtype.newbyteorder(file.byteorder)
+    identity = identify("tiff", path, series=number)
+    chunks = tuple(1 if axis < (leading or 0) else max(1, n) for axis, n in enumerate(shape))
+    if start is None:
+        assert leading is not None
+        return TiffSource(path, shape, dtype, chunks, identity, series=number, leading=leading)
+    check_length(path, shape, dtype, start)
+    if leading is None:  # ImageJ describes one page and lets the others follow without
+        chunks = tuple(1 if axis < len(shape) - 2 else max(1, n) for axis, n in enumerate(shape))
+    return MappedSource(path, shape, dtype, chunks, identity, stored=stored, offset=start, order="C")

@@ -1,0 +1,134 @@
+"""TIFF pages in many files: a directory, or a pattern such as ``scan_*.tif``."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.grid import Box
+from shardwrite.sources.base import RegionSource, Request, Source, require
+from shardwrite.sources.handles import FILES
+from shardwrite.sources.tiff import choose_series, page_rank, read_series
+
+__all__ = ["TiffStackSource", "open_stack", "page_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class TiffStackSource(RegionSource):
+    """Equal images in many files, one file after another along the first axis.
+
+    Parameters
+    ----------
+    names : str
+        Digest of the file names; they are listed anew in each process, since a source that carried
+        thousands of them would make every task large.
+    series : int
+        Which series of each file.
+    leading : int
+        How many axes of a file count its pages.
+    """
+
+    names: str
+    series: int
+    leading: int
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        files = FILES.get(self.identity, self._list)
+        tifffile = require("tifffile", "tiff", self.path)
+        out = np.empty(box.shape, self.dtype)
+        within = Box(box.start[1:], box.stop[1:])
+        for at, number in enumerate(range(box.start[0], box.stop[0])):
+            with tifffile.TiffFile(files[number]) as file:
+                _check_equal(file.series[self.series], self.shape[1:], self.dtype, files[number], files[0])
+                read_series(file, self.series, self.leading, within, out[at])
+        return out
+
+    def _list(self) -> list[str]:
+        files = page_files(self.path)
+        if _digest(files) != self.names:
+            raise StoreError("files were added or removed since the source was opened", key=self.path)
+        return files
+
+
+def page_files(path: str) -> list[str]:
+    """Files of a directory or pattern in natural order, so that page 10 follows page 9.
+
+    Parameters
+    ----------
+    path : str
+        A directory, of which all TIFF files count, or a pattern.
+    """
+    if os.path.isdir(path):
+        found = [entry.path for entry in os.scandir(path) if entry.name.lower().endswith((".tif", ".tiff")) and entry.is_file()]
+    else:
+        found = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
+    if not found:
+        raise StoreError(f"no TIFF file found at {path}", key=path)
+    return sorted(found, key=lambda name: ([(int(d or 0), t) for t, d in re.findall(r"(\D*)(\d*)", name)], name))
+
+
+def _digest(facts: Sequence[object]) -> str:
+    return hashlib.sha256("\0".join(map(str, facts)).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _check_equal(series: Any, shape: tuple[int, ...], dtype: np.dtype[Any], path: str, first: str) -> None:
+    if (tuple(series.shape), series.dtype) != (shape, dtype):
+        raise SpecError(
+            f"this page has shape {tuple(series.shape)} and dtype {series.dtype}, but {first} has {shape} and {dtype}",
+            field="source",
+            value=path,
+            remedy="give pages of one shape and dtype",
+        )
+
+
+def open_stack(request: Request) -> Source:
+    """Open a directory or pattern of TIFF files; the tags of every file are read and compared.
+
+    Parameters
+    ----------
+    request : Request
+        With `path`; `dataset` is the number or name of the series in each file.
+    """
+    tifffile = require("tifffile", "tiff", request.path)
+    path = os.path.abspath(request.path)
+    files = page_files(path)
+    stats: list[object] = []
+    shape: tuple[int, ...] = ()
+    dtype, number, leading = np.dtype("u1"), 0, 0
+    for rank, name in enumerate(files):
+        with tifffile.TiffFile(name) as file:
+            here = choose_series(file, request.dataset, name)
+            series = file.series[here]
+            if rank == 0:
+                shape, dtype, number = tuple(series.shape), np.dtype(series.dtype), here
+                leading = _rank(series, name)
+            _check_equal(file.series[number] if number < len(file.series) else series, shape, dtype, name, files[0])
+        stat = os.stat(name)
+        stats += [name, stat.st_size, stat.st_mtime_ns]
+    return TiffStackSource(
+        path=path,
+        shape=(len(files), *shape),
+        dtype=dtype,
+        chunks=(1, *(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))),
+        identity=f"tiff:{os.path.realpath(path)}?files={len(files)}&sha256={_digest(stats)}&series={number}",
+        names=_digest(files),
+        series=number,
+        leading=leading,
+    )
+
+
+def _rank(series: Any, path: str) -> int:
+    leading = page_rank(series)
+    if leading is None:
+        remedy = "write one page for each image, or give the files one by one"
+        raise SpecError("its pages are not described one by one", field="source", value=path, remedy=remedy)
+    return leading

@@ -1,0 +1,107 @@
+"""Zarr arrays, format 2 and 3, sharded or not, read with zarr-python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box
+from shardwrite.sources.base import RegionSource, Request, Source, choose_dataset, identify
+from shardwrite.sources.chunking import merge_chunks
+from shardwrite.sources.handles import FILES
+
+__all__ = ["Reader", "ZarrSource", "open_", "read_region"]
+
+MERGED_NBYTES = 32 << 20  # a file per chunk is opened for each, so less than for one large file
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrSource(RegionSource):
+    """A Zarr array in a directory or zip file.
+
+    Parameters
+    ----------
+    dataset : str
+        Path of the array in the hierarchy; empty where `path` is the array.
+    sharded : bool
+        Whether the chunks lie in shards; then `chunks` are the shards.
+    reader : callable, optional
+        Reads a box in place of :func:`read_region`; put in with :func:`dataclasses.replace`. It travels
+        to the workers with the source, so it must be importable there.
+    """
+
+    dataset: str
+    sharded: bool
+    reader: Reader | None = None
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        return (self.reader or read_region)(self, box)
+
+
+Reader = Callable[[ZarrSource, Box], npt.NDArray[Any]]
+
+
+def read_region(source: ZarrSource, box: Box) -> npt.NDArray[Any]:
+    """Read `box` through zarr-python: the one place where values of a Zarr array are read."""
+    array = FILES.get(source.identity, lambda: _node(source.path, source.dataset))
+    return np.asarray(array[box.slices])
+
+
+def _node(path: str, dataset: str) -> Any:
+    import zarr
+
+    return zarr.open(path, mode="r", path=dataset or None)
+
+
+def _find(path: str, dataset: str) -> tuple[Any, str]:
+    import zarr
+
+    try:
+        node = _node(path, dataset)
+    except FileNotFoundError:
+        node = None
+    if isinstance(node, zarr.Array):
+        return node, dataset
+    group = node if node is not None or not dataset else _node(path, "")
+    if group is None:
+        raise SpecError("there is no Zarr array or group", field="source", value=path, remedy="give the directory with zarr.json")
+    found = [name for name, item in group.members(max_depth=None) if isinstance(item, zarr.Array)]
+    prefix = f"{dataset}/" if node is not None and dataset else ""
+    names = [prefix + name for name in found]
+    name = choose_dataset(names, None if node is not None else dataset, path)
+    return _node(path, name), name
+
+
+def open_(request: Request) -> Source:
+    """Open a Zarr array; only metadata are read.
+
+    The identity knows the array by its metadata document: chunks that are overwritten in place do not
+    change it.
+
+    Parameters
+    ----------
+    request : Request
+        With `path`, and with `dataset` where that is a group of several arrays.
+    """
+    path = os.path.abspath(request.path)
+    array, dataset = _find(path, (request.dataset or "").strip("/"))
+    shape, dtype, unit = tuple(array.shape), np.dtype(array.dtype), array.shards or array.chunks
+    sharded = array.shards is not None
+    kept = tuple(max(1, min(u, n)) for u, n in zip(unit, shape, strict=True))
+    merged = kept if sharded else merge_chunks(unit, shape, dtype.itemsize, target=MERGED_NBYTES)
+    documents = [os.path.join(path, dataset, name) for name in ("zarr.json", ".zarray")]
+    return ZarrSource(
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        chunks=merged,
+        identity=identify("zarr", path, stat_path=next(filter(os.path.isfile, documents), None), dataset=dataset or None),
+        dataset=dataset,
+        sharded=sharded,
+    )
