@@ -8,9 +8,11 @@ import dask.array as _dask_array
 
 from shardwrite import errors
 from shardwrite._version import __version__
-from shardwrite.api import finalize, plan, prepare, store, to_sharded_zarr, write_part
+from shardwrite.api import store, to_sharded_zarr
 from shardwrite.errors import *  # noqa: F403 (every error is public)
+from shardwrite.parts import finalize, prepare, write_part
 from shardwrite.plan import Part, Plan
+from shardwrite.planning import plan
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
 from shardwrite.verify import Report, verify

@@ -21,18 +21,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
+from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
 from shardwrite.shard import Pieces, check_block, encode_unit, ranks_in_shard, units_of
 from shardwrite.stores import TEMPORARY_SUFFIX, Store, Transaction
 from shardwrite.strategies import Strategy, place
 
-__all__ = ["EncodedBlock", "GroupReport", "PartFile", "SourcePieces", "WriteSpec", "commit_group", "encode_block", "write_group"]
-
-_COPY_NBYTES = 4 * 2**20
+__all__ = ["GroupReport", "SourcePieces", "WriteSpec", "commit_group", "encode_block", "write_group"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,36 +96,6 @@ class SourcePieces:
         """The arrays, checked against what dask declared."""
         checked = [check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)]
         return Pieces([box.start for box in self.pieces], checked)
-
-
-@dataclass(frozen=True, slots=True)
-class PartFile:
-    """Encoded bytes of a block on disk."""
-
-    path: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedBlock:
-    """A block's units, encoded.
-
-    Attributes
-    ----------
-    chunk_nbytes : numpy.ndarray of int64
-        Encoded size of each inner chunk, unit after unit, row-major in each; -1 where empty.
-    payload : numpy.ndarray of uint8, or PartFile
-        The bytes, in the same order.
-    """
-
-    chunk_nbytes: npt.NDArray[np.int64]
-    payload: npt.NDArray[np.uint8] | PartFile
-
-    @property
-    def resident_nbytes(self) -> int:
-        """Memory it holds; what dask's `sizeof` is told."""
-        payload = 0 if isinstance(self.payload, PartFile) else self.payload.nbytes
-        return 256 + self.chunk_nbytes.nbytes + payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +195,7 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
     in_shard = ranks_in_shard(metadata.grid, index, unit)
     offsets = np.zeros(metadata.grid.n_chunks_per_shard, dtype=np.int64)
     sizes = np.full(metadata.grid.n_chunks_per_shard, -1, dtype=np.int64)
-    writer, end, n_present = None, base, 0
+    writer, end, n_present, encoded_index = None, base, 0, b""
     for batch in _encoded(spec, unit, pieces, order):
         if writer is None:
             writer = transaction.create(metadata.shard_key(index))
@@ -236,15 +204,20 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
         ranks = in_shard[batch.ranks]
         ends = end + np.cumsum(batch.nbytes)
         offsets[ranks], sizes[ranks] = ends - batch.nbytes, batch.nbytes
-        writer.write(batch.buffers)
         end, n_present = int(ends[-1]), n_present + len(ranks)
+        if batch.is_last and not base:  # one call less for shards of one batch
+            encoded_index = metadata.index_codec.encode(ShardIndex.build(offsets, sizes))
+            writer.write([*batch.buffers, encoded_index])
+        else:
+            writer.write(batch.buffers)
     if writer is None:
         return 0, 0
-    encoded_index = metadata.index_codec.encode(ShardIndex.build(offsets, sizes))
-    if base:
-        writer.write_at(0, encoded_index)
-    else:
-        writer.write([encoded_index])
+    if not encoded_index:
+        encoded_index = metadata.index_codec.encode(ShardIndex.build(offsets, sizes))
+        if base:
+            writer.write_at(0, encoded_index)
+        else:
+            writer.write([encoded_index])
     writer.finish()
     return end - base + len(encoded_index), n_present
 
@@ -277,7 +250,8 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
     metadata = spec.metadata
     pieces = source.load(arrays, spec.source_dtype)
     sizes = []
-    with _Payload(spec, source.box.size * metadata.itemsize) as payload:
+    path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
+    with Payload(path, spec.spool_ratio * source.box.size * metadata.itemsize) as payload:
         for _, unit in units_of(metadata.grid, source.box):
             unit_sizes = np.full(math.prod(metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
             for batch in _encoded(spec, unit, pieces, "C"):
@@ -285,49 +259,6 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
                 payload.extend(batch.buffers)
             sizes.append(unit_sizes)
         return EncodedBlock(np.concatenate(sizes), payload.result())
-
-
-class _Payload:
-    """Encoded bytes, in memory up to a share of the decoded size, in a part file beyond."""
-
-    def __init__(self, spec: WriteSpec, raw_nbytes: int) -> None:
-        self._memory = bytearray()
-        self._limit = min(spec.spool_ratio * raw_nbytes, sys.maxsize)
-        self._path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
-        self._fd = -1
-        self._nbytes = 0
-
-    def __enter__(self) -> _Payload:
-        return self
-
-    def __exit__(self, kind: object, *rest: object) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            if kind is not None:
-                self._path.unlink()
-
-    def extend(self, buffers: Sequence[Buffer]) -> None:
-        for buffer in buffers:
-            self._memory += buffer
-        if len(self._memory) > self._limit or (self._fd >= 0 and len(self._memory) >= _COPY_NBYTES):
-            self._spool()
-
-    def _spool(self) -> None:
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o600)
-            self._limit = _COPY_NBYTES
-        with memoryview(self._memory) as view:
-            written = 0
-            while written < len(view):
-                written += os.write(self._fd, view[written:])
-        self._nbytes += len(self._memory)
-        self._memory.clear()
-
-    def result(self) -> npt.NDArray[np.uint8] | PartFile:
-        if self._fd < 0:
-            return np.frombuffer(self._memory, dtype=np.uint8)
-        self._spool()
-        return PartFile(str(self._path), self._nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +290,7 @@ def commit_group(spec: WriteSpec, group: Box, blocks: Sequence[Box], encoded: Se
     for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):
         _split(spec.metadata, box, block, number, units)
     with (
-        _Payloads([block.payload for block in encoded]) as payloads,
+        Payloads([block.payload for block in encoded]) as payloads,
         spec.store.transaction(spec.durability, spec.attempt()) as transaction,
     ):
         for index in spec.metadata.grid.shards_in(group):
@@ -378,7 +309,7 @@ def _split(metadata: ArrayMetadata, box: Box, block: EncodedBlock, number: int, 
 
 
 def _commit_shard(
-    spec: WriteSpec, transaction: Transaction, index: Shape, units: Sequence[_Unit], payloads: _Payloads
+    spec: WriteSpec, transaction: Transaction, index: Shape, units: Sequence[_Unit], payloads: Payloads
 ) -> tuple[int, int]:
     """Write one shard from its units; its size and number of inner chunks with data."""
     metadata = spec.metadata
@@ -402,52 +333,3 @@ def _commit_shard(
         writer.write([encoded_index])
     writer.finish()
     return placement.data_nbytes + len(encoded_index), len(chunks)
-
-
-class _Payloads:
-    """Encoded bytes of several blocks, wherever they are."""
-
-    def __init__(self, payloads: Sequence[npt.NDArray[np.uint8] | PartFile]) -> None:
-        self._payloads = payloads
-        self._fds: dict[int, int] = {}
-
-    def __enter__(self) -> _Payloads:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for fd in self._fds.values():
-            os.close(fd)
-
-    def read(
-        self, block: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-    ) -> Iterator[list[Buffer]]:
-        """Chunks in sequence, neighbours in one block's payload as one buffer."""
-        breaks = np.flatnonzero((block[1:] != block[:-1]) | (starts[1:] != starts[:-1] + sizes[:-1])) + 1
-        firsts = np.concatenate([[0], breaks])
-        lasts = np.concatenate([breaks, [len(block)]]) - 1
-        buffers: list[Buffer] = []
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            number, start, stop = int(block[first]), int(starts[first]), int(starts[last] + sizes[last])
-            payload = self._payloads[number]
-            if isinstance(payload, PartFile):
-                if buffers:
-                    yield buffers
-                    buffers = []
-                for at in range(start, stop, _COPY_NBYTES):
-                    yield [self._pread(number, payload, at, min(_COPY_NBYTES, stop - at))]
-            else:
-                buffers.append(payload[start:stop])
-        if buffers:
-            yield buffers
-
-    def _pread(self, number: int, payload: PartFile, offset: int, nbytes: int) -> bytes:
-        if number not in self._fds:
-            self._fds[number] = os.open(payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        parts = []
-        while nbytes:
-            part = os.pread(self._fds[number], nbytes, offset)
-            if not part:
-                raise OSError(f"part file {payload.path} ends at byte {offset}")
-            parts.append(part)
-            offset, nbytes = offset + len(part), nbytes - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)

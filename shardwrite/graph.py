@@ -17,8 +17,9 @@ from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
-from shardwrite.commit import EncodedBlock, GroupReport, SourcePieces, WriteSpec, commit_group, encode_block, write_group
+from shardwrite.commit import GroupReport, SourcePieces, WriteSpec, commit_group, encode_block, write_group
 from shardwrite.grid import Box, boundaries
+from shardwrite.payload import EncodedBlock
 from shardwrite.plan import Plan
 
 __all__ = ["GroupGraph", "waves_reruns"]

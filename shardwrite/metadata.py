@@ -6,21 +6,19 @@ made in memory; the sharding codec around them is put there by us, so that every
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import zarr
-from zarr.dtype import parse_dtype
 
 from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.errors import CodecError, SpecError
+from shardwrite.fillvalue import exact_fill, fill_from_json, zarr_dtype
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.index import IndexCodec
 
@@ -122,13 +120,13 @@ class ArrayMetadata:
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype in memory."""
-        native: np.dtype[Any] = np.dtype(_zarr_dtype(self.document["data_type"]).to_native_dtype())
+        native: np.dtype[Any] = np.dtype(zarr_dtype(self.document["data_type"]).to_native_dtype())
         return native
 
     @cached_property
     def fill_value(self) -> Any:
         """The fill value, its bits exactly as the document gives them."""
-        return _fill_from_json(self.document["data_type"], self.dtype, self.document["fill_value"])
+        return fill_from_json(self.document["data_type"], self.dtype, self.document["fill_value"])
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -171,50 +169,6 @@ class ArrayMetadata:
         return self.dtype.itemsize or 1
 
 
-@lru_cache(maxsize=64)
-def _zarr_dtype_cached(text: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that some dtypes have no specification yet is said when the array is made
-        return parse_dtype(json.loads(text), zarr_format=3)
-
-
-def _zarr_dtype(data_type: Any) -> Any:
-    try:
-        return _zarr_dtype_cached(json.dumps(data_type))
-    except (ValueError, TypeError) as error:
-        raise SpecError(
-            f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows"
-        ) from error
-
-
-def _fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
-    if isinstance(value, str) and value.startswith("0x") and dtype.kind == "f":
-        return np.array(int(value, 16), dtype=f"u{dtype.itemsize}").view(dtype)[()]
-    if dtype.kind == "c" and isinstance(value, list):
-        part = np.dtype(f"f{dtype.itemsize // 2}")
-        halves = [_fill_from_json(part.name, part, v) for v in value]
-        return np.array(halves, dtype=part).view(dtype)[0]
-    if dtype.fields is not None and isinstance(value, str):
-        return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
-    try:
-        return _zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)
-    except (ValueError, TypeError) as error:
-        raise SpecError(f"not a {dtype} ({error})", field="fill_value", value=value, remedy="give one of the dtype") from error
-
-
-def _exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> Any:
-    """The document's fill value, with the bits of `fill_value` where JSON's names for floats would lose them."""
-    if fill_value is None or dtype.kind not in "fc":
-        return document["fill_value"]
-    wanted = np.asarray(fill_value).astype(dtype, copy=False)
-    found = np.asarray(_fill_from_json(document["data_type"], dtype, document["fill_value"]), dtype=dtype)
-    if wanted.tobytes() == found.tobytes():
-        return document["fill_value"]
-    width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
-    bits = [f"0x{int(b):0{2 * width}x}" for b in np.atleast_1d(wanted).view(f"u{width}")]
-    return bits if dtype.kind == "c" else bits[0]
-
-
 def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout) -> ArrayMetadata:
     """The metadata of a new sharded array.
 
@@ -242,9 +196,7 @@ def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Sha
         "attributes": dict(layout.attributes) if layout.attributes is not None else None,
     }
     document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
-    document["fill_value"] = _exact_fill(
-        document, np.dtype(_zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value
-    )
+    document["fill_value"] = exact_fill(document, np.dtype(zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value)
     index_codecs = DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
     document["codecs"] = [
         {

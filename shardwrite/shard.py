@@ -133,11 +133,14 @@ class EncodedBatch:
         Their encoded sizes.
     buffers : list of buffer
         The bytes, in the same order; neighbours may share one buffer.
+    is_last : bool
+        Whether nothing can follow; what does not say so may still be the last.
     """
 
     ranks: npt.NDArray[np.int64]
     nbytes: npt.NDArray[np.int64]
-    buffers: list[Buffer]
+    buffers: Sequence[Buffer]
+    is_last: bool
 
 
 def encode_unit(
@@ -184,10 +187,10 @@ def encode_unit(
         is_whole = len(sequence) == len(tiles) and (order == "C" or len(tiles) == 1)
         if is_whole and pipeline.is_identity:
             sizes = np.full(len(ranks), tiles.nbytes // len(tiles), dtype=np.int64)
-            yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)])
+            yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)], cells.stop == counts)
             continue
         buffers = pipeline.encode(tiles, None if is_whole else sequence)
-        yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers)
+        yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, cells.stop == counts)
 
 
 def _tiles(metadata: ArrayMetadata, n_chunks: int) -> Array:

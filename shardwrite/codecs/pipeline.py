@@ -40,7 +40,7 @@ class Pipeline(Protocol):
     is_identity: bool
     """Whether the encoded bytes are the batch's own memory."""
 
-    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
+    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """Encode inner chunks.
 
         Parameters
@@ -52,7 +52,7 @@ class Pipeline(Protocol):
 
         Returns
         -------
-        list of buffer
+        sequence of buffer
             One for each; they may be views of `batch`.
         """
 
@@ -92,7 +92,7 @@ class NativePipeline:
         self.encoded_nbytes = self._nbytes + sum(n or 0 for n in added) if fixed else None
         self.is_identity = not stages and vlen is None and not self._transposed
 
-    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
+    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
         if self._transposed or self._vlen is not None:
             batch, rows = batch if rows is None else batch[rows], None
@@ -100,7 +100,7 @@ class NativePipeline:
         if self._transposed:
             batch = batch.transpose(0, *(a + 1 for a in self._axes))
         n_chunks = len(batch) if rows is None else len(rows)
-        encoded: list[Buffer]
+        encoded: Sequence[Buffer]
         if self._vlen is not None:
             encoded = [self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)]
         elif self._nbytes:
@@ -108,8 +108,8 @@ class NativePipeline:
             encoded = list(flat) if rows is None else [flat[row] for row in rows.tolist()]
         else:
             encoded = [b""] * n_chunks
-        for encode in [stage.encoder() for stage in self._stages]:
-            encoded = [encode(data) for data in encoded]
+        for stage in self._stages:
+            encoded = stage.encode(encoded)
         return encoded
 
     def decode(self, data: Buffer) -> Array:
@@ -159,7 +159,7 @@ class ForeignPipeline:
             self._local.memory = memory
         return self._local.array, self._local.memory
 
-    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> list[Buffer]:
+    def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
         array, memory = self.open()
         encoded = []

@@ -1,8 +1,10 @@
 """From shapes and limits to tasks: pure integers, no I/O."""
 
 from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
-from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, ShardRef, SourceLayout, make_plan
+from shardwrite.plan.make import make_plan
+from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, SourceLayout
 from shardwrite.plan.partition import Partition, make_partition
+from shardwrite.plan.regions import ShardRef
 from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
 from shardwrite.plan.waves import Wave
 

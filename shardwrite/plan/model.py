@@ -5,27 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from shardwrite.errors import PlanError, SpecError
-from shardwrite.grid import Box, Shape, boundaries, ceil_div
+from shardwrite.grid import Box, ceil_div
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory, overlap
-from shardwrite.plan.partition import Partition, make_partition
+from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
+from shardwrite.plan.partition import Partition
+from shardwrite.plan.regions import ShardRef, as_box
 from shardwrite.plan.render import plan_html, plan_text
 from shardwrite.plan.waves import Wave, cut_waves
 from shardwrite.strategies import AppendOnly, Strategy
 
-__all__ = ["Part", "Plan", "ShardRef", "SourceLayout", "make_plan"]
+__all__ = ["Part", "Plan", "ShardRef", "SourceLayout"]
 
-_TASK_NBYTES = (4 * 2**20, 64 * 2**20)
-_FUSE_NBYTES = 64 * 2**20
-_N_TASKS_AIMED_AT = 64
 MAX_GRAPH_TASKS = 100_000
 MAX_SOURCE_RERUNS = 1.25
 
@@ -52,28 +50,6 @@ class SourceLayout:
     def n_chunks(self) -> int:
         """Number of source chunks."""
         return math.prod(len(sizes) for sizes in self.chunks)
-
-
-@dataclass(frozen=True, slots=True)
-class ShardRef:
-    """A shard as a region sees it.
-
-    Attributes
-    ----------
-    index : tuple of int
-        Position in the shard grid.
-    key : str
-        Storage key, relative to the array.
-    box : Box
-        In-bounds elements of the shard.
-    is_whole : bool
-        Whether the region covers all of them; if not, other writers may share the shard.
-    """
-
-    index: Shape
-    key: str
-    box: Box
-    is_whole: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +172,7 @@ class Plan:
             If the region is none.
         """
         grid = self.metadata.grid
-        box = region if isinstance(region, Box) else _as_box(region, grid.shape)
+        box = region if isinstance(region, Box) else as_box(region, grid.shape)
         refs = []
         for index in grid.shards_in(box.intersect(grid.whole)):
             inside = grid.shard_box(index).intersect(grid.whole)
@@ -332,120 +308,3 @@ class Part:
     def __str__(self) -> str:
         of = self.plan.partition.n_groups
         return f"part {self.index} of {self.count}: {len(self.groups)} groups of {of}, {self.raw_nbytes:,} bytes"
-
-
-def _as_box(region: Any, shape: Shape) -> Box:
-    items = list(region) if isinstance(region, tuple) else [region]
-    if Ellipsis in items:
-        at = items.index(Ellipsis)
-        items[at : at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
-    items += [slice(None)] * (len(shape) - len(items))
-    if len(items) != len(shape):
-        raise SpecError("too many axes", field="region", value=region, remedy=f"the array has {len(shape)}")
-    start, stop = [], []
-    for item, n in zip(items, shape, strict=True):
-        if isinstance(item, slice):
-            a, b, step = item.indices(n)
-        else:
-            a = int(item) + (n if item < 0 else 0)
-            b, step = a + 1, 1
-        if step != 1 or not 0 <= a <= n:
-            raise SpecError("not a box of the array", field="region", value=region, remedy="give slices of step 1 within the shape")
-        start.append(a)
-        stop.append(min(max(a, b), n))
-    return Box(tuple(start), tuple(stop))
-
-
-def make_plan(
-    metadata: ArrayMetadata,
-    strategy: Strategy,
-    source: SourceLayout,
-    resources: Resources,
-    *,
-    write_empty_chunks: bool = False,
-    stage_units: bool = False,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    compression_ratio: float | None = None,
-    notes: Sequence[str] = (),
-) -> Plan:
-    """The plan for writing a source as an array.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array to be.
-    strategy : Strategy
-        The write strategy.
-    source : SourceLayout
-        Chunks, tasks and identity of the source.
-    resources : Resources
-        What a worker process offers.
-    write_empty_chunks : bool
-        Store inner chunks of the fill value only, too.
-    stage_units : bool
-        Never pass encoded units between tasks: the engine would copy them through one process.
-    max_graph_tasks : int
-        Tasks that the scheduler may hold at a time.
-    compression_ratio : float, optional
-        Decoded over encoded size that is expected; the worst case is 1.
-    notes : sequence of str
-        Explanations of choices made before.
-    """
-    low, high = _TASK_NBYTES
-    room = resources.memory_limit_nbytes // (8 * resources.n_threads)
-    task_nbytes = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
-
-    def cut(*, fused: bool) -> Partition:
-        return make_partition(metadata.grid, source.chunks, metadata.itemsize, task_nbytes=task_nbytes, fused=fused)
-
-    def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
-        return Plan(
-            metadata=metadata,
-            strategy=strategy,
-            source=source,
-            partition=partition,
-            resources=resources,
-            is_staged=is_staged,
-            write_empty_chunks=write_empty_chunks,
-            max_graph_tasks=max_graph_tasks,
-            compression_ratio=compression_ratio,
-            notes=tuple(notes),
-        )
-
-    plan = plan_for(cut(fused=True), is_staged=False)
-    group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
-    is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
-    if not is_small or plan.memory.total_nbytes > resources.memory_limit_nbytes // 2:
-        blocks = cut(fused=False)
-        if not blocks.is_fused:
-            plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
-    return replace(plan, source_reruns=_reruns_by_chunks(plan))
-
-
-def _lies_in_source(plan: Plan) -> bool:
-    """Whether a source chunk is at least as large as a group, so that finer tasks would hold no less."""
-    return all(max(sizes, default=1) >= e for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True))
-
-
-def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
-    """Whether source chunks reach across several groups.
-
-    A scheduler that goes for the first shard to commit would then load all source chunks of a row of shards, and keep them.
-    """
-    return any(overlap(edges, boundaries(sizes))[1] > 2 for edges, sizes in zip(partition.group_edges, source.chunks, strict=True))
-
-
-def _reruns_by_chunks(plan: Plan) -> float:
-    """Source chunks that the waves touch, over all source chunks."""
-    if len(plan.waves) == 1 or not plan.source.n_chunks:
-        return 1.0
-    touched = 0
-    edges = [boundaries(sizes) for sizes in plan.source.chunks]
-    for wave in plan.waves:
-        box = wave.box
-        spans = [
-            np.searchsorted(e, b, side="left") - (np.searchsorted(e, a, side="right") - 1)
-            for e, a, b in zip(edges, box.start, box.stop, strict=True)
-        ]
-        touched += math.prod(int(n) for n in spans)
-    return touched / plan.source.n_chunks

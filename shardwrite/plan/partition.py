@@ -135,10 +135,11 @@ def _block_edges(
         snapped = {edge // c * c for edge in boundaries(sizes) if edge < n}
         fine.append(sorted(snapped | set(edges)))
     lengths = list(_longest(fine))
-    if any(max(sizes, default=1) < c for sizes, c in zip(source_chunks, grid.chunks, strict=True)):
-        # several source chunks meet in every inner chunk: they are all at hand, so more tasks cost no memory
+    # along a slab axis several source chunks meet in every inner chunk, and a thicker block would hold more of them
+    slab_axes = [axis for axis in range(grid.ndim) if max(source_chunks[axis], default=1) < grid.chunks[axis]]
+    if slab_axes:
         lengths = _shrink(lengths, grid.chunks, task_size)
-    for axis in reversed(range(grid.ndim)):
+    for axis in reversed([axis for axis in range(grid.ndim) if axis not in slab_axes]):
         longest_group = max((b - a for a, b in itertools.pairwise(group_edges[axis])), default=1)
         others = math.prod(lengths[:axis] + lengths[axis + 1 :])
         if lengths[axis] * others <= task_size:

@@ -1,0 +1,78 @@
+"""Data types and fill values between JSON and numpy, to the bit.
+
+zarr-python knows the data types; its JSON of a float says ``"NaN"`` whatever the payload, so where bits would be lost the
+document holds them in hexadecimal, as the specification allows.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from zarr.dtype import parse_dtype
+
+from shardwrite.errors import SpecError
+
+__all__ = ["exact_fill", "fill_from_json", "zarr_dtype"]
+
+
+@lru_cache(maxsize=64)
+def _zarr_dtype_cached(text: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that some dtypes have no specification yet is said when the array is made
+        return parse_dtype(json.loads(text), zarr_format=3)
+
+
+def zarr_dtype(data_type: Any) -> Any:
+    """The registered data type that a document names.
+
+    Raises
+    ------
+    SpecError
+        If none is.
+    """
+    try:
+        return _zarr_dtype_cached(json.dumps(data_type))
+    except (ValueError, TypeError) as error:
+        raise SpecError(
+            f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows"
+        ) from error
+
+
+def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
+    """A fill value from its JSON, to the bit.
+
+    Raises
+    ------
+    SpecError
+        If it is none of the data type.
+    """
+    if isinstance(value, str) and value.startswith("0x") and dtype.kind == "f":
+        return np.array(int(value, 16), dtype=f"u{dtype.itemsize}").view(dtype)[()]
+    if dtype.kind == "c" and isinstance(value, list):
+        part = np.dtype(f"f{dtype.itemsize // 2}")
+        halves = [fill_from_json(part.name, part, v) for v in value]
+        return np.array(halves, dtype=part).view(dtype)[0]
+    if dtype.fields is not None and isinstance(value, str):
+        return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
+    try:
+        return zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"not a {dtype} ({error})", field="fill_value", value=value, remedy="give one of the dtype") from error
+
+
+def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> Any:
+    """The document's fill value, with the bits of `fill_value` where JSON's names for floats would lose them."""
+    if fill_value is None or dtype.kind not in "fc":
+        return document["fill_value"]
+    wanted = np.asarray(fill_value).astype(dtype, copy=False)
+    found = np.asarray(fill_from_json(document["data_type"], dtype, document["fill_value"]), dtype=dtype)
+    if wanted.tobytes() == found.tobytes():
+        return document["fill_value"]
+    width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
+    bits = [f"0x{int(b):0{2 * width}x}" for b in np.atleast_1d(wanted).view(f"u{width}")]
+    return bits if dtype.kind == "c" else bits[0]

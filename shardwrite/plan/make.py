@@ -1,0 +1,117 @@
+"""Choosing a plan: how large tasks are, and whether encode and commit are one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwrite.grid import boundaries
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.plan.estimate import Resources, overlap
+from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
+from shardwrite.plan.partition import Partition, make_partition
+from shardwrite.strategies import Strategy
+
+__all__ = ["make_plan"]
+
+_TASK_NBYTES = (4 * 2**20, 64 * 2**20)
+_FUSE_NBYTES = 64 * 2**20
+_N_TASKS_AIMED_AT = 64
+
+
+def make_plan(
+    metadata: ArrayMetadata,
+    strategy: Strategy,
+    source: SourceLayout,
+    resources: Resources,
+    *,
+    write_empty_chunks: bool = False,
+    stage_units: bool = False,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    compression_ratio: float | None = None,
+    notes: Sequence[str] = (),
+) -> Plan:
+    """The plan for writing a source as an array.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array to be.
+    strategy : Strategy
+        The write strategy.
+    source : SourceLayout
+        Chunks, tasks and identity of the source.
+    resources : Resources
+        What a worker process offers.
+    write_empty_chunks : bool
+        Store inner chunks of the fill value only, too.
+    stage_units : bool
+        Never pass encoded units between tasks: the engine would copy them through one process.
+    max_graph_tasks : int
+        Tasks that the scheduler may hold at a time.
+    compression_ratio : float, optional
+        Decoded over encoded size that is expected; the worst case is 1.
+    notes : sequence of str
+        Explanations of choices made before.
+    """
+    low, high = _TASK_NBYTES
+    room = resources.memory_limit_nbytes // (8 * resources.n_threads)
+    task_nbytes = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
+
+    def cut(*, fused: bool) -> Partition:
+        return make_partition(metadata.grid, source.chunks, metadata.itemsize, task_nbytes=task_nbytes, fused=fused)
+
+    def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
+        return Plan(
+            metadata=metadata,
+            strategy=strategy,
+            source=source,
+            partition=partition,
+            resources=resources,
+            is_staged=is_staged,
+            write_empty_chunks=write_empty_chunks,
+            max_graph_tasks=max_graph_tasks,
+            compression_ratio=compression_ratio,
+            notes=tuple(notes),
+        )
+
+    plan = plan_for(cut(fused=True), is_staged=False)
+    group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
+    is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
+    if not is_small or plan.memory.total_nbytes > resources.memory_limit_nbytes // 2:
+        blocks = cut(fused=False)
+        if not blocks.is_fused:
+            plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
+    return replace(plan, source_reruns=_reruns_by_chunks(plan))
+
+
+def _lies_in_source(plan: Plan) -> bool:
+    """Whether a source chunk is at least as large as a group, so that finer tasks would hold no less."""
+    return all(max(sizes, default=1) >= e for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True))
+
+
+def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
+    """Whether source chunks reach across several groups.
+
+    A scheduler that goes for the first shard to commit would then load all source chunks of a row of shards, and keep them.
+    """
+    return any(overlap(edges, boundaries(sizes))[1] > 2 for edges, sizes in zip(partition.group_edges, source.chunks, strict=True))
+
+
+def _reruns_by_chunks(plan: Plan) -> float:
+    """Source chunks that the waves touch, over all source chunks."""
+    if len(plan.waves) == 1 or not plan.source.n_chunks:
+        return 1.0
+    touched = 0
+    edges = [boundaries(sizes) for sizes in plan.source.chunks]
+    for wave in plan.waves:
+        box = wave.box
+        spans = [
+            np.searchsorted(e, b, side="left") - (np.searchsorted(e, a, side="right") - 1)
+            for e, a, b in zip(edges, box.start, box.stop, strict=True)
+        ]
+        touched += math.prod(int(n) for n in spans)
+    return touched / plan.source.n_chunks

@@ -1,0 +1,62 @@
+"""Regions: what users write between brackets, and the shards that it touches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box, Shape
+
+__all__ = ["ShardRef", "as_box"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A shard as a region sees it.
+
+    Attributes
+    ----------
+    index : tuple of int
+        Position in the shard grid.
+    key : str
+        Storage key, relative to the array.
+    box : Box
+        In-bounds elements of the shard.
+    is_whole : bool
+        Whether the region covers all of them; if not, other writers may share the shard.
+    """
+
+    index: Shape
+    key: str
+    box: Box
+    is_whole: bool
+
+
+def as_box(region: Any, shape: Shape) -> Box:
+    """A region as a box.
+
+    Raises
+    ------
+    SpecError
+        Other steps than 1, too many axes, or a start outside the array.
+    """
+    items = list(region) if isinstance(region, tuple) else [region]
+    if Ellipsis in items:
+        at = items.index(Ellipsis)
+        items[at : at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
+    items += [slice(None)] * (len(shape) - len(items))
+    if len(items) != len(shape):
+        raise SpecError("too many axes", field="region", value=region, remedy=f"the array has {len(shape)}")
+    start, stop = [], []
+    for item, n in zip(items, shape, strict=True):
+        if isinstance(item, slice):
+            a, b, step = item.indices(n)
+        else:
+            a = int(item) + (n if item < 0 else 0)
+            b, step = a + 1, 1
+        if step != 1 or not 0 <= a <= n:
+            raise SpecError("not a box of the array", field="region", value=region, remedy="give slices of step 1 within the shape")
+        start.append(a)
+        stop.append(min(max(a, b), n))
+    return Box(tuple(start), tuple(stop))

@@ -1,0 +1,185 @@
+"""From a dask array and keywords to a plan that fits: what is checked before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import dask.array
+from dask.base import tokenize
+
+from shardwrite.engines import Engine, active_engine
+from shardwrite.errors import PlanError, SpecError
+from shardwrite.graph import waves_reruns
+from shardwrite.metadata import Layout, make_metadata
+from shardwrite.plan import (
+    MAX_GRAPH_TASKS,
+    MAX_SOURCE_RERUNS,
+    Plan,
+    Resources,
+    Sized,
+    SourceLayout,
+    make_plan,
+    parse_nbytes,
+    resolve_shapes,
+)
+from shardwrite.strategies import as_strategy
+
+__all__ = ["LAYOUT_KEYWORDS", "PLAN_DEFAULTS", "layout_from", "plan", "plan_with"]
+
+LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
+PLAN_DEFAULTS: dict[str, Any] = {
+    "shards": "auto",
+    "chunks": "auto",
+    "strategy": "fixed-order",
+    "write_empty_chunks": False,
+    "memory_limit": None,
+    "source_id": None,
+    "compression_ratio": None,
+    "max_graph_tasks": MAX_GRAPH_TASKS,
+    "max_source_reruns": MAX_SOURCE_RERUNS,
+}
+
+
+def plan(
+    x: dask.array.Array,
+    *,
+    shards: Sized = "auto",
+    chunks: Sized = "auto",
+    strategy: Any = "fixed-order",
+    write_empty_chunks: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    compression_ratio: float | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    max_source_reruns: float = MAX_SOURCE_RERUNS,
+    **layout: Any,
+) -> Plan:
+    """How an array would be written: nothing is read, nothing is written.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source, of known chunk sizes.
+    shards, chunks : tuple of int, int, str
+        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as
+        ``"256MB"``, or ``"auto"``.
+    strategy : FixedOrder, AppendOnly or str
+        The write strategy, or its name, or an order.
+    write_empty_chunks : bool
+        Store inner chunks and shards of the fill value only, too.
+    memory_limit : int or str, optional
+        Bytes that a worker process may use; the active engine's limit by default.
+    source_id : str, optional
+        Names the source for other runs; dask's token of `x` by default.
+    compression_ratio : float, optional
+        Decoded over encoded size that is expected; without it the plan reckons with the worst.
+    max_graph_tasks : int
+        Tasks that the scheduler may hold at a time; larger work goes in waves.
+    max_source_reruns : float
+        How often, on average, waves may run a source task.
+    **layout
+        `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`, `chunk_key_encoding`,
+        `dimension_names` and `attributes`, as in `zarr.create_array`.
+
+    Returns
+    -------
+    Plan
+        Printable, with `shards_for`, `part`, `to_json` and `digest`.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit; it names field, value and remedy.
+    PlanError
+        If the plan does not fit the memory; it names the knob to turn.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite
+    >>> x = da.zeros((100, 100), chunks=(10, 100), dtype="uint8")
+    >>> p = shardwrite.plan(x, shards=(50, 50), chunks=(10, 10))
+    >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
+    (4, ['c/0/0', 'c/0/1'])
+    """
+    return plan_with(
+        x,
+        active_engine(),
+        shards=shards,
+        chunks=chunks,
+        strategy=strategy,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        compression_ratio=compression_ratio,
+        max_graph_tasks=max_graph_tasks,
+        max_source_reruns=max_source_reruns,
+        layout=layout_from(layout),
+    )
+
+
+def layout_from(keywords: dict[str, Any]) -> Layout:
+    """A layout from keywords, of which none may be unknown."""
+    unknown = set(keywords) - set(LAYOUT_KEYWORDS)
+    if unknown:
+        raise TypeError(f"unexpected keywords {sorted(unknown)}; the array's are {list(LAYOUT_KEYWORDS)}")
+    return Layout(**keywords)
+
+
+def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
+    """The plan of :func:`plan` for an engine, and checked to fit; `given` holds all of `PLAN_DEFAULTS`."""
+    source = check_source(x)
+    itemsize = source.dtype.itemsize or 1
+    shards, chunks, notes = resolve_shapes(source.shape, itemsize, given["shards"], given["chunks"], source.chunks)
+    metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
+    limit = given["memory_limit"]
+    if isinstance(limit, str):
+        limit = parse_nbytes(limit, "memory_limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise SpecError("not a positive number of bytes", field="memory_limit", value=limit, remedy='give for instance "4GB"')
+    made = make_plan(
+        metadata,
+        as_strategy(given["strategy"]),
+        SourceLayout(source.chunks, _n_tasks(source), given["source_id"] or _identity(source)),
+        Resources(engine.n_threads, limit or engine.memory_limit_nbytes),
+        write_empty_chunks=given["write_empty_chunks"],
+        stage_units=engine.kind == "processes",
+        max_graph_tasks=given["max_graph_tasks"],
+        compression_ratio=given["compression_ratio"],
+        notes=notes,
+    )
+    made = waves_reruns(made, source)
+    made.check_fits()
+    if made.source_reruns > given["max_source_reruns"]:
+        raise PlanError(
+            f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times on average",
+            needed_nbytes=0,
+            allowed_nbytes=0,
+            knob="persist or store what the waves share, raise max_graph_tasks, or allow it with max_source_reruns",
+        )
+    return made
+
+
+def check_source(x: Any) -> dask.array.Array:
+    """`x`, if it can be written.
+
+    Raises
+    ------
+    SpecError
+        No dask array, chunks of unknown size, or a dtype without a stored form.
+    """
+    if not isinstance(x, dask.array.Array):
+        raise SpecError("not a dask array", field="x", value=type(x).__name__, remedy="wrap it with dask.array.from_array")
+    if any(math.isnan(size) for sizes in x.chunks for size in sizes):
+        raise SpecError("chunk sizes are unknown", field="x.chunks", value=x.chunks, remedy="call x.compute_chunk_sizes() first")
+    return x
+
+
+def _n_tasks(x: dask.array.Array) -> int:
+    """Tasks of the source's graph, without making them: layers that are not yet materialised count their outputs."""
+    return sum(len(layer) if layer.is_materialized() else math.prod(x.numblocks) for layer in x.dask.layers.values())
+
+
+def _identity(x: dask.array.Array) -> str:
+    return f"dask:{tokenize(x.name)}"

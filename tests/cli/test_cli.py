@@ -1,0 +1,175 @@
+"""The command line: what it prints, what it writes, and what its exit code says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from shardwrite.cli import main
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.arange(60 * 70, dtype="int32").reshape(60, 70) % 97)
+    return path
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def test_plan_prints_a_table_and_json_and_writes_nothing(source, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    done = run("plan", source, "--shards", "32,32", "--chunks", 8)
+    assert done.exit_code == 0, done.output
+    assert "(32, 32)" in done.output
+    assert "6 files at most" in done.output
+    facts = json.loads(run("plan", source, "--shards", "32", "--chunks", "8", "--json").output)
+    assert facts["shards"] == 6
+    assert len(facts["digest"]) == 64
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_plan_as_html(source, tmp_path):
+    page = tmp_path / "plan.html"
+    assert run("plan", source, "--shards", "32", "--chunks", "8", "--html", page).exit_code == 0
+    assert "<svg" in page.read_text()
+
+
+def test_write_info_verify(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    done = run(
+        "write", source, out, "--shards", 32, "--chunks", 8, "--strategy", "morton", "--compressors", "zstd", "--verify", "--json"
+    )
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(zarr.open_array(out, mode="r")[:], np.load(source))
+    facts = json.loads(run("info", out, "--json").output)
+    assert facts["shards"] == [32, 32]
+    assert facts["codecs"] == ["bytes", "zstd"]
+    assert facts["n_present"] == 6
+    assert facts["unused_nbytes"] == 0
+    assert "morton" in run("info", out).output
+    assert run("verify", out, "--deep").exit_code == 0
+
+
+def test_verify_tells_a_flipped_bit_by_its_exit_code(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    assert run("write", source, out, "--shards", 32, "--chunks", 8).exit_code == 0
+    shard = out / "c" / "1" / "0"
+    data = bytearray(shard.read_bytes())
+    data[5] ^= 4
+    shard.write_bytes(data)
+    assert run("verify", out).exit_code == 0, "the index alone cannot tell"
+    done = run("verify", out, "--deep")
+    assert done.exit_code == 1
+    assert "c/1/0" in done.output
+    assert "inner chunk (0, 0)" in done.output
+    data[-3] ^= 4
+    shard.write_bytes(data)
+    done = run("verify", out, "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.output)["problems"][0]["key"] == "c/1/0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--shards", "10", "--chunks", "3"], 2, ["shards", "multiple"]),
+        (["--strategy", "sideways"], 2, ["strategy", "sideways", "append-only"]),
+        (["--memory-limit", "1kB"], 2, ["memory_limit"]),
+        (["--index-location", "middle"], 2, ["middle"]),
+        (["--nonsense"], 2, ["--nonsense"]),
+    ],
+)
+def test_usage_errors_exit_with_2(source, tmp_path, arguments, code, words):
+    done = run("write", source, tmp_path / "out.zarr", *arguments)
+    assert done.exit_code == code, done.output
+    for word in words:
+        assert word in done.output
+    assert not (tmp_path / "out.zarr").exists()
+
+
+def test_an_existing_array_is_kept_unless_told(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    assert run("write", source, out).exit_code == 0
+    done = run("write", source, out)
+    assert done.exit_code == 2
+    assert 'mode="w"' in done.output
+    assert run("write", source, out, "--overwrite").exit_code == 0
+
+
+def test_a_missing_source_exits_with_1(tmp_path):
+    done = run("write", tmp_path / "none.npy", tmp_path / "out.zarr")
+    assert done.exit_code == 1
+    assert "none.npy" in done.output
+
+
+def test_raw_source(tmp_path):
+    data = np.arange(24, dtype="<u2")
+    (tmp_path / "x.raw").write_bytes(b"head" + data.tobytes())
+    done = run(
+        "write",
+        tmp_path / "x.raw",
+        tmp_path / "o.zarr",
+        "--shape",
+        "4,6",
+        "--dtype",
+        "uint16",
+        "--offset",
+        4,
+        "--shards",
+        4,
+        "--chunks",
+        2,
+    )
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "o.zarr", mode="r")[:], data.reshape(4, 6))
+
+
+def test_demo(tmp_path):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from shardwrite.cli import main\nif __name__ == '__main__': main()",
+            "demo",
+            "--directory",
+            str(tmp_path),
+            "--json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["equal"] is True
+    assert facts["verify"]["is_good"] is True
+    assert facts["result"]["raw_nbytes"] == 128 * 96 * 24 * 2 * 2
+
+
+def test_dask_finds_the_command():
+    from importlib.metadata import entry_points
+
+    found = [point for point in entry_points(group="dask_cli") if point.name == "shardwrite"]
+    if not found:
+        pytest.skip("the package is not installed, so it has no entry points")
+    assert found[0].load() is main
+
+
+def test_quiet_in_a_pipe(source, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", "from shardwrite.cli import main; main()", "write", str(source), str(tmp_path / "o.zarr")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""

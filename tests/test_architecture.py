@@ -1,0 +1,129 @@
+"""The shape of the house: imports point down, nothing goes round, modules stay small, and some things are never done."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "shardwrite"
+# lowest first; a module may import from its own layer's package and from layers before it
+LAYERS = [
+    ["errors", "_version"],
+    ["grid"],
+    ["codecs"],
+    ["order", "fillvalue"],
+    ["index"],
+    ["strategies", "metadata"],
+    ["plan"],
+    ["shard"],
+    # ---- no I/O, no dask, no clock, no randomness above this line
+    ["stores", "engines", "payload"],
+    ["journal", "commit"],
+    ["graph", "result", "progress"],
+    ["view"],
+    ["sources", "verify", "run", "planning"],
+    ["api", "parts"],
+    ["__init__"],
+    ["cli"],
+]
+PURE = {name for layer in LAYERS[:8] for name in layer}
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def unit(path: Path) -> str:
+    """The top-level module or package that a file belongs to."""
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of all modules that a file imports, wherever it does."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            if node.module == "shardwrite":
+                found |= {f"shardwrite.{alias.name}" for alias in node.names if (PACKAGE / f"{alias.name}.py").exists()}
+    return found
+
+
+def own(path: Path) -> set[str]:
+    """Units of this package that a file imports."""
+    units = set()
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "shardwrite":
+            units.add(parts[1] if len(parts) > 1 else "__init__")
+    return units - {unit(path)}
+
+
+def test_every_module_has_a_layer():
+    assert {unit(path) for path in FILES} == set(RANK)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    upward = {name for name in own(path) if RANK[name] >= RANK[unit(path)]}
+    assert not upward, f"{path.name} is in layer {RANK[unit(path)]} and imports {sorted(upward)}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if unit(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_nothing_below_the_line_touches_the_world(path):
+    forbidden = {
+        "os",
+        "io",
+        "pathlib",
+        "dask",
+        "distributed",
+        "time",
+        "datetime",
+        "random",
+        "uuid",
+        "asyncio",
+        "socket",
+        "subprocess",
+        "shutil",
+    }
+    assert not {name.split(".")[0] for name in imports(path)} & forbidden
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_never_done(path):
+    names = {name.split(".")[0] for name in imports(path)}
+    assert not names & {"asyncio", "pickle", "multiprocessing"}, "no event loop, no pickle, no fork in this package"
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler):
+            is_bare = node.type is None
+            only_passes = all(isinstance(statement, ast.Pass) for statement in node.body)
+            assert not is_bare, f"line {node.lineno}: a bare except"
+            assert not only_passes, f"line {node.lineno}: an error is swallowed"
+        if isinstance(node, ast.Attribute):
+            assert not (isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr == "fork"), "no fork"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_files_stay_small(path):
+    tree = ast.parse(path.read_text())
+    assert len(path.read_text().splitlines()) <= 400
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            documented = ast.get_docstring(node, clean=False) or ""
+            assert node.end_lineno - node.lineno - documented.count("\n") <= 70, f"{node.name} is long"
+    assert ast.get_docstring(tree), "a module says what it is for"
+
+
+def test_strategies_and_metadata_do_not_know_each_other():
+    for path in FILES:
+        if unit(path) in {"strategies", "metadata"}:
+            assert not own(path) & {"strategies", "metadata"}
+
+
+def test_stores_and_engines_know_nothing_of_shards():
+    for path in FILES:
+        if unit(path) in {"stores", "engines"}:
+            assert own(path) <= {"errors"}
