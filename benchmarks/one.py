@@ -80,6 +80,7 @@ def measure_one(case: Case, name: str, source: Source, directory: Path, *, threa
         "peak_anonymous_bytes": memory.above_idle,
         "baseline_anonymous_bytes": memory.baseline,
         "memory_samples": memory.samples,
+        "load": os.getloadavg()[0],
     }
     try:
         result |= check_layout(source, case, target)
@@ -104,6 +105,7 @@ def main() -> None:
     case = CASES[options.case]
     result: dict[str, Any]
     try:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
         source = ensure_source(case, options.scale, options.sources)
         result = measure_one(case, options.contestant, source, options.dir, threads=options.threads, full_check=options.full_check)
     except Exception as error:

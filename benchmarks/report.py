@@ -56,6 +56,11 @@ class _Row:
         """Median of decoded MB/s; NaN where there is none."""
         return self._median(name, "decoded_bytes") / self._median(name, "seconds") / 1e6
 
+    def spread(self, name: str) -> float:
+        """Time of the slowest repeat over that of the fastest."""
+        times = [float(measured["seconds"]) for measured in self.raw[name]]
+        return max(times) / min(times)
+
     def encoded(self, name: str) -> float:
         """MB written."""
         return self._median(name, "encoded_bytes") / 1e6
@@ -150,11 +155,13 @@ class Report:
     def _circumstances(self) -> list[str]:
         facts = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in self.machine.items())
         found = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        spreads = [row.spread(name) for row in self.rows.values() for name in row.raw if not row.failed(name)] or [_FAILED]
         scale, threads, repeats = (self.settings[key] for key in ("scale", "threads", "repeats"))
         return [
             f"Machine: {facts}.",
             f"Versions: {found}.",
-            f"Scale {scale}, {threads} threads, medians of {repeats} repeats; durability none for all.",
+            f"Scale {scale}, {threads} threads on as many cores, medians of {repeats} repeats; durability none for all.",
+            f"Slowest over fastest repeat: median {_number(median(spreads), 2)}, worst {_number(max(spreads), 2)}.",
             "Cells: decoded MB/s · MB on disk · peak anonymous MiB above idle.",
             "Geometric means are over the cases in which every contestant has a figure.",
             *(f"{name}: {CONTESTANTS[name].note}." for name in self._names if CONTESTANTS[name].note),
@@ -216,8 +223,8 @@ def _geometric(values: list[float]) -> float:
     return math.exp(sum(map(math.log, known)) / len(known)) if known else _FAILED
 
 
-def _number(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.0f}"
+def _number(value: float, digits: int = 0) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def _ratio(value: float) -> str:

@@ -38,7 +38,6 @@ def _environment(name: str, threads: int) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS",
         "RAYON_NUM_THREADS",
         "BLOSC_NTHREADS",
-        "ZARR_THREADING__MAX_WORKERS",
     ):
         environment[variable] = count
     return environment | CONTESTANTS[name].environment
@@ -147,6 +146,8 @@ def main() -> int:
     if unknown := [name for name in options.contestants if name not in CONTESTANTS]:
         parser.error(f"no contestant is called {', '.join(unknown)}; there are {', '.join(CONTESTANTS)}")
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=132)
     report = run(options, console)
     report.print(console)
     if options.json:

@@ -7,6 +7,7 @@ shard is opened once: read whole where most of it is wanted, else its index and 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ _WHOLE_SHARE = 0.5  # of a shard's inner chunks: from here on one read beats man
 
 
 class ShardedArray:
-    """A sharded array, to be sliced with slices of step 1; picklable.
+    """A sharded array that reads what is asked for; picklable.
 
     Parameters
     ----------
@@ -62,22 +63,26 @@ class ShardedArray:
         return self.metadata.text, str(getattr(self.store, "root", self.store))
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        """A region.
+        """A region, or what numpy's indices select of one; each axis is indexed by itself.
 
         Parameters
         ----------
-        key : tuple of slice
-            One for each axis; step 1.
+        key : tuple of slice, int or array of int
+            One for each axis, as dask's fused slices give them; what is read is the box around it.
 
         Raises
         ------
         CorruptShardError
             If a shard's bytes cannot be right.
         """
-        slices = [s.indices(n) for s, n in zip(key, self.shape, strict=True)] if self.ndim else []
-        if any(step != 1 for _, _, step in slices):
-            raise SpecError("steps other than 1 are not read", field="key", value=key, remedy="slice the result instead")
-        region = Box(tuple(a for a, _, _ in slices), tuple(max(a, b) for a, b, _ in slices))
+        bounds, local = zip(*map(_bounds, key, self.shape), strict=True) if self.ndim else ((), ())
+        found = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
+        for axis in reversed(range(self.ndim)):  # the last first, since an integer takes its axis away
+            found = found[(*[slice(None)] * axis, local[axis])]
+        return found
+
+    def read(self, region: Box) -> npt.NDArray[Any]:
+        """The elements of a box inside the array; each shard that it touches is opened once."""
         out = np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)
@@ -96,7 +101,8 @@ class ShardedArray:
         first = tuple(a // c for a, c in zip(inside.start, grid.chunks, strict=True))
         last = tuple(ceil_div(b, c) for b, c in zip(inside.stop, grid.chunks, strict=True))
         cells = Box(first, last)
-        whole = cells.size >= _WHOLE_SHARE * grid.n_chunks_per_shard
+        n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
+        whole = cells.size >= _WHOLE_SHARE * n_inside
         if any(metadata.codecs_around):
             out[...] = decode_shard(metadata, key, reader.read(0, reader.nbytes))[inside.slices]
             return
@@ -120,6 +126,24 @@ class ShardedArray:
         box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
         common = box.intersect(inside)
         out[common.shift(inside.start).slices] = chunk[common.shift(start).slices]
+
+
+def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
+    """The interval that an index of an axis of `n` elements needs, and the index into it."""
+    if isinstance(item, slice):
+        start, stop, step = item.indices(n)
+        numbers = range(start, stop, step)
+        if step == 1 or not numbers:
+            return (start, max(start, stop)), slice(None)
+        low, high = min(numbers[0], numbers[-1]), max(numbers[0], numbers[-1])
+        end = numbers[-1] - low + (1 if step > 0 else -1)
+        return (low, high + 1), slice(numbers[0] - low, None if end < 0 else end, step)
+    wanted = np.asarray(item)
+    wanted = np.flatnonzero(wanted) if wanted.dtype == bool else np.where(wanted < 0, wanted + n, wanted)
+    if wanted.size == 0:
+        return (0, 0), wanted.astype(np.int64)
+    low = int(wanted.min())
+    return (low, int(wanted.max()) + 1), int(wanted) - low if wanted.ndim == 0 else wanted - low
 
 
 def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
@@ -192,7 +216,6 @@ def from_sharded_zarr(store: Any, *, name: str | None = None, chunks: Sequence[i
         chunks=sizes,
         name=f"sharded-zarr-{tokenize(view, sizes)}",
         asarray=True,
-        fancy=False,
         meta=np.empty((0,) * view.ndim, dtype=view.dtype),
     )
     return array
