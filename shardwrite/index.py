@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs import build_pipeline
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.grid import Shape, unravel
 
 __all__ = ["EMPTY", "IndexCodec", "ShardIndex"]
@@ -125,9 +125,12 @@ class IndexCodec:
         self._chunks_per_shard = chunks_per_shard
         self.location = location
         document = {"zarr_format": 3, "node_type": "array", "data_type": "uint64", "fill_value": 0}
-        self._pipeline = build_pipeline(codecs, self._shape, np.dtype(np.uint64), document)
+        names = [codec["name"] for codec in codecs]
+        try:
+            self._pipeline = build_pipeline(codecs, self._shape, np.dtype(np.uint64), document)
+        except CodecError as error:
+            raise SpecError(str(error), field="index_codecs", value=names, remedy='use "bytes" and "crc32c"') from error
         if self._pipeline.encoded_nbytes is None:
-            names = [codec["name"] for codec in codecs]
             raise SpecError(
                 "the encoded size of an index must not depend on its values",
                 field="index_codecs",

@@ -1,6 +1,7 @@
 """Arrays in files of many formats, behind one small protocol."""
 
 from shardwrite.sources.base import Source
-from shardwrite.sources.registry import FORMATS, as_dask, open_source
+from shardwrite.sources.lazy import as_dask
+from shardwrite.sources.registry import FORMATS, open_source
 
 __all__ = ["FORMATS", "Source", "as_dask", "open_source"]

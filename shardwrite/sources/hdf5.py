@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source, choose_dataset, identify, require
+from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import merge_chunks, slabs
+from shardwrite.sources.common import choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
 
 __all__ = ["Hdf5Source", "open_"]

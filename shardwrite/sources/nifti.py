@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source, identify, require
+from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import slabs
+from shardwrite.sources.common import identify, require
 from shardwrite.sources.handles import WHOLE
 from shardwrite.sources.raw import MappedSource, check_length
 

@@ -7,8 +7,9 @@ import os
 import numpy as np
 
 from shardwrite.errors import SpecError
-from shardwrite.sources.base import Request, Source, identify
+from shardwrite.sources.base import Request, Source
 from shardwrite.sources.chunking import slabs
+from shardwrite.sources.common import identify
 from shardwrite.sources.raw import MappedSource, check_length
 
 __all__ = ["open_"]

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source, identify
+from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import slabs
+from shardwrite.sources.common import identify
 from shardwrite.sources.handles import FILES
 
 __all__ = ["MappedSource", "check_length", "open_"]
@@ -84,13 +85,19 @@ def open_(request: Request) -> Source:
     if request.order not in ("C", "F"):
         raise SpecError("no such memory order", field="order", value=request.order, remedy='give "C" or "F"')
     check_length(request.path, shape, dtype, request.offset)
-    facts = {"shape": shape, "dtype": dtype.str, "offset": request.offset, "order": request.order}
     return MappedSource(
         path=os.path.abspath(request.path),
         shape=shape,
         dtype=dtype,
         chunks=slabs(shape, dtype.itemsize, request.order),
-        identity=identify("raw", request.path, **facts),
+        identity=identify(
+            "raw",
+            request.path,
+            shape=shape,
+            dtype=dtype.descr if dtype.names else dtype.str,
+            offset=request.offset,
+            order=request.order,
+        ),
         stored=dtype,
         offset=request.offset,
         order=request.order,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import errno
 import glob
-import hashlib
 import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
@@ -20,10 +18,7 @@ from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import normalize
 from shardwrite.sources.guess import guess
 
-if TYPE_CHECKING:
-    import dask.array
-
-__all__ = ["FORMATS", "Format", "as_dask", "open_source"]
+__all__ = ["FORMATS", "Format", "open_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +135,3 @@ def _with_chunks(source: Source, chunks: Any) -> Source:
         return source
     full = normalize(chunks, source.shape, source.dtype, source.chunks)
     return dataclasses.replace(cast("RegionSource", source), chunks=full)
-
-
-def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
-    """A dask array over a source; building it reads nothing.
-
-    Parameters
-    ----------
-    source : Source
-        What to read.
-    chunks : optional
-        Chunks in place of those of the source, as dask takes them.
-
-    Returns
-    -------
-    dask.array.Array
-        Its name follows from the identity of the source and the chunks alone.
-    """
-    import dask.array as da
-
-    full = normalize(source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks)
-    token = hashlib.sha256(f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    # Inlined, for a task shared by all others would be one that the scheduler keeps them waiting for. Always
-    # with a region, so that what comes out of a fused slice has been read once and only once.
-    meta = np.empty((0,) * len(source.shape), source.dtype)
-    return da.from_array(source, full, name=f"source-{token}", asarray=True, fancy=False, meta=meta, inline_array=True)

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, ravel
-from shardwrite.sources.base import RegionSource, Request, Source, identify, require
+from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.common import identify, require
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.raw import MappedSource, check_length
 

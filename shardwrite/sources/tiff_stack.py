@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source, require
+from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.common import require
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.tiff import choose_series, page_rank, read_series
 

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source, choose_dataset, identify
+from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import merge_chunks
+from shardwrite.sources.common import choose_dataset, identify
 from shardwrite.sources.handles import FILES
 
 __all__ = ["Reader", "ZarrSource", "open_", "read_region"]

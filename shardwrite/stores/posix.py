@@ -31,6 +31,8 @@ __all__ = ["TEMPORARY_SUFFIX", "PosixStore", "check_key", "write_file"]
 TEMPORARY_SUFFIX = ".swtmp"
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
+_plain: set[str] = set()
+"""Directories that this process has seen to be no links, nor any below their store's root."""
 _synced: set[tuple[str, int]] = set()
 """Directories whose entry in their parent this process has synced, by path and inode."""
 
@@ -103,27 +105,23 @@ class PosixStore:
             return PosixReader(key, fd)
 
     def make_parents(self, path: Path) -> None:
-        """Make the directories of `path` that are missing below and including the root; links are refused."""
+        """Make the directories of `path` that are missing, up to the root; none of them below the root may be a link."""
         missing = []
         directory = path.parent
-        while directory != self.root.parent:
+        while True:
             try:
-                mode = os.lstat(directory).st_mode
+                if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self.root:
+                    message = f"{directory} is a symbolic link inside the store; replace it by a directory"
+                    raise StoreError(message, key=str(directory), errno=errno.ELOOP)
             except FileNotFoundError:
                 missing.append(directory)
-            else:
-                if stat.S_ISLNK(mode) and directory != self.root:
-                    raise StoreError(
-                        f"{directory} is a symbolic link inside the store; replace it by a directory",
-                        key=str(directory),
-                        errno=errno.ELOOP,
-                    )
-                if directory == self.root or missing:
-                    break
+            if directory == self.root:
+                break
             directory = directory.parent
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another worker made it meanwhile
                 os.mkdir(directory)
+        _plain.add(str(path.parent))
 
     def sync_parents(self, path: Path) -> None:
         """Sync the directory of `path`, and once for each process the entries of its ancestors down from the root's."""
@@ -167,6 +165,8 @@ class PosixTransaction:
         temporary = path.with_name(f".{path.name}.{self.attempt}{TEMPORARY_SUFFIX}")
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with _as_store_error(key, "cannot create"):
+            if str(path.parent) not in _plain:
+                self.store.make_parents(path)
             try:
                 fd = os.open(temporary, flags, 0o666)
             except FileNotFoundError:

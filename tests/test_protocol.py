@@ -1,0 +1,188 @@
+"""The commit protocol as the system sees it: one open and one rename a shard, no read, and every sync in its place."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import shardwrite
+from shardwrite import StoreError
+from shardwrite.stores import PosixStore, check_key, write_file
+
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here (Debian's package strace)")
+N_SHARDS = 16
+SCRIPT = """
+    import dask, dask.array as da, numpy as np, shardwrite, sys
+    with dask.config.set(scheduler="sync"):
+        x = da.from_array(np.arange(64 * 64, dtype="u2").reshape(64, 64) + 1, chunks=(64, 64))
+        x.to_sharded_zarr(sys.argv[1], shards=16, chunks=8, durability=sys.argv[2])
+"""
+
+
+def trace(tmp_path, durability):
+    """System calls on the array's shards, in sequence, as (name, path, whole line)."""
+    log = tmp_path / "log"
+    calls = "open,openat,creat,rename,renameat,renameat2,fsync,fdatasync,sync_file_range,close,unlink,unlinkat"
+    command = ["strace", "-f", "-y", "-s", "4096", "-e", f"trace={calls}", "-o", str(log)]
+    ended = subprocess.run(
+        [*command, sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path / "x"), durability],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if ended.returncode and "ptrace" in ended.stderr:
+        pytest.skip(f"strace may not trace here: {ended.stderr.splitlines()[0]}")
+    assert ended.returncode == 0, ended.stderr
+    found = []
+    for line in log.read_text().splitlines():
+        match = re.match(r"\d+\s+(\w+)\((.*)", line)
+        if match and f"{tmp_path}/x/c" in line and "ENOENT" not in line:
+            found.append((match[1], match[2]))
+    return found
+
+
+@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+def test_one_open_one_rename_no_read(tmp_path, durability):
+    calls = trace(tmp_path, durability)
+    opens = [text for name, text in calls if name in ("open", "openat", "creat")]
+    files = [text for text in opens if "O_DIRECTORY" not in text]
+    assert len(files) == N_SHARDS
+    assert all("O_CREAT" in text and "O_EXCL" in text and "O_NOFOLLOW" in text and "O_CLOEXEC" in text for text in files)
+    assert all("O_WRONLY" in text and ".swtmp" in text for text in files), "no shard is ever read, or written under its own name"
+    renames = [text for name, text in calls if name.startswith("rename")]
+    assert len(renames) == N_SHARDS
+    for text in renames:
+        source, target = re.findall(r'"([^"]+)"', text)[:2]
+        assert source.rsplit("/", 1)[0] == target.rsplit("/", 1)[0], "a temporary lies in its shard's own directory"
+
+
+def steps(calls):
+    """Each call as a word and what it was done to."""
+    found = []
+    for name, text in calls:
+        if name in ("fsync", "fdatasync"):
+            path = re.search(r"<([^>]+)>", text)[1]
+            found.append(("sync-file" if ".swtmp" in path else "sync-directory", path))
+        elif name.startswith("rename"):
+            found.append(("rename", tuple(re.findall(r'"([^"]+)"', text)[:2])))
+    return found
+
+
+def test_full_syncs_file_then_renames_then_syncs_the_directory(tmp_path):
+    found = steps(trace(tmp_path, "full"))
+    synced_files, renamed_in = [], set()
+    for what, about in found:
+        if what == "sync-file":
+            synced_files.append(about)
+        elif what == "rename":
+            assert about[0] in synced_files, "renamed before its data were durable"
+            assert about[1].rsplit("/", 1)[0] not in renamed_in, "the last rename here was not made durable yet"
+            renamed_in.add(about[1].rsplit("/", 1)[0])
+        else:
+            renamed_in.discard(about)
+    assert len(synced_files) == len(set(synced_files)) == N_SHARDS, "each file is synced once, and never again"
+    assert not renamed_in
+    directories = {about for what, about in found if what == "sync-directory"}
+    assert {f"{tmp_path}/x/c/{i}" for i in range(4)} | {f"{tmp_path}/x/c"} <= directories, "also the directories that were made"
+
+
+def test_batch_syncs_all_data_before_any_rename(tmp_path):
+    found = steps(trace(tmp_path, "batch"))
+    kinds = [what for what, _ in found]
+    assert kinds.count("sync-file") == kinds.count("rename") == N_SHARDS
+    assert max(i for i, k in enumerate(kinds) if k == "sync-file") < kinds.index("rename")
+    last_rename = max(i for i, k in enumerate(kinds) if k == "rename")
+    assert min(i for i, k in enumerate(kinds) if k == "sync-directory") > last_rename
+    shard_directories = [about for what, about in found if what == "sync-directory" and about != f"{tmp_path}/x/c"]
+    assert len(shard_directories) == 4, "one sync for all shards of a directory"
+
+
+def test_none_syncs_nothing(tmp_path):
+    assert {what for what, _ in steps(trace(tmp_path, "none"))} == {"rename"}
+
+
+def test_an_error_leaves_nothing_behind(tmp_path):
+    store = PosixStore(tmp_path / "s")
+    with pytest.raises(ZeroDivisionError), store.transaction("full", "a") as transaction:
+        done = transaction.create("c/0")
+        done.write([b"whole"])
+        done.finish()
+        transaction.create("c/1").write([b"half"])
+        1 // 0  # noqa: B018
+    assert [p.name for p in (tmp_path / "s" / "c").iterdir()] == ["0"]
+
+
+def test_batches_abort_together(tmp_path):
+    store = PosixStore(tmp_path / "s")
+    with pytest.raises(ZeroDivisionError), store.transaction("batch", "a") as transaction:
+        for n in range(3):
+            writer = transaction.create(f"c/{n}")
+            writer.write([b"x"])
+            writer.finish()
+        1 // 0  # noqa: B018
+    assert list((tmp_path / "s" / "c").iterdir()) == []
+
+
+def test_short_writes_are_continued(tmp_path, monkeypatch):
+    import os
+
+    real = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: real(fd, [memoryview(buffers[0])[:3]]))
+    store = PosixStore(tmp_path)
+    with store.transaction("none", "a") as transaction:
+        writer = transaction.create("x")
+        assert writer.write([b"0123456789", b"", b"abcdef"]) == 16
+        writer.finish()
+    assert (tmp_path / "x").read_bytes() == b"0123456789abcdef"
+
+
+@pytest.mark.parametrize("key", ["", "/x", "a//b", "../x", "a/./b", "a\0b", "a/"])
+def test_keys_stay_inside(tmp_path, key):
+    with pytest.raises(StoreError):
+        check_key(key)
+    with pytest.raises(StoreError), PosixStore(tmp_path).transaction("none", "a") as transaction:
+        transaction.create(key)
+
+
+def test_two_attempts_of_one_object(tmp_path):
+    store = PosixStore(tmp_path)
+    with store.transaction("none", "one") as first, store.transaction("none", "two") as second:
+        a, b = first.create("x"), second.create("x")
+        a.write([b"aaa"])
+        b.write([b"bbb"])
+        a.finish()
+        assert (tmp_path / "x").read_bytes() == b"aaa"
+        b.finish()
+    assert (tmp_path / "x").read_bytes() == b"bbb"
+    assert [p.name for p in tmp_path.iterdir()] == ["x"]
+
+
+def test_reading(tmp_path):
+    write_file(tmp_path / "x", b"0123456789", durability="full", attempt="a")
+    store = PosixStore(tmp_path)
+    assert store.open("y") is None
+    with store.open("x") as reader:
+        assert reader.nbytes == 10
+        assert reader.read(2, 3) == b"234"
+        with pytest.raises(StoreError, match="ends at byte 10"):
+            reader.read(8, 5)
+    (tmp_path / "link").symlink_to(tmp_path / "x")
+    with pytest.raises(StoreError):
+        store.open("link")
+
+
+def test_new_files_take_the_umask(tmp_path):
+    import os
+
+    old = os.umask(0o027)
+    try:
+        write_file(tmp_path / "x", b"", durability="none", attempt="a")
+    finally:
+        os.umask(old)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+    assert shardwrite.__version__

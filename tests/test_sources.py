@@ -1,0 +1,640 @@
+"""Sources: every format gives back what was written, region by region, and refuses what it cannot read."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.grid import Box
+from shardwrite.sources import FORMATS, as_dask, open_source
+from shardwrite.sources.base import split_key
+from shardwrite.sources.chunking import merge_chunks, slabs
+from shardwrite.sources.handles import HandleCache
+
+
+def values(shape, dtype="uint16"):
+    return (np.arange(int(np.prod(shape))) * 7 % 251).reshape(shape).astype(dtype)
+
+
+def write_zarr(path, data, *, chunks, shards=None, zarr_format=3, name=None):
+    import zarr
+
+    array = zarr.create_array(
+        str(path), name=name, shape=data.shape, dtype=data.dtype, chunks=chunks, shards=shards, zarr_format=zarr_format
+    )
+    array[...] = data
+    return {}
+
+
+def make_zarr2(path, data):
+    return path / "a.zarr", write_zarr(path / "a.zarr", data, chunks=tuple(max(1, n // 2) for n in data.shape), zarr_format=2)
+
+
+def make_zarr3(path, data):
+    return path / "a.zarr", write_zarr(path / "a.zarr", data, chunks=tuple(max(1, n // 2) for n in data.shape))
+
+
+def make_sharded(path, data):
+    return path / "a.zarr", write_zarr(path / "a.zarr", data, chunks=(2,) * data.ndim, shards=(4,) * data.ndim)
+
+
+def make_hdf5(path, data):
+    import h5py
+
+    with h5py.File(path / "a.h5", "w") as file:
+        file.create_dataset("g/d", data=data, chunks=True, compression="gzip")
+    return path / "a.h5", {}
+
+
+def make_hdf5_contiguous(path, data):
+    import h5py
+
+    with h5py.File(path / "a.nc", "w") as file:
+        file["d"] = data
+    return path / "a.nc", {}
+
+
+def make_npy(path, data):
+    np.save(path / "a.npy", data)
+    return path / "a.npy", {}
+
+
+def make_npy_fortran(path, data):
+    np.save(path / "a.npy", np.asfortranarray(data))
+    return path / "a.npy", {}
+
+
+def make_raw(path, data):
+    (path / "a.raw").write_bytes(b"head!" + data.tobytes())
+    return path / "a.raw", {"shape": data.shape, "dtype": data.dtype, "offset": 5}
+
+
+def make_raw_fortran(path, data):
+    (path / "a.bin").write_bytes(data.tobytes("F"))
+    return path / "a.bin", {"shape": data.shape, "dtype": data.dtype.str, "order": "F"}
+
+
+def make_tiff(path, data):
+    import tifffile
+
+    tifffile.imwrite(path / "a.tif", data, photometric="minisblack")
+    return path / "a.tif", {}
+
+
+def make_tiff_big_endian(path, data):
+    import tifffile
+
+    tifffile.imwrite(path / "a.tif", data, photometric="minisblack", byteorder=">")
+    return path / "a.tif", {}
+
+
+def make_tiff_zlib(path, data):
+    import tifffile
+
+    tifffile.imwrite(path / "a.tiff", data, photometric="minisblack", compression="zlib", byteorder=">")
+    return path / "a.tiff", {}
+
+
+def make_tiff_directory(path, data):
+    import tifffile
+
+    (path / "pages").mkdir()
+    (path / "pages" / "readme.txt").write_text("not a page")
+    for i, page in enumerate(data):
+        tifffile.imwrite(path / "pages" / f"p{i}.tif", page, photometric="minisblack")
+    return path / "pages", {}
+
+
+def make_tiff_pattern(path, data):
+    made, _ = make_tiff_directory(path, data)
+    return made / "p*.tif", {}
+
+
+def make_nifti(path, data):
+    import nibabel
+
+    header = nibabel.Nifti1Header(endianness=">" if data.dtype.byteorder == ">" else "<")
+    header.set_data_dtype(data.dtype)
+    nibabel.save(nibabel.Nifti1Image(data, np.eye(4), header), path / "a.nii")
+    return path / "a.nii", {}
+
+
+def make_nifti_gz(path, data):
+    import nibabel
+
+    nibabel.save(nibabel.load(make_nifti(path, data)[0]), path / "a.nii.gz")
+    return path / "a.nii.gz", {}
+
+
+def make_netcdf3(path, data):
+    from scipy.io import netcdf_file
+
+    with netcdf_file(path / "a.nc", "w") as file:
+        for axis, n in enumerate(data.shape):
+            file.createDimension(f"d{axis}", None if axis == 0 else n)
+        variable = file.createVariable("v", data.dtype, tuple(f"d{axis}" for axis in range(data.ndim)))
+        variable[:] = data
+    return path / "a.nc", {}
+
+
+# format, writer, type
+MAKERS = [
+    ("zarr", make_zarr2, ">i4"),
+    ("zarr", make_zarr3, "uint16"),
+    ("zarr", make_sharded, "float32"),
+    ("hdf5", make_hdf5, ">i2"),
+    ("hdf5", make_hdf5_contiguous, "float64"),
+    ("npy", make_npy, ">f4"),
+    ("npy", make_npy_fortran, "int64"),
+    ("raw", make_raw, "uint16"),
+    ("raw", make_raw_fortran, ">u4"),
+    ("tiff", make_tiff, "uint16"),
+    ("tiff", make_tiff_big_endian, "uint16"),
+    ("tiff", make_tiff_zlib, "float32"),
+    ("tiff", make_tiff_directory, "uint8"),
+    ("tiff", make_tiff_pattern, "uint16"),
+    ("nifti", make_nifti, "int16"),
+    ("nifti", make_nifti, ">i2"),
+    ("nifti", make_nifti_gz, ">f4"),
+    ("netcdf3", make_netcdf3, ">i2"),
+]
+IDS = [f"{make.__name__[5:]}-{dtype.strip('>')}{'-big' if '>' in dtype else ''}" for _, make, dtype in MAKERS]
+SHAPE = (11, 7, 5)  # odd, and more than ten pages, so that natural order differs from the alphabet
+
+
+@pytest.fixture(params=MAKERS, ids=IDS)
+def made(request, tmp_path):
+    name, make, dtype = request.param
+    data = values(SHAPE, dtype)
+    path, options = make(tmp_path, data)
+    return SimpleNamespace(name=name, data=data, source=open_source(str(path), **options), path=path, options=options)
+
+
+def test_facts_and_whole(made):
+    source = made.source
+    assert source.shape == SHAPE
+    assert source.identity.startswith(f"{made.name}:{os.path.realpath(made.path)}")
+    got = source[(slice(None),) * 3]
+    np.testing.assert_array_equal(got, made.data)
+    assert type(got) is np.ndarray
+    assert got.dtype == source.dtype
+    if made.name != "tiff":  # which gives native order whatever the file has
+        assert source.dtype == made.data.dtype
+    assert len(source.chunks) == 3
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        (slice(2, 9), slice(1, 4), slice(4, 5)),
+        (slice(10, 11), slice(6, 7), slice(0, 5)),
+        (slice(0, 0), slice(0, 7), slice(0, 5)),
+        (slice(1, 11, 3), slice(6, None, -2), 3),
+        (-1, ..., slice(-2, None)),
+    ],
+)
+def test_regions(made, key):
+    got = made.source[key]
+    np.testing.assert_array_equal(got, made.data[key])
+    assert got.shape == made.data[key].shape
+
+
+def test_pickled_and_shared_by_threads(made):
+    made.source[0:1, 0:1, 0:1]  # opens it: no handle may travel
+    copy = pickle.loads(pickle.dumps(made.source))
+    assert copy == made.source
+    assert len(pickle.dumps(made.source)) < 1500
+    with ThreadPoolExecutor(4) as pool:
+        rows = list(pool.map(lambda i: copy[i : i + 1, 0:7, 0:5], list(range(SHAPE[0])) * 3))
+    np.testing.assert_array_equal(np.concatenate(rows), np.concatenate([made.data] * 3))
+
+
+def test_as_dask(made):
+    array = as_dask(made.source)
+    np.testing.assert_array_equal(array.compute(scheduler="threads", num_workers=2), made.data)
+    assert array.dtype == made.source.dtype
+    again = as_dask(open_source(str(made.path), **made.options))
+    assert again.name == array.name
+    assert as_dask(made.source, (3, 7, 5)).name != array.name
+    assert as_dask(made.source, (3, 7, 5)).chunks == ((3, 3, 3, 2), (7,), (5,))
+    np.testing.assert_array_equal(array[2:9:2, 3, ::-1].compute(scheduler="sync"), made.data[2:9:2, 3, ::-1])
+
+
+def test_other_process(tmp_path):
+    path, _ = make_tiff_zlib(tmp_path, values(SHAPE))
+    dump = tmp_path / "source.pickle"
+    dump.write_bytes(pickle.dumps(open_source(str(path))))
+    code = "import pickle, sys; print(int(pickle.load(open(sys.argv[1], 'rb'))[9:11, 0:7, 0:5].sum()))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    out = subprocess.run([sys.executable, "-c", code, str(dump)], env=env, capture_output=True, text=True, check=True)
+    assert int(out.stdout) == values(SHAPE)[9:11].sum()
+
+
+def test_import_is_light():
+    code = (
+        "import sys, shardwrite.sources; print([m for m in ('h5py', 'tifffile', 'nibabel', 'scipy', 'zarr') if m in sys.modules])"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+def test_building_a_graph_reads_nothing(tmp_path, monkeypatch):
+    path, _ = make_npy(tmp_path, values(SHAPE))
+    source = open_source(str(path), chunks=(2, -1, -1))
+    monkeypatch.setattr(type(source), "_read", lambda self, box: pytest.fail("read"))
+    array = as_dask(source)[3:7, 2] + 1
+    assert array.shape == (4, 5)
+
+
+def test_slicing_fuses_into_the_read(tmp_path, monkeypatch):
+    path, _ = make_npy(tmp_path, values(SHAPE))
+    source = open_source(str(path), chunks=(11, 7, 5))
+    boxes = []
+    read = type(source)._read
+    monkeypatch.setattr(type(source), "_read", lambda self, box: boxes.append(box) or read(self, box))
+    np.testing.assert_array_equal(as_dask(source)[3:5, 1:2].compute(scheduler="sync"), values(SHAPE)[3:5, 1:2])
+    assert boxes == [Box((3, 1, 0), (5, 2, 5))]
+
+
+def test_tokenized_by_identity(tmp_path):
+    path, _ = make_npy(tmp_path, values(SHAPE))
+    assert dask.base.tokenize(open_source(str(path))) == dask.base.tokenize(open_source(str(path)))
+
+
+def test_identity_follows_the_file(tmp_path):
+    path, options = make_raw(tmp_path, values(SHAPE))
+    first = open_source(str(path), **options)
+    assert first.identity == open_source(str(path), **options).identity
+    assert first.identity != open_source(str(path), **{**options, "order": "F"}).identity
+    assert f"size={path.stat().st_size}" in first.identity
+    assert f"mtime_ns={path.stat().st_mtime_ns}" in first.identity
+    first[0:1, 0:1, 0:1]
+    path.write_bytes(b"head!" + (values(SHAPE) + 1).tobytes())
+    os.utime(path, ns=(1, 1))
+    second = open_source(str(path), **options)
+    assert second.identity != first.identity
+    np.testing.assert_array_equal(second[...], values(SHAPE) + 1)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 4), (1, 1, 1, 9)])
+def test_odd_ranks(tmp_path, shape):
+    data = np.asarray(values(shape))
+    for make in (make_npy, make_raw, make_zarr3, make_hdf5_contiguous):
+        (tmp_path / make.__name__).mkdir()
+        path, options = make(tmp_path / make.__name__, data)
+        source = open_source(str(path), **options)
+        np.testing.assert_array_equal(source[(slice(None),) * len(shape)], data)
+        np.testing.assert_array_equal(as_dask(source).compute(scheduler="sync"), data)
+
+
+# Zarr
+
+
+def test_zarr_chunks(tmp_path):
+    data = values((100, 90), "uint8")
+    write_zarr(tmp_path / "plain.zarr", data, chunks=(8, 9))
+    write_zarr(tmp_path / "sharded.zarr", data, chunks=(8, 9), shards=(32, 45))
+    assert open_source(str(tmp_path / "plain.zarr")).chunks == (100, 90)
+    assert open_source(str(tmp_path / "sharded.zarr")).chunks == (32, 45)
+    assert open_source(str(tmp_path / "sharded.zarr")).sharded
+
+
+def _ones(source, box):
+    return np.ones(box.shape, source.dtype)
+
+
+def test_zarr_reader_is_replaceable(tmp_path):
+    path, _ = make_sharded(tmp_path, values(SHAPE))
+    source = replace(open_source(str(path)), reader=_ones)
+    assert (as_dask(pickle.loads(pickle.dumps(source))).compute(scheduler="sync") == 1).all()
+
+
+def test_zarr_groups(tmp_path):
+    path = tmp_path / "g.zarr"
+    write_zarr(path, values((4, 4)), chunks=(2, 2), name="a/x")
+    assert open_source(str(path)).dataset == "a/x"
+    write_zarr(path, values((4, 4)) + 1, chunks=(2, 2), name="a/y")
+    for source in (open_source(str(path), dataset="/a/y"), open_source(f"{path}::/a/y"), open_source(str(path / "a" / "y"))):
+        np.testing.assert_array_equal(source[0:4, 0:4], values((4, 4)) + 1)
+    with pytest.raises(SpecError, match=r"a/x, a/y"):
+        open_source(str(path))
+    with pytest.raises(SpecError, match=r"a/x, a/y") as caught:
+        open_source(str(path), dataset="a")
+    assert caught.value.field == "source"
+    with pytest.raises(SpecError, match=r"dataset='nope'.*a/x, a/y"):
+        open_source(str(path), dataset="nope")
+
+
+# HDF5 and NetCDF
+
+
+def test_hdf5_datasets(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["g/x"], file["y"], file["text"] = values((3, 4)), values((5,)), "hello"
+        file["link"] = h5py.SoftLink("/g/x")
+    for source in (
+        open_source(f"{tmp_path}/b.h5::/g/x"),
+        open_source(f"{tmp_path}/b.h5", dataset="g/x"),
+        open_source(f"{tmp_path}/b.h5::link"),
+    ):
+        np.testing.assert_array_equal(source[0:3, 0:4], values((3, 4)))
+    with pytest.raises(SpecError, match=r"3 arrays.*g/x, text, y"):
+        open_source(f"{tmp_path}/b.h5")
+    with pytest.raises(SpecError, match=r"dataset='z'.*g/x, text, y"):
+        open_source(f"{tmp_path}/b.h5::z")
+    with pytest.raises(SpecError, match="no fixed size"):
+        open_source(f"{tmp_path}/b.h5::text")
+
+
+def test_hdf5_chunks_are_multiples(tmp_path):
+    import h5py
+
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("x", shape=(4096, 1000, 100), dtype="f8", chunks=(3, 100, 100))
+    source = open_source(f"{tmp_path}/b.h5")
+    assert source.chunks[1:] == (1000, 100)
+    assert source.chunks[0] % 3 == 0
+    assert 32 << 20 < np.prod(source.chunks) * 8 <= 64 << 20
+
+
+def test_netcdf3_variables(tmp_path):
+    from scipy.io import netcdf_file
+
+    with netcdf_file(tmp_path / "b.cdf", "w") as file:
+        file.createDimension("t", None)
+        file.createDimension("x", 3)
+        for name, dtype in (("a", "i1"), ("b", ">f8")):  # two record variables, the first with padding
+            file.createVariable(name, dtype, ("t", "x"))[:] = values((5, 3))
+        file.createVariable("fixed", ">i4", ("x",))[:] = [1, 2, 3]
+    for name, expected in (("a", values((5, 3))), ("b", values((5, 3))), ("fixed", [1, 2, 3])):
+        np.testing.assert_array_equal(open_source(f"{tmp_path}/b.cdf", dataset=name)[...], np.asarray(expected))
+    with pytest.raises(SpecError, match="3 arrays.*dataset: .*a.*b.*fixed|3 arrays.*fixed"):
+        open_source(f"{tmp_path}/b.cdf")
+
+
+# NumPy and raw
+
+
+def test_npy_refuses_objects(tmp_path):
+    np.save(tmp_path / "o.npy", np.array([{}, None], dtype=object), allow_pickle=True)
+    with pytest.raises(SpecError, match="Python objects") as caught:
+        open_source(str(tmp_path / "o.npy"))
+    assert caught.value.field == "source"
+
+
+def test_short_files(tmp_path):
+    path, options = make_raw(tmp_path, values(SHAPE))
+    os.truncate(path, 400)
+    with pytest.raises(SpecError, match=r"400 bytes.*needs 775"):
+        open_source(str(path), **options)
+    path, _ = make_npy(tmp_path, values(SHAPE))
+    os.truncate(path, 400)
+    with pytest.raises(SpecError, match="too short"):
+        open_source(str(path))
+    path, _ = make_nifti(tmp_path, values(SHAPE, "int16"))
+    os.truncate(path, 400)
+    with pytest.raises(SpecError, match="too short"):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({}, "shape"),
+        ({"shape": (3,)}, "dtype"),
+        ({"shape": (3,), "dtype": "nonsense"}, "dtype"),
+        ({"shape": (3,), "dtype": "O"}, "dtype"),
+        ({"shape": (-3,), "dtype": "u1"}, "shape"),
+        ({"shape": (3,), "dtype": "u1", "offset": -1}, "offset"),
+        ({"shape": (3,), "dtype": "u1", "order": "A"}, "order"),
+        ({"shape": (3,), "dtype": "u1", "dataset": "x"}, "dataset"),
+        ({"shape": (3,), "dtype": "u1", "chunks": (1, 2)}, "chunks"),
+    ],
+)
+def test_raw_arguments(tmp_path, options, field):
+    (tmp_path / "a.dat").write_bytes(b"abc")
+    with pytest.raises(SpecError) as caught:
+        open_source(str(tmp_path / "a.dat"), **options)
+    assert caught.value.field == field
+    assert caught.value.remedy
+    assert repr(caught.value.value) in str(caught.value)
+
+
+# TIFF
+
+
+def test_tiff_chunks_are_pages(tmp_path):
+    for make in (make_tiff, make_tiff_zlib, make_tiff_directory):
+        path, _ = make(tmp_path, values(SHAPE))
+        assert open_source(str(path)).chunks == (1, 7, 5)
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("shape", [(7, 5), (1, 7, 5), (4, 1, 5), (4, 7, 1), (2, 3, 4, 5)])
+def test_tiff_shapes(tmp_path, shape, compression):
+    import tifffile
+
+    tifffile.imwrite(tmp_path / "a.tif", values(shape), photometric="minisblack", compression=compression)
+    source = open_source(str(tmp_path / "a.tif"))
+    assert source.shape == shape
+    np.testing.assert_array_equal(source[...], values(shape))
+
+
+def test_tiff_color_tiles_and_imagej(tmp_path):
+    import tifffile
+
+    color = values((3, 40, 33, 3), "uint8")
+    tifffile.imwrite(tmp_path / "c.tif", color, photometric="rgb", tile=(16, 16), compression="zlib")
+    np.testing.assert_array_equal(open_source(str(tmp_path / "c.tif"))[1:3, 5:39, 2:30, 0:2], color[1:3, 5:39, 2:30, 0:2])
+    tifffile.imwrite(tmp_path / "i.tif", values((3, 2, 8, 9)), imagej=True, metadata={"axes": "ZCYX"})
+    source = open_source(str(tmp_path / "i.tif"))
+    np.testing.assert_array_equal(source[1:3, 0:2, 3:8, 1:2], values((3, 2, 8, 9))[1:3, 0:2, 3:8, 1:2])
+    assert source.chunks == (1, 1, 8, 9)
+
+
+def test_tiff_series(tmp_path):
+    import tifffile
+
+    with tifffile.TiffWriter(tmp_path / "s.tif") as file:
+        file.write(values((3, 4, 5)), photometric="minisblack")
+        file.write(values((6, 7), "uint8"), photometric="minisblack")
+    assert open_source(str(tmp_path / "s.tif")).shape == (3, 4, 5)
+    second = open_source(str(tmp_path / "s.tif"), dataset="1")
+    np.testing.assert_array_equal(second[0:6, 0:7], values((6, 7), "uint8"))
+    assert second.identity != open_source(str(tmp_path / "s.tif")).identity
+    with pytest.raises(SpecError, match=r"dataset='2'.*0 \(.*1 \("):
+        open_source(str(tmp_path / "s.tif"), dataset="2")
+
+
+def test_tiff_pages_must_agree(tmp_path):
+    import tifffile
+
+    path, _ = make_tiff_directory(tmp_path, values(SHAPE))
+    stack = open_source(str(path))
+    tifffile.imwrite(path / "p11.tif", values((7, 6)))
+    with pytest.raises(SpecError, match=r"p11.tif.*\(7, 6\).*\(7, 5\)"):
+        open_source(str(path))
+    tifffile.imwrite(path / "p11.tif", values((7, 5), "uint8"))
+    with pytest.raises(SpecError, match="uint8"):
+        open_source(str(path))
+    with pytest.raises(StoreError, match="added or removed"):
+        stack._list()
+
+
+def test_tiff_codec_that_is_missing(tmp_path, monkeypatch):
+    import tifffile
+
+    path, _ = make_tiff_zlib(tmp_path, values(SHAPE))
+    monkeypatch.setattr(type(tifffile.TIFF), "DECOMPRESSORS", {})
+    with pytest.raises(SpecError, match="ADOBE_DEFLATE.*imagecodecs"):
+        open_source(str(path))
+
+
+# NIfTI
+
+
+def test_nifti_values_are_raw(tmp_path):
+    import nibabel
+
+    path, _ = make_nifti(tmp_path, values(SHAPE, "int16"))
+    raw = bytearray(path.read_bytes())
+    raw[112:120] = np.array([0.5, 10], "<f4").tobytes()  # slope and intercept
+    path.write_bytes(raw)
+    assert nibabel.load(path).get_fdata()[0, 0, 0] == 10
+    source = open_source(str(path))
+    assert source.dtype == "int16"
+    np.testing.assert_array_equal(source[...], values(SHAPE))
+
+
+def test_nifti_gz_is_one_chunk(tmp_path):
+    path, _ = make_nifti_gz(tmp_path, values(SHAPE, "int16"))
+    assert open_source(str(path)).chunks == SHAPE
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "extra"),
+    [
+        (make_hdf5, "h5py", "hdf5"),
+        (make_tiff, "tifffile", "tiff"),
+        (make_tiff_directory, "tifffile", "tiff"),
+        (make_nifti, "nibabel", "nifti"),
+        (make_netcdf3, "scipy", "netcdf3"),
+    ],
+)
+def test_missing_library(tmp_path, monkeypatch, make, module, extra):
+    path, _ = make(tmp_path, values(SHAPE, "int16"))
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None if name == module else found(name, package))
+    with pytest.raises(SpecError, match=module) as caught:
+        open_source(str(path))
+    assert caught.value.field == "source"
+    assert caught.value.value == str(path)
+    assert caught.value.remedy == f'pip install "shardwrite[{extra}]"'
+
+
+def test_missing_file(tmp_path):
+    for name in ("none.npy", "none.h5::/x", "*.tif", "none.raw"):
+        with pytest.raises(StoreError) as caught:
+            open_source(str(tmp_path / name))
+        assert str(tmp_path) in str(caught.value)
+
+
+def test_unknown_format(tmp_path):
+    (tmp_path / "a.xyz").write_bytes(b"12345")
+    with pytest.raises(SpecError, match="zarr, hdf5, netcdf3, npy, tiff, nifti, raw") as caught:
+        open_source(str(tmp_path / "a.xyz"))
+    assert caught.value.field == "source"
+    with pytest.raises(SpecError, match="zarr, hdf5, netcdf3, npy, tiff, nifti, raw") as caught:
+        open_source(str(tmp_path / "a.xyz"), format="jpeg")
+    assert (caught.value.field, caught.value.value) == ("format", "jpeg")
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "raw"])
+def test_broken_file(tmp_path, name):
+    (tmp_path / "broken").write_bytes(b"this is no such file at all")
+    with pytest.raises(SpecError) as caught:
+        open_source(str(tmp_path / "broken"), format=name)
+    assert caught.value.field == "source"
+    assert pickle.loads(pickle.dumps(caught.value)).field == "source"
+
+
+def test_address_keeps_its_password(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        open_source("https://user:secret@host/a.zarr")
+    assert "secret" not in str(caught.value)
+
+
+def test_arguments_without_meaning(tmp_path):
+    path, _ = make_npy(tmp_path, values(SHAPE))
+    with pytest.raises(SpecError) as caught:
+        open_source(str(path), shape=(3,))
+    assert caught.value.field == "shape"
+
+
+def test_content_decides_over_the_name(tmp_path):
+    path, _ = make_hdf5(tmp_path, values(SHAPE))
+    os.rename(path, tmp_path / "b.cdf")
+    assert open_source(str(tmp_path / "b.cdf")).identity.startswith("hdf5:")
+
+
+# Parts
+
+
+def test_chunks_given(tmp_path):
+    path, _ = make_npy(tmp_path, values(SHAPE))
+    source = open_source(str(path), chunks=((4, 7), 7, -1))
+    assert source.chunks == ((4, 7), (7,), (5,))
+    assert as_dask(source).chunks == source.chunks
+
+
+def test_merge_chunks():
+    assert merge_chunks((10, 10), (100, 100), 1, target=1000) == (10, 100)
+    assert merge_chunks((10, 10), (100, 100), 1, target=1000, order="F") == (100, 10)
+    assert merge_chunks((10, 10), (100, 100), 1, target=10) == (10, 10)
+    assert merge_chunks((10, 10), (100, 100), 1, target=900) == (10, 50)
+    assert merge_chunks((64,), (10,), 8) == (10,)
+    assert merge_chunks((), (), 8) == ()
+    assert slabs((1 << 20, 1 << 10), 1) == (1 << 16, 1 << 10)
+
+
+def test_split_key_outside():
+    with pytest.raises(IndexError):
+        split_key((5,), (5,))
+    with pytest.raises(ValueError, match="zip"):
+        split_key((0, 0), (5,))
+
+
+def test_handles_are_opened_once_and_dropped():
+    cache, opened = HandleCache(2), []
+
+    def opener(key):
+        return lambda: opened.append(key) or key
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: cache.get("a", opener("a")), range(20))) == {"a"}
+    for key in ("b", "c", "a"):
+        cache.get(key, opener(key))
+    assert opened == ["a", "b", "c", "a"]
+
+
+def test_identity_is_one_line(made):
+    assert json.dumps(made.source.identity)
+    assert "\n" not in made.source.identity
