@@ -203,6 +203,7 @@ def test_facts_and_whole(made):
         (slice(0, 0), slice(0, 7), slice(0, 5)),
         (slice(1, 11, 3), slice(6, None, -2), 3),
         (-1, ..., slice(-2, None)),
+        (slice(1, 9), [5, 0, -1], slice(2, 4)),
     ],
 )
 def test_regions(made, key):
@@ -229,7 +230,13 @@ def test_as_dask(made):
     assert again.name == array.name
     assert as_dask(made.source, (3, 7, 5)).name != array.name
     assert as_dask(made.source, (3, 7, 5)).chunks == ((3, 3, 3, 2), (7,), (5,))
-    np.testing.assert_array_equal(array[2:9:2, 3, ::-1].compute(scheduler="sync"), made.data[2:9:2, 3, ::-1])
+    for key in (
+        (slice(2, 9, 2), 3, slice(None, None, -1)),
+        ([9, 1, 4], slice(1, 3)),
+        (None, 0),
+        (slice(None), made.data[0, :, 0] > 40),
+    ):
+        np.testing.assert_array_equal(array[key].compute(scheduler="sync"), made.data[key])
 
 
 def test_other_process(tmp_path):
@@ -243,9 +250,7 @@ def test_other_process(tmp_path):
 
 
 def test_import_is_light():
-    code = (
-        "import sys, shardwrite.sources; print([m for m in ('h5py', 'tifffile', 'nibabel', 'scipy', 'zarr') if m in sys.modules])"
-    )
+    code = "import sys, shardwrite.sources; print([m for m in ('h5py', 'tifffile', 'nibabel') if m in sys.modules])"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -383,7 +388,7 @@ def test_netcdf3_variables(tmp_path):
         file.createVariable("fixed", ">i4", ("x",))[:] = [1, 2, 3]
     for name, expected in (("a", values((5, 3))), ("b", values((5, 3))), ("fixed", [1, 2, 3])):
         np.testing.assert_array_equal(open_source(f"{tmp_path}/b.cdf", dataset=name)[...], np.asarray(expected))
-    with pytest.raises(SpecError, match="3 arrays.*dataset: .*a.*b.*fixed|3 arrays.*fixed"):
+    with pytest.raises(SpecError, match=r"3 arrays.*a, b, fixed"):
         open_source(f"{tmp_path}/b.cdf")
 
 
@@ -423,7 +428,7 @@ def test_short_files(tmp_path):
         ({"shape": (3,), "dtype": "u1", "offset": -1}, "offset"),
         ({"shape": (3,), "dtype": "u1", "order": "A"}, "order"),
         ({"shape": (3,), "dtype": "u1", "dataset": "x"}, "dataset"),
-        ({"shape": (3,), "dtype": "u1", "chunks": (1, 2)}, "chunks"),
+        ({"shape": (3,), "dtype": "u1", "chunks": (1, 5)}, "chunks"),
     ],
 )
 def test_raw_arguments(tmp_path, options, field):
@@ -500,8 +505,8 @@ def test_tiff_codec_that_is_missing(tmp_path, monkeypatch):
     import tifffile
 
     path, _ = make_tiff_zlib(tmp_path, values(SHAPE))
-    monkeypatch.setattr(type(tifffile.TIFF), "DECOMPRESSORS", {})
-    with pytest.raises(SpecError, match="ADOBE_DEFLATE.*imagecodecs"):
+    monkeypatch.setattr(tifffile.TIFF, "DECOMPRESSORS", {})
+    with pytest.raises(SpecError, match=r"ADOBE_DEFLATE.*imagecodecs"):
         open_source(str(path))
 
 
@@ -618,7 +623,7 @@ def test_merge_chunks():
 def test_split_key_outside():
     with pytest.raises(IndexError):
         split_key((5,), (5,))
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(IndexError, match="2 indices"):
         split_key((0, 0), (5,))
 
 

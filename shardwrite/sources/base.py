@@ -89,7 +89,7 @@ class RegionSource:
     identity: str
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        """Read one region; dask fuses slicing into keys, so integers and steps occur besides plain slices."""
+        """Read one region; dask fuses indexing into keys, so integers, steps and lists occur besides plain slices."""
         box, rest = split_key(key, self.shape)
         # an empty box may lie in an empty file, which cannot even be mapped
         block = self._read(box) if box.size else np.empty(box.shape, self.dtype)
@@ -102,13 +102,13 @@ class RegionSource:
         raise NotImplementedError
 
 
-def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int | slice, ...] | None]:
+def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
     """The smallest box that holds all that `key` selects, and the key that is left to apply to the box.
 
     Parameters
     ----------
-    key : slice, int, Ellipsis or tuple of them
-        Basic indexing key.
+    key : slice, int, list, numpy.ndarray, Ellipsis or tuple of them
+        Indexing key, with numpy's meaning.
     shape : tuple of int
         Extent of the array.
 
@@ -125,16 +125,24 @@ def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int | slice,
             parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
             break
     parts += [slice(None)] * (len(shape) - len(parts))
-    start, stop, rest = [], [], []
-    for part, n in zip(parts, shape, strict=True):
-        picked = range(n)[part] if isinstance(part, slice) else _single(range(n)[part])
-        low, high = (min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1) if picked else (0, 0)
-        start.append(low)
-        stop.append(high)
-        rest.append((slice(None, None, picked.step) if picked else slice(0, 0)) if isinstance(part, slice) else 0)
-    plain = all(isinstance(part, slice) and part.step in (None, 1) for part in rest)
-    return Box(tuple(start), tuple(stop)), None if plain else tuple(rest)
+    if len(parts) > len(shape):
+        raise IndexError(f"{len(parts)} indices for an array of {len(shape)} axes")
+    split = [_split_axis(part, n) for part, n in zip(parts, shape, strict=True)]
+    box = Box(tuple(start for start, _, _ in split), tuple(stop for _, stop, _ in split))
+    plain = all(isinstance(rest, slice) and rest.step in (None, 1) for _, _, rest in split)
+    return box, None if plain else tuple(rest for _, _, rest in split)
 
 
-def _single(at: int) -> range:
-    return range(at, at + 1)
+def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
+    """Start, stop and what is left of the key, for one axis of extent `n`."""
+    if isinstance(part, slice):
+        picked = range(n)[part]
+        if not picked:
+            return 0, 0, slice(None)
+        return min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1, slice(None, None, picked.step)
+    if isinstance(part, list | np.ndarray):
+        every = np.arange(n)[part]  # resolves negative and boolean indices, and refuses what numpy does
+        low, high = (int(every.min()), int(every.max()) + 1) if every.size else (0, 0)
+        return low, high, every - low
+    at = range(n)[part]
+    return at, at + 1, 0

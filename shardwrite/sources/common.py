@@ -51,7 +51,7 @@ def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
         return clean
     if clean is None and len(names) == 1:
         return names[0]
-    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    listed = ", ".join(sorted(names)[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     if not names:
         raise SpecError("there is no array in it", field="source", value=path, remedy="give a file or group with an array")
     if clean is None:

@@ -35,9 +35,10 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
 
     full = normalize(source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks)
     token = hashlib.sha256(f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    # Inlined: as a task of its own, the source would be sent around, and every read would wait for it.
     meta = np.empty((0,) * len(source.shape), source.dtype)
+    # Inlined: as a task of its own, the source would be sent around, and every read would wait for it.
+    # Fancy: dask fuses slices into the read only where lists may be fused too; the sources take them.
     array: dask.array.Array = da.from_array(
-        source, full, name=f"source-{token}", asarray=True, fancy=False, meta=meta, inline_array=True
+        source, full, name=f"source-{token}", asarray=True, fancy=True, meta=meta, inline_array=True
     )
     return array

@@ -85,19 +85,20 @@ def open_(request: Request) -> Source:
     if request.order not in ("C", "F"):
         raise SpecError("no such memory order", field="order", value=request.order, remedy='give "C" or "F"')
     check_length(request.path, shape, dtype, request.offset)
+    identity = identify(
+        "raw",
+        request.path,
+        shape=shape,
+        dtype=dtype.descr if dtype.names else dtype.str,
+        offset=request.offset,
+        order=request.order,
+    )
     return MappedSource(
         path=os.path.abspath(request.path),
         shape=shape,
         dtype=dtype,
         chunks=slabs(shape, dtype.itemsize, request.order),
-        identity=identify(
-            "raw",
-            request.path,
-            shape=shape,
-            dtype=dtype.descr if dtype.names else dtype.str,
-            offset=request.offset,
-            order=request.order,
-        ),
+        identity=identity,
         stored=dtype,
         offset=request.offset,
         order=request.order,
