@@ -37,7 +37,7 @@ def zarr_dtype(data_type: Any) -> Any:
     """
     try:
         return _zarr_dtype_cached(json.dumps(data_type))
-    except (ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(
             f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows"
         ) from error
@@ -51,17 +51,17 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
     SpecError
         If it is none of the data type.
     """
-    if isinstance(value, str) and value.startswith("0x") and dtype.kind == "f":
-        return np.array(int(value, 16), dtype=f"u{dtype.itemsize}").view(dtype)[()]
-    if dtype.kind == "c" and isinstance(value, list):
-        part = np.dtype(f"f{dtype.itemsize // 2}")
-        halves = [fill_from_json(part.name, part, v) for v in value]
-        return np.array(halves, dtype=part).view(dtype)[0]
-    if dtype.fields is not None and isinstance(value, str):
-        return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
     try:
+        if isinstance(value, str) and value.startswith("0x") and dtype.kind == "f":
+            return np.array(int(value, 16), dtype=f"u{dtype.itemsize}").view(dtype)[()]
+        if dtype.kind == "c" and isinstance(value, list):
+            part = np.dtype(f"f{dtype.itemsize // 2}")
+            real, imaginary = (fill_from_json(part.name, part, v) for v in value)
+            return np.array([real, imaginary], dtype=part).view(dtype)[0]
+        if dtype.fields is not None and isinstance(value, str):
+            return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
         return zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)
-    except (ValueError, TypeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(f"not a {dtype} ({error})", field="fill_value", value=value, remedy="give one of the dtype") from error
 
 

@@ -93,7 +93,7 @@ class ArrayMetadata:
         return ShardGrid(
             tuple(self.document["shape"]),
             tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"]),
-            tuple(self._sharding["chunk_shape"]),
+            tuple(self.sharding["chunk_shape"]),
         )
 
     @cached_property
@@ -101,8 +101,9 @@ class ArrayMetadata:
         return next(i for i, codec in enumerate(self.document["codecs"]) if codec["name"] == "sharding_indexed")
 
     @property
-    def _sharding(self) -> dict[str, Any]:
-        configuration: dict[str, Any] = self.document["codecs"][self._position]["configuration"]
+    def sharding(self) -> dict[str, Any]:
+        """Configuration of ``sharding_indexed``."""
+        configuration: dict[str, Any] = self.document["codecs"][self._position].get("configuration", {})
         return configuration
 
     @property
@@ -114,7 +115,7 @@ class ArrayMetadata:
     @property
     def inner_codecs(self) -> list[dict[str, Any]]:
         """Codecs of the inner chunks."""
-        codecs: list[dict[str, Any]] = self._sharding["codecs"]
+        codecs: list[dict[str, Any]] = self.sharding["codecs"]
         return codecs
 
     @cached_property
@@ -141,7 +142,7 @@ class ArrayMetadata:
     @cached_property
     def index_codec(self) -> IndexCodec:
         """The index's codec."""
-        sharding = self._sharding
+        sharding = self.sharding
         return IndexCodec(sharding["index_codecs"], self.grid.chunks_per_shard, sharding.get("index_location", "end"))
 
     @cached_property
@@ -243,7 +244,7 @@ def _key_encoding(value: Any) -> Any:
 
 def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     """What to ask zarr for: object arrays say what they hold by their serializer."""
-    if not dtype.hasobject:
+    if not dtype.hasobject or dtype.kind == "T":  # numpy's own strings know what they are
         return dtype
     document = serializer if isinstance(serializer, Mapping) else serializer.to_dict() if hasattr(serializer, "to_dict") else {}
     name = document.get("name")
@@ -299,7 +300,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     metadata = ArrayMetadata(text)
     try:
         document = metadata.document
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="remove the torn document") from error
     if not isinstance(document, dict) or document.get("zarr_format") != 3:
         raise SpecError(
@@ -310,28 +311,23 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
         )
     if document.get("node_type") != "array":
         raise SpecError("not an array", field="node_type", value=document.get("node_type"), remedy="give the path of an array")
-    names = [_get(codec, "name") for codec in document.get("codecs", [])]
+    _check_codecs(document.get("codecs"), "codecs")
+    names = [codec["name"] for codec in document["codecs"]]
     if names.count("sharding_indexed") != 1:
         raise SpecError("not a sharded array", field="codecs", value=names, remedy='exactly one codec must be "sharding_indexed"')
     if document.get("storage_transformers"):
         raise SpecError(
             "not supported", field="storage_transformers", value=document["storage_transformers"], remedy="none may be set"
         )
-    if _get(document.get("chunk_grid"), "name") != "regular" or _get(document.get("chunk_key_encoding"), "name") not in (
-        "default",
-        "v2",
-    ):
-        raise SpecError(
-            "not supported",
-            field="chunk_grid",
-            value=document.get("chunk_grid"),
-            remedy='use the grid "regular", keys "default" or "v2"',
-        )
+    if _get(document.get("chunk_grid"), "name") != "regular":
+        raise SpecError("not supported", field="chunk_grid", value=document.get("chunk_grid"), remedy='use the grid "regular"')
+    _check_keys(document.get("chunk_key_encoding"))
     try:
+        _check_structure(metadata)
         metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (derives and checks them)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, SpecError):
-            raise
+    except (SpecError, CodecError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(
             f"metadata does not add up: {error}", field="zarr.json", value=names, remedy="correct the document"
         ) from error
@@ -342,6 +338,49 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
 
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _check_codecs(codecs: Any, field: str) -> None:
+    """Every codec, those within sharding too, is a name and a configuration."""
+    if not isinstance(codecs, list):
+        raise SpecError("not a list", field=field, value=codecs, remedy="give a list of codecs")
+    for codec in codecs:
+        configuration = codec.get("configuration", {}) if isinstance(codec, dict) else None
+        if not isinstance(configuration, dict) or not isinstance(codec.get("name"), str):
+            raise SpecError("not a codec", field=field, value=codec, remedy='give an object with "name" and "configuration"')
+        if codec["name"] == "sharding_indexed":
+            for inside in ("codecs", "index_codecs"):
+                _check_codecs(configuration.get(inside), inside)
+
+
+def _check_keys(encoding: Any) -> None:
+    configuration = encoding.get("configuration", {}) if isinstance(encoding, dict) else None
+    known = isinstance(configuration, dict) and encoding.get("name") in ("default", "v2")
+    if not known or configuration.get("separator", "/") not in ("/", "."):
+        raise SpecError(
+            "not supported",
+            field="chunk_key_encoding",
+            value=encoding,
+            remedy='use "default" or "v2" with the separator "/" or "."',
+        )
+
+
+def _check_structure(metadata: ArrayMetadata) -> None:
+    """Shapes are whole numbers, and there is a name for each axis."""
+    document, sharding = metadata.document, metadata.sharding
+    shapes = {
+        "shape": (document["shape"], 0),
+        "chunk_grid": (document["chunk_grid"]["configuration"]["chunk_shape"], 1),
+        "chunk_shape": (sharding["chunk_shape"], 1),
+    }
+    for field, (sizes, least) in shapes.items():
+        if not isinstance(sizes, list) or any(type(size) is not int or size < least for size in sizes):
+            raise SpecError("not a shape", field=field, value=sizes, remedy=f"give a list of integers, {least} or more")
+    names = document.get("dimension_names")
+    if names is not None and not (isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)):
+        raise SpecError("not names", field="dimension_names", value=names, remedy="give a list of texts or nulls")
+    if names is not None and len(names) != len(document["shape"]):
+        raise SpecError("not one for each axis", field="dimension_names", value=names, remedy=f"give {len(document['shape'])}")
 
 
 def _check_writable(metadata: ArrayMetadata) -> None:

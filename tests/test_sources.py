@@ -343,6 +343,15 @@ def test_zarr_groups(tmp_path):
         open_source(str(path), dataset="nope")
 
 
+def test_zarr_zip(tmp_path):
+    import zarr
+
+    with zarr.storage.ZipStore(tmp_path / "a.zarr.zip", mode="w") as store:
+        zarr.create_array(store, shape=(5, 6), chunks=(2, 2), dtype="i2")[...] = values((5, 6))
+    source = pickle.loads(pickle.dumps(open_source(str(tmp_path / "a.zarr.zip"))))
+    np.testing.assert_array_equal(source[1:5, 2:5], values((5, 6))[1:5, 2:5])
+
+
 # HDF5 and NetCDF
 
 

@@ -55,6 +55,8 @@ class FillPattern:
         numpy.ndarray of bool, shape (n,)
         """
         n = len(batch)
+        if n == 0:
+            return np.ones(0, dtype=bool)
         flat = batch.reshape(n, -1)
         if self._is_text:
             return np.array([all(item == self._fill_value for item in chunk) for chunk in flat], dtype=bool)

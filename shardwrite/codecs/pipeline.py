@@ -228,7 +228,7 @@ def _native(codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dty
     rest = list(codecs)
     while rest and rest[0]["name"] == "transpose":
         order = rest.pop(0).get("configuration", {}).get("order")
-        if not isinstance(order, list) or sorted(order) != list(range(len(chunk_shape))):
+        if not isinstance(order, list) or any(type(i) is not int for i in order) or sorted(order) != list(range(len(chunk_shape))):
             raise CodecError(f"transpose order {order!r} is no permutation of {len(chunk_shape)} axes", codec="transpose")
         axes = tuple(axes[i] for i in order)
     if not rest:

@@ -86,9 +86,8 @@ class ZstdStage:
             level = self.level or 3  # zstd's own default, which level 0 stands for
             context = self._zstandard.ZstdCompressor(level=level, write_checksum=self.checksum)
             self._local.compressor = context
-        if len(batch) > 1 and len(batch[0]) <= _SMALL_NBYTES and hasattr(context, "multi_compress_to_buffer"):
-            together: Sequence[Buffer] = context.multi_compress_to_buffer(list(batch))
-            return together
+        if len(batch) > 1 and 0 < len(batch[0]) <= _SMALL_NBYTES and hasattr(context, "multi_compress_to_buffer"):
+            return list(context.multi_compress_to_buffer(list(batch)))
         return [context.compress(data) for data in batch]
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:

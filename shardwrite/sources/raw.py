@@ -78,12 +78,7 @@ def open_(request: Request) -> Source:
             remedy=f"give shape and dtype of {request.path}",
         )
     shape, dtype = tuple(int(n) for n in request.shape), _dtype(request.dtype)
-    if any(n < 0 for n in shape):
-        raise SpecError("negative extent", field="shape", value=request.shape, remedy="give extents of 0 or more")
-    if request.offset < 0:
-        raise SpecError("negative offset", field="offset", value=request.offset, remedy="give an offset of 0 or more")
-    if request.order not in ("C", "F"):
-        raise SpecError("no such memory order", field="order", value=request.order, remedy='give "C" or "F"')
+    _check(request, shape)
     check_length(request.path, shape, dtype, request.offset)
     identity = identify(
         "raw",
@@ -103,6 +98,15 @@ def open_(request: Request) -> Source:
         offset=request.offset,
         order=request.order,
     )
+
+
+def _check(request: Request, shape: tuple[int, ...]) -> None:
+    if any(n < 0 for n in shape):
+        raise SpecError("negative extent", field="shape", value=request.shape, remedy="give extents of 0 or more")
+    if request.offset < 0:
+        raise SpecError("negative offset", field="offset", value=request.offset, remedy="give an offset of 0 or more")
+    if request.order not in ("C", "F"):
+        raise SpecError("no such memory order", field="order", value=request.order, remedy='give "C" or "F"')
 
 
 def _dtype(value: npt.DTypeLike) -> np.dtype[Any]:

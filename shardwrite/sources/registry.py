@@ -79,7 +79,14 @@ def open_source(
         raise SpecError("no such format", field="format", value=format, remedy=f"choose one of: {', '.join(FORMATS)}")
     if not os.path.exists(path) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
         raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
-    name = format or guess(path)
+    name = format or _format(path)
+    extent = None if shape is None else tuple(shape)
+    request = Request(path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order)
+    return _with_chunks(_open(name, request), chunks)
+
+
+def _format(path: str) -> str:
+    name = guess(path)
     if name is None:
         raise SpecError(
             "its format cannot be told from its name or content",
@@ -87,9 +94,7 @@ def open_source(
             value=path,
             remedy=f"give format as one of: {', '.join(FORMATS)}",
         )
-    extent = None if shape is None else tuple(shape)
-    request = Request(path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order)
-    return _with_chunks(_open(name, request), chunks)
+    return name
 
 
 def _split(path: str, dataset: str | None) -> tuple[str, str | None]:

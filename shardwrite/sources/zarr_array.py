@@ -57,7 +57,8 @@ def read_region(source: ZarrSource, box: Box) -> npt.NDArray[Any]:
 def _node(path: str, dataset: str) -> Any:
     import zarr
 
-    return zarr.open(path, mode="r", path=dataset or None)
+    store = zarr.storage.ZipStore(path, mode="r") if os.path.isfile(path) else path
+    return zarr.open(store, mode="r", path=dataset or None)
 
 
 def _find(path: str, dataset: str) -> tuple[Any, str]:
