@@ -108,7 +108,7 @@ def test_none_syncs_nothing(tmp_path):
 
 def test_an_error_leaves_nothing_behind(tmp_path):
     store = PosixStore(tmp_path / "s")
-    with pytest.raises(ZeroDivisionError), store.transaction("full", "a") as transaction:
+    with pytest.raises(ZeroDivisionError), store.transaction("full", "a") as transaction:  # noqa: PT012
         done = transaction.create("c/0")
         done.write([b"whole"])
         done.finish()
@@ -119,7 +119,7 @@ def test_an_error_leaves_nothing_behind(tmp_path):
 
 def test_batches_abort_together(tmp_path):
     store = PosixStore(tmp_path / "s")
-    with pytest.raises(ZeroDivisionError), store.transaction("batch", "a") as transaction:
+    with pytest.raises(ZeroDivisionError), store.transaction("batch", "a") as transaction:  # noqa: PT012
         for n in range(3):
             writer = transaction.create(f"c/{n}")
             writer.write([b"x"])

@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 
 import dask
@@ -317,14 +316,16 @@ def test_zarr_chunks(tmp_path):
     assert open_source(str(tmp_path / "sharded.zarr")).sharded
 
 
-def _ones(source, box):
-    return np.ones(box.shape, source.dtype)
+def test_each_shard_of_a_zarr_is_opened_once(tmp_path, monkeypatch):
+    from shardwrite.stores import PosixStore
 
-
-def test_zarr_reader_is_replaceable(tmp_path):
-    path, _ = make_sharded(tmp_path, values(SHAPE))
-    source = replace(open_source(str(path)), reader=_ones)
-    assert (as_dask(pickle.loads(pickle.dumps(source))).compute(scheduler="sync") == 1).all()
+    path, data = make_sharded(tmp_path, values(SHAPE))
+    opened = []
+    original = PosixStore.open
+    monkeypatch.setattr(PosixStore, "open", lambda self, key: opened.append(key) or original(self, key))
+    array = as_dask(pickle.loads(pickle.dumps(open_source(str(path)))))
+    np.testing.assert_array_equal(array.compute(scheduler="sync"), data)
+    assert len(opened) == len(set(opened)) == array.npartitions
 
 
 def test_zarr_groups(tmp_path):

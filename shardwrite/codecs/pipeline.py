@@ -20,7 +20,7 @@ import numpy.typing as npt
 import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
-from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
+from shardwrite.codecs.stages import UNBOUNDED, Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
 __all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline"]
@@ -114,7 +114,7 @@ class NativePipeline:
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        limit = self._nbytes if self._vlen is None else 1 << 40
+        limit = self._nbytes if self._vlen is None else UNBOUNDED
         for i in range(len(self._stages) - 1, -1, -1):
             # what an earlier stage added is still there when this one is undone
             slack = sum(s.added_nbytes if s.added_nbytes is not None else limit // 8 + 65536 for s in self._stages[:i])
@@ -228,7 +228,8 @@ def _native(codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dty
     rest = list(codecs)
     while rest and rest[0]["name"] == "transpose":
         order = rest.pop(0).get("configuration", {}).get("order")
-        if not isinstance(order, list) or any(type(i) is not int for i in order) or sorted(order) != list(range(len(chunk_shape))):
+        is_axes = isinstance(order, list) and all(type(i) is int for i in order)
+        if not is_axes or sorted(order) != list(range(len(chunk_shape))):
             raise CodecError(f"transpose order {order!r} is no permutation of {len(chunk_shape)} axes", codec="transpose")
         axes = tuple(axes[i] for i in order)
     if not rest:

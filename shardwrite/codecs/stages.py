@@ -10,20 +10,26 @@ Where two libraries write the same format, the faster one is taken if it is inst
 
 from __future__ import annotations
 
+import bz2
 import importlib
 import importlib.util
+import lzma
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import crc32c
 import numcodecs
 import numcodecs.blosc
+import numpy as np
 
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["Buffer", "BytesStage", "build_stage"]
+__all__ = ["UNBOUNDED", "Buffer", "BytesStage", "build_stage"]
+
+UNBOUNDED = 2**40
+"""Limit for what has none: elements of variable length."""
 
 _SMALL_NBYTES = 128 * 2**10
 
@@ -76,6 +82,7 @@ class ZstdStage:
         self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
         self._local = threading.local()
         self._zstandard = importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
+        self._error: type[Exception] = self._zstandard.ZstdError if self._zstandard else RuntimeError
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
@@ -96,8 +103,14 @@ class ZstdStage:
         if claimed is not None and claimed > limit_nbytes:
             raise CorruptShardError(f"zstd frame claims {claimed} bytes where at most {limit_nbytes} can be")
         try:
-            return self._numcodec.decode(data)
-        except (RuntimeError, ValueError) as error:
+            if claimed is None and limit_nbytes >= UNBOUNDED:
+                return self._numcodec.decode(data)
+            if claimed is None and self._zstandard is not None:
+                context = self._zstandard.ZstdDecompressor()
+                return context.decompress(data, max_output_size=limit_nbytes, allow_extra_data=False)
+            # a frame that says no size must fill `out` here, which all but stacked compressors do
+            return self._numcodec.decode(data, out=np.empty(limit_nbytes if claimed is None else claimed, np.uint8))
+        except (RuntimeError, ValueError, self._error) as error:
             raise CorruptShardError(f"zstd: {error}") from error
 
 
@@ -137,14 +150,24 @@ class GzipStage:
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """See :meth:`BytesStage.decode`."""
-        decompressor = zlib.decompressobj(wbits=31)
         try:
-            decoded = decompressor.decompress(data, limit_nbytes + 1)
-        except zlib.error as error:
+            return _bounded(lambda: zlib.decompressobj(wbits=31), data, limit_nbytes)
+        except (zlib.error, EOFError) as error:
             raise CorruptShardError(f"gzip: {error}") from error
-        if len(decoded) > limit_nbytes or not decompressor.eof:
-            raise CorruptShardError(f"gzip member is torn or holds more than {limit_nbytes} bytes")
-        return decoded
+
+
+def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -> bytes:
+    """Streams laid end to end, decompressed to at most `limit_nbytes` in all; EOFError if they are torn or hold more."""
+    pieces: list[bytes] = []
+    room, rest = limit_nbytes + 1, data
+    while not pieces or len(rest):
+        stream = decompressor()
+        pieces.append(stream.decompress(rest, room))
+        room -= len(pieces[-1])
+        if room < 1 or not stream.eof:
+            raise EOFError(f"torn, or more than {limit_nbytes} bytes")
+        rest = stream.unused_data
+    return b"".join(pieces)
 
 
 class BloscStage:
@@ -193,6 +216,7 @@ class NumcodecsStage:
             settings["elementsize"] = itemsize
         self._name = f"numcodecs.{identifier}"
         self._codec = numcodecs.get_codec({"id": identifier, **settings})
+        self._decode = self._bounded_decoder(identifier, settings, itemsize)
         self.added_nbytes: int | None = 4 if identifier in self.CHECKSUMS else 0 if identifier == "shuffle" else None
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
@@ -203,12 +227,38 @@ class NumcodecsStage:
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """See :meth:`BytesStage.decode`."""
         try:
-            decoded = memoryview(self._codec.decode(bytes(data))).cast("B")
+            decoded = memoryview(self._decode(data, limit_nbytes)).cast("B")
         except Exception as error:  # numcodecs raises whatever its libraries raise; all of it means wrong bytes here
             raise CorruptShardError(f"{self._name}: {error}") from error
         if len(decoded) > limit_nbytes:
             raise CorruptShardError(f"{self._name} holds {len(decoded)} bytes where at most {limit_nbytes} can be")
         return decoded
+
+    def _bounded_decoder(self, identifier: str, settings: Mapping[str, Any], itemsize: int) -> Callable[[Buffer, int], Buffer]:
+        """Decoders of numcodecs have no limit; those whose output outgrows their input are bounded here."""
+        if identifier == "zstd":
+            return ZstdStage(settings).decode
+        if identifier == "gzip":
+            return GzipStage(settings).decode
+        if identifier == "blosc":
+            return BloscStage({"cname": "lz4"}, itemsize).decode  # a frame says how it was made
+        if identifier == "zlib":
+            return lambda data, limit: _bounded(zlib.decompressobj, data, limit)
+        if identifier == "bz2":
+            return lambda data, limit: _bounded(bz2.BZ2Decompressor, data, limit)
+        if identifier == "lzma":
+            form, filters = self._codec.format, self._codec.filters
+            return lambda data, limit: _bounded(lambda: lzma.LZMADecompressor(form, None, filters), data, limit)
+        return self._decode_lz4 if identifier == "lz4" else self._decode_plain
+
+    def _decode_lz4(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        claimed = int.from_bytes(memoryview(data)[:4], "little")
+        if claimed > limit_nbytes:
+            raise CorruptShardError(f"header claims {claimed} bytes where at most {limit_nbytes} can be")
+        return self._codec.decode(bytes(data))
+
+    def _decode_plain(self, data: Buffer, limit_nbytes: int) -> Buffer:  # noqa: ARG002 (it adds nothing)
+        return self._codec.decode(bytes(data))
 
 
 def build_stage(name: str, configuration: Mapping[str, Any], itemsize: int) -> BytesStage | None:
@@ -240,6 +290,6 @@ def build_stage(name: str, configuration: Mapping[str, Any], itemsize: int) -> B
         identifier = name.removeprefix("numcodecs.")
         if identifier != name and identifier in NumcodecsStage.CHECKSUMS | NumcodecsStage.COMPRESSORS:
             return NumcodecsStage(identifier, configuration, itemsize)
-    except (TypeError, ValueError, KeyError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CodecError(f"codec {name!r} does not take {dict(configuration)}: {error}", codec=name) from error
     return None

@@ -1,9 +1,8 @@
-"""Zarr arrays, format 2 and 3, sharded or not, read with zarr-python."""
+"""Zarr arrays, format 2 and 3, sharded or not."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,9 @@ from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import choose_dataset, identify
 from shardwrite.sources.handles import FILES
+from shardwrite.view import ShardedArray, open_sharded
 
-__all__ = ["Reader", "ZarrSource", "open_", "read_region"]
+__all__ = ["ZarrSource", "open_"]
 
 MERGED_NBYTES = 32 << 20  # a file per chunk is opened for each, so less than for one large file
 
@@ -32,26 +32,20 @@ class ZarrSource(RegionSource):
         Path of the array in the hierarchy; empty where `path` is the array.
     sharded : bool
         Whether the chunks lie in shards; then `chunks` are the shards.
-    reader : callable, optional
-        Reads a box in place of :func:`read_region`; put in with :func:`dataclasses.replace`. It travels
-        to the workers with the source, so it must be importable there.
     """
 
     dataset: str
     sharded: bool
-    reader: Reader | None = None
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        return (self.reader or read_region)(self, box)
+        if self.sharded and os.path.isdir(self.path):
+            return FILES.get(f"{self.identity}:shards", self._view).read(box)
+        array = FILES.get(self.identity, lambda: _node(self.path, self.dataset))
+        return np.asarray(array[box.slices])
 
-
-Reader = Callable[[ZarrSource, Box], npt.NDArray[Any]]
-
-
-def read_region(source: ZarrSource, box: Box) -> npt.NDArray[Any]:
-    """Read `box` through zarr-python: the one place where values of a Zarr array are read."""
-    array = FILES.get(source.identity, lambda: _node(source.path, source.dataset))
-    return np.asarray(array[box.slices])
+    def _view(self) -> ShardedArray:
+        """Our own reader, which opens each shard once; zarr-python's reads a zipped one."""
+        return open_sharded(self.path, self.dataset or None)
 
 
 def _node(path: str, dataset: str) -> Any:

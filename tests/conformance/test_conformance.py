@@ -67,14 +67,17 @@ GEOMETRIES = {
     "5d": ((3, 4, 5, 2, 3), (2, 4, 4, 2, 2), (1, 2, 2, 1, 2)),
 }
 MATRIX = list(itertools.product(CODECS, DTYPES, STRATEGIES, LOCATIONS, GEOMETRIES))
-# reader, codec or None for any, dtype or None for any: why it is not asked
+# reader, and codec, dtype and index location, or None for any: why it is not asked
 CANNOT = {
-    ("zarrita", None, "complex64"): "JavaScript has no complex numbers",
+    ("zarrita", None, "complex64", None): "JavaScript has no complex numbers",
+    ("zarrita", None, "float16", None): "nor half-precision floats on node 20",
+    ("zarrita", None, None, "start"): "zarrita 0.7 looks for the index at the end",
     (
         "zarrs",
         "big-endian",
         "complex64",
-    ): "zarrs 0.2.3 swaps the two halves of big-endian complex numbers; the other readers agree with us",
+        None,
+    ): "zarrs 0.2.3 swaps the halves of big-endian complex numbers; the others agree with us",
 }
 
 
@@ -157,7 +160,7 @@ def test_zarrita(tmp_path):
     if shutil.which("node") is None or not (HERE / "node_modules" / "zarrita").exists():
         pytest.skip("zarrita is not here: needs node and `npm install` in tests/conformance (make test does it)")
     cases = [case for case in sampled() if can("zarrita", case)]
-    assert len(cases) > SAMPLE / 3
+    assert len(cases) >= 30
     expected = {str(tmp_path / str(n)): write(tmp_path / str(n), case) for n, case in enumerate(cases)}
     ended = subprocess.run(["node", str(HERE / "read.mjs"), *expected], capture_output=True, text=True, timeout=120, check=True)
     for case, a, line in zip(cases, expected.values(), ended.stdout.splitlines(), strict=True):
