@@ -109,7 +109,7 @@ def test_never_done(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_stay_small(path):
     tree = ast.parse(path.read_text())
-    assert len(path.read_text().splitlines()) <= 400
+    assert len(path.read_text().splitlines()) <= 450
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node, clean=False) or ""

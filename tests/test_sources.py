@@ -319,7 +319,8 @@ def test_zarr_chunks(tmp_path):
 def test_each_shard_of_a_zarr_is_opened_once(tmp_path, monkeypatch):
     from shardwrite.stores import PosixStore
 
-    path, data = make_sharded(tmp_path, values(SHAPE))
+    data = values(SHAPE)
+    path, _ = make_sharded(tmp_path, data)
     opened = []
     original = PosixStore.open
     monkeypatch.setattr(PosixStore, "open", lambda self, key: opened.append(key) or original(self, key))

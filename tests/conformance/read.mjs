@@ -1,13 +1,13 @@
-// Reads arrays and prints each as one line of JSON: shape and the raw bytes of its values, little-endian, in base64.
+// Reads arrays and prints each as one line of JSON: shape, strides in elements, and the raw bytes of its values, little-endian, in base64.
 import { FileSystemStore } from "@zarrita/storage";
 import * as zarr from "zarrita";
 
 for (const path of process.argv.slice(2)) {
   try {
     const array = await zarr.open(new FileSystemStore(path), { kind: "array" });
-    const { data, shape } = await zarr.get(array);
+    const { data, shape, stride } = await zarr.get(array);
     const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength);
-    console.log(JSON.stringify({ shape, data: bytes.toString("base64") }));
+    console.log(JSON.stringify({ shape, stride, data: bytes.toString("base64") }));
   } catch (error) {
     console.log(JSON.stringify({ error: String(error) }));
   }
