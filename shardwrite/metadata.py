@@ -303,12 +303,8 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     except (ValueError, RecursionError) as error:
         raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="remove the torn document") from error
     if not isinstance(document, dict) or document.get("zarr_format") != 3:
-        raise SpecError(
-            "not a Zarr v3 document",
-            field="zarr_format",
-            value=_get(document, "zarr_format"),
-            remedy="only version 3 can be sharded",
-        )
+        found = _get(document, "zarr_format")
+        raise SpecError("not a Zarr v3 document", field="zarr_format", value=found, remedy="only version 3 can be sharded")
     if document.get("node_type") != "array":
         raise SpecError("not an array", field="node_type", value=document.get("node_type"), remedy="give the path of an array")
     _check_codecs(document.get("codecs"), "codecs")
@@ -355,14 +351,10 @@ def _check_codecs(codecs: Any, field: str) -> None:
 
 def _check_keys(encoding: Any) -> None:
     configuration = encoding.get("configuration", {}) if isinstance(encoding, dict) else None
-    known = isinstance(configuration, dict) and encoding.get("name") in ("default", "v2")
-    if not known or configuration.get("separator", "/") not in ("/", "."):
-        raise SpecError(
-            "not supported",
-            field="chunk_key_encoding",
-            value=encoding,
-            remedy='use "default" or "v2" with the separator "/" or "."',
-        )
+    separator = configuration.get("separator", "/") if isinstance(configuration, dict) else None
+    if _get(encoding, "name") not in ("default", "v2") or separator not in ("/", "."):
+        remedy = 'use "default" or "v2" with the separator "/" or "."'
+        raise SpecError("not supported", field="chunk_key_encoding", value=encoding, remedy=remedy)
 
 
 def _check_structure(metadata: ArrayMetadata) -> None:
