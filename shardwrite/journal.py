@@ -12,7 +12,8 @@
 The order of effects of a run, and what a crash after each leaves behind:
 
 1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
-2. Make the directory, write plan and metadata into it. *An empty run directory; the array is untouched.*
+2. Make the directory, write plan and metadata into it, and have every worker write there. *An empty run directory; the
+   array is untouched.*
 3. With ``mode="w"``, move the old array into the directory and delete it there. *No array.*
 4. Commit the shards. *Shards without metadata: no reader sees an array.*
 5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
@@ -171,27 +172,23 @@ class RunDirectory:
         self.path = target.run_path
         self.parts = self.path / "parts"
 
-    def begin(self, document: str, plan: str, *, publish: str, durability: str) -> None:
-        """Steps 2 and 3; the target was checked before."""
+    def begin(self, document: str, plan: str) -> None:
+        """Step 2; the target was checked before."""
         try:
             self.parts.mkdir(parents=True, exist_ok=True)
             attempt = uuid.uuid4().hex
             write_file(self.path / "plan.json", plan.encode(), durability="none", attempt=attempt)
             write_file(self.path / "zarr.json", document.encode(), durability="none", attempt=attempt)
-            self._clear_target()
-            self.target.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot write beside {self.target.path}: {error}", key=str(self.path), errno=error.errno) from error
-        if publish == "first":
-            self.publish(durability)
 
-    def _clear_target(self) -> None:
-        """Move what the array replaces out of the way at once, then delete it; links are never followed."""
-        if not self.target.path.exists():
-            return
-        trash = self.path / f"trash-{uuid.uuid4().hex}"
-        os.rename(self.target.path, trash)
-        shutil.rmtree(trash)
+    def make_room(self) -> None:
+        """Step 3: move what the array replaces out of the way at once, then delete it; links are never followed."""
+        if self.target.path.exists():
+            trash = self.path / f"trash-{uuid.uuid4().hex}"
+            os.rename(self.target.path, trash)
+            shutil.rmtree(trash)
+        self.target.path.mkdir(parents=True)
 
     def is_begun(self, digest: str) -> bool:
         """Whether a run of this plan has begun here.

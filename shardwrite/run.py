@@ -96,20 +96,29 @@ def begin(jobs: Sequence[Job], engine: Engine) -> None:
     for job in jobs:
         check_target(job.target, job.options.mode)
     for job in jobs:
-        run_directory = RunDirectory(job.target)
-        run_directory.begin(
-            job.plan.metadata.text, job.plan.to_json(), publish=job.options.publish, durability=job.options.durability
+        RunDirectory(job.target).begin(job.plan.metadata.text, job.plan.to_json())
+    try:
+        for job in jobs:
+            _probe(RunDirectory(job.target), engine)
+    except BaseException:
+        for job in jobs:
+            RunDirectory(job.target).remove()
+        raise
+    for job in jobs:
+        RunDirectory(job.target).make_room()
+        if job.options.publish == "first":
+            RunDirectory(job.target).publish(job.options.durability)
+
+
+def _probe(run_directory: RunDirectory, engine: Engine) -> None:
+    """Have every worker write there."""
+    outcomes = engine.on_every_worker(probe, str(run_directory.path), "plan.json")
+    troubles = [f"{worker}: {trouble}" for worker, trouble in outcomes.items() if trouble]
+    if troubles:
+        raise StoreError(
+            f"{len(troubles)} of {len(outcomes)} workers cannot write to {run_directory.path}; {troubles[0]}",
+            key=str(run_directory.path),
         )
-        troubles = {
-            worker: trouble
-            for worker, trouble in engine.on_every_worker(probe, str(run_directory.path), "plan.json").items()
-            if trouble
-        }
-        if troubles:
-            worker, trouble = next(iter(troubles.items()))
-            raise StoreError(
-                f"{len(troubles)} workers cannot write to {run_directory.path}; {worker}: {trouble}", key=str(run_directory.path)
-            )
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import shardwrite
 from shardwrite.cli.demo import run_demo
 from shardwrite.errors import IncompleteError, PlanError, ShardwriteError, SpecError, StoreError
+from shardwrite.journal import resolve_target
 from shardwrite.sources import as_dask, open_source
 
 __all__ = ["main"]
@@ -144,10 +145,6 @@ def _open(source: str, options: dict[str, Any]) -> Any:
     return as_dask(opened, chunks), opened.identity
 
 
-def _print(value: Any, *, as_json: bool) -> None:
-    click.echo(json.dumps(value.to_dict(), indent=2) if as_json else str(value))
-
-
 @main.command()
 @click.argument("src")
 @click.argument("dst", required=False)
@@ -198,9 +195,12 @@ def write(
         result = shardwrite.to_sharded_zarr(
             x, dst, source_id=identity, mode="w" if overwrite else "w-", progress=not as_json, **options
         )
-    _print(result, as_json=as_json)
-    if check:
-        _verify(dst, options["name"], deep=True, as_json=as_json)
+    report = _check(dst, options["name"], deep=True, quiet=as_json) if check else None
+    if as_json:
+        click.echo(json.dumps({**result.to_dict(), **({"verify": report.to_dict()} if report else {})}, indent=2))
+    else:
+        click.echo(f"{result}\n{report}" if report else str(result))
+    _exit_unless_good(report)
 
 
 @contextlib.contextmanager
@@ -240,6 +240,7 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         "fill_value": metadata.document["fill_value"],
         "index_location": metadata.index_codec.location,
         "index_checksum": metadata.index_codec.has_checksum,
+        "unfinished": resolve_target(array, name).run_path.exists(),
     }
     if as_json:
         click.echo(json.dumps({**facts, **report.to_dict()}, indent=2))
@@ -257,17 +258,22 @@ def info(array: str, name: str | None, as_json: bool) -> None:
 @_command
 def verify(array: str, name: str | None, deep: bool, as_json: bool) -> None:
     """Check every shard of ARRAY: index checksum, bounds and overlaps; exit code 1 if anything is wrong."""
-    _verify(array, name, deep=deep, as_json=as_json)
+    report = _check(array, name, deep=deep, quiet=as_json)
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    _exit_unless_good(report)
 
 
-def _verify(array: str, name: str | None, *, deep: bool, as_json: bool) -> None:
+def _check(array: str, name: str | None, *, deep: bool, quiet: bool) -> shardwrite.Report:
+    """Verify under a bar."""
     console = Console(stderr=True)
     columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal or as_json) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal or quiet) as progress:
         task = progress.add_task("checking", total=shardwrite.open_sharded(array, name).metadata.grid.n_shards)
-        report = shardwrite.verify(array, name=name, deep=deep, on_shard=lambda n: progress.update(task, advance=n))
-    _print(report, as_json=as_json)
-    if not report.is_good:
+        return shardwrite.verify(array, name=name, deep=deep, on_shard=lambda n: progress.update(task, advance=n))
+
+
+def _exit_unless_good(report: shardwrite.Report | None) -> None:
+    if report is not None and not report.is_good:
         raise SystemExit(1)
 
 

@@ -100,6 +100,8 @@ class NativePipeline:
         if self._transposed:
             batch = batch.transpose(0, *(a + 1 for a in self._axes))
         n_chunks = len(batch) if rows is None else len(rows)
+        if n_chunks == 0:
+            return []
         encoded: Sequence[Buffer]
         if self._vlen is not None:
             encoded = [self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)]
@@ -121,12 +123,13 @@ class NativePipeline:
             data = self._stages[i].decode(data, limit + slack)
         shape = tuple(self._chunk_shape[a] for a in self._axes)
         if self._vlen is not None:
+            claimed = int.from_bytes(memoryview(data)[:4], "little")
+            if claimed != math.prod(shape):
+                raise CorruptShardError(f"claims {claimed} elements, not {math.prod(shape)}")
             try:
                 stored = np.asarray(self._vlen.decode(bytes(data)), dtype=object)
             except (ValueError, TypeError, UnicodeDecodeError) as error:
                 raise CorruptShardError(f"variable-length elements: {error}") from error
-            if stored.size != math.prod(shape):
-                raise CorruptShardError(f"holds {stored.size} elements, not {math.prod(shape)}")
             stored = stored.astype(self._dtype)
         else:
             if len(memoryview(data)) != self._nbytes:

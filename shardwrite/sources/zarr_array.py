@@ -39,7 +39,8 @@ class ZarrSource(RegionSource):
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         if self.sharded and os.path.isdir(self.path):
-            return FILES.get(f"{self.identity}:shards", self._view).read(box)
+            view: ShardedArray = FILES.get(f"{self.identity}:shards", self._view)
+            return view.read(box)
         array = FILES.get(self.identity, lambda: _node(self.path, self.dataset))
         return np.asarray(array[box.slices])
 
