@@ -194,7 +194,7 @@ def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Sha
         "fill_value": layout.fill_value,
         "chunk_key_encoding": _key_encoding(layout.chunk_key_encoding),
         "dimension_names": layout.dimension_names,
-        "attributes": dict(layout.attributes) if layout.attributes is not None else None,
+        "attributes": _checked(layout.attributes),
     }
     document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
     document["fill_value"] = exact_fill(document, np.dtype(zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value)
@@ -227,7 +227,18 @@ def _named(value: Any) -> Any:
     return value
 
 
+def _checked(attributes: Any) -> dict[str, Any] | None:
+    try:
+        json.dumps(attributes, allow_nan=False)
+        return dict(attributes) if attributes is not None else None
+    except (RecursionError, TypeError, ValueError) as error:
+        remedy = "give a mapping that JSON can hold, numbers finite"
+        raise SpecError(str(error), field="attributes", value=attributes, remedy=remedy) from error
+
+
 def _as_json(codec: Any) -> dict[str, Any]:
+    if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
+        raise SpecError("not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"')
     document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
     if document.get("configuration") == {}:
         del document["configuration"]
@@ -270,16 +281,13 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
     try:
         return attempt(**options)
     except Exception as error:  # zarr raises many types here; all of them mean that a keyword does not fit
-        for field, value in options.items():
+        remedy = "see zarr.create_array for what it takes"
+        for field, value in {"dtype": str(dtype), **options}.items():
             try:
-                attempt(**({"compressors": None, field: value}))
+                attempt(**({"compressors": None} if field == "dtype" else {"compressors": None, field: value}))
             except Exception as narrower:  # noqa: BLE001 (as above; raised again with its keyword)
-                raise SpecError(
-                    str(narrower), field=field, value=value, remedy="see zarr.create_array for what it takes"
-                ) from error
-        raise SpecError(
-            str(error), field="dtype", value=str(dtype), remedy="see zarr.create_array for what fits together"
-        ) from error
+                raise SpecError(str(narrower), field=field, value=value, remedy=remedy) from error
+        raise SpecError(f"keywords do not fit together: {error}", field="dtype", value=str(dtype), remedy=remedy) from error
 
 
 def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
@@ -312,9 +320,8 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     if names.count("sharding_indexed") != 1:
         raise SpecError("not a sharded array", field="codecs", value=names, remedy='exactly one codec must be "sharding_indexed"')
     if document.get("storage_transformers"):
-        raise SpecError(
-            "not supported", field="storage_transformers", value=document["storage_transformers"], remedy="none may be set"
-        )
+        found = document["storage_transformers"]
+        raise SpecError("not supported", field="storage_transformers", value=found, remedy="none may be set")
     if _get(document.get("chunk_grid"), "name") != "regular":
         raise SpecError("not supported", field="chunk_grid", value=document.get("chunk_grid"), remedy='use the grid "regular"')
     _check_keys(document.get("chunk_key_encoding"))
@@ -378,22 +385,13 @@ def _check_structure(metadata: ArrayMetadata) -> None:
 def _check_writable(metadata: ArrayMetadata) -> None:
     before, after = metadata.codecs_around
     if before or after:
-        raise SpecError(
-            "codecs around sharding_indexed can be read but not written",
-            field="codecs",
-            value=[codec["name"] for codec in (*before, *after)],
-            remedy="give them as filters= or compressors= of the inner chunks",
-        )
+        message, remedy = "codecs around sharding_indexed can be read but not written", "give them as filters= or compressors="
+        raise SpecError(message, field="codecs", value=[codec["name"] for codec in (*before, *after)], remedy=remedy)
     if any(codec["name"] == "sharding_indexed" for codec in metadata.inner_codecs):
-        raise SpecError(
-            "sharding within sharding can be read but not written",
-            field="serializer",
-            value="sharding_indexed",
-            remedy="shard once",
-        )
+        message = "sharding within sharding can be read but not written"
+        raise SpecError(message, field="serializer", value="sharding_indexed", remedy="shard once")
     try:
         metadata.pipeline  # noqa: B018 (builds it)
     except CodecError as error:
-        raise SpecError(
-            str(error), field="compressors", value=error.fields["codec"], remedy="install or choose another codec"
-        ) from error
+        remedy = "install or choose another codec"
+        raise SpecError(str(error), field="compressors", value=error.fields["codec"], remedy=remedy) from error

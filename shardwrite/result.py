@@ -27,7 +27,7 @@ class WriteResult:
     raw_nbytes, stored_nbytes : int
         Decoded bytes of the array, and bytes of the shards.
     seconds : float
-        From the first task to the published array.
+        From the first task to the published array; with ``compute=False`` the tasks' own seconds together.
     n_tasks : int
         Tasks of all graphs, the source's included.
     peak_nbytes_by_process : dict of str to int
