@@ -35,6 +35,8 @@ def zarr_dtype(data_type: Any) -> Any:
     SpecError
         If none is.
     """
+    if not isinstance(data_type, str | dict):
+        raise SpecError("no data type", field="data_type", value=data_type, remedy="use one that zarr knows")
     try:
         return _zarr_dtype_cached(json.dumps(data_type))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -51,6 +53,8 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
     SpecError
         If it is none of the data type.
     """
+    if dtype.kind == "b" and not isinstance(value, bool):
+        raise SpecError("not a bool", field="fill_value", value=value, remedy="give true or false")
     try:
         if isinstance(value, str) and value.startswith("0x") and dtype.kind == "f":
             return np.array(int(value, 16), dtype=f"u{dtype.itemsize}").view(dtype)[()]

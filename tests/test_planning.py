@@ -1,0 +1,167 @@
+"""The plan: exact partitions, honest numbers, stable digests."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shardwrite
+from shardwrite.grid import Box, ShardGrid
+from shardwrite.plan import make_partition
+
+quick = settings(max_examples=80, deadline=None)
+
+
+@st.composite
+def cuts(draw):
+    """A grid, a source's chunks, and a task size."""
+    ndim = draw(st.integers(1, 3))
+    shape = tuple(draw(st.integers(1, 60 // ndim)) for _ in range(ndim))
+    chunks = tuple(draw(st.integers(1, 5)) for _ in range(ndim))
+    shards = tuple(c * draw(st.integers(1, 6)) for c in chunks)
+    source = []
+    for n in shape:
+        edges = sorted({0, n, *draw(st.sets(st.integers(1, n), max_size=8))})
+        source.append(tuple(int(d) for d in np.diff(edges)))
+    return ShardGrid(shape, shards, chunks), tuple(source), draw(st.integers(1, 4000))
+
+
+@quick
+@given(cuts(), st.booleans())
+def test_groups_and_blocks_partition_the_array(case, fused):
+    grid, source, task_nbytes = case
+    partition = make_partition(grid, source, 2, task_nbytes=task_nbytes, fused=fused)
+    cover = np.zeros(grid.shape, int)
+    owner = {}
+    for rank, group in enumerate(partition.group_boxes()):
+        for index in grid.shards_in(group):
+            assert owner.setdefault(index, rank) == rank, "a shard in two groups"
+            assert group.contains(grid.shard_box(index).intersect(grid.whole))
+        blocks = partition.blocks_in(group)
+        assert sum(block.size for block in blocks) == group.size
+        for block in blocks:
+            cover[block.slices] += 1
+            assert group.contains(block)
+            assert all(a % c == 0 for a, c in zip(block.start, grid.chunks, strict=True))
+            assert all(b % c == 0 or b == n for b, c, n in zip(block.stop, grid.chunks, grid.shape, strict=True))
+    assert (cover == 1).all()
+    assert len(owner) == grid.n_shards
+    if fused:
+        assert partition.is_fused
+
+
+def make(shape=(40, 50), chunks=7, **keywords):
+    return shardwrite.plan(da.zeros(shape, chunks=chunks, dtype="u2"), **{"shards": 16, "chunks": 4, "source_id": "s", **keywords})
+
+
+@quick
+@given(st.integers(1, 20), st.integers(1, 4))
+def test_parts_partition_the_groups(count, scale):
+    plan = make((40 * scale, 50), memory_limit="30kB")
+    parts = [plan.part(index, count) for index in range(count)]
+    assert list(itertools.chain(*(part.groups for part in parts))) == list(range(plan.partition.n_groups))
+    assert sum(part.raw_nbytes for part in parts) == plan.raw_nbytes
+    largest = math.prod(plan.partition.largest_group) * 2
+    assert all(abs(part.raw_nbytes - plan.raw_nbytes / count) <= largest + 1 for part in parts)
+    keys = [ref.key for part in parts for ref in part.shards]
+    assert len(keys) == len(set(keys)) == plan.n_shards
+    assert parts == [make((40 * scale, 50), memory_limit="30kB").part(index, count) for index in range(count)]
+
+
+@pytest.mark.parametrize(("index", "count"), [(-1, 2), (2, 2), (0, 0), (True, 2)])
+def test_no_such_part(index, count):
+    with pytest.raises(shardwrite.SpecError, match="part"):
+        make().part(index, count)
+
+
+@quick
+@given(st.tuples(*[st.tuples(st.integers(0, 50), st.integers(0, 50))] * 2))
+def test_shards_for_a_region(bounds):
+    plan = make()
+    region = tuple(slice(*pair) for pair in bounds)
+    mask = np.zeros((40, 50), bool)
+    mask[region] = True
+    refs = {ref.index: ref for ref in plan.shards_for(region)}
+    for i, j in itertools.product(range(3), range(4)):
+        inside = mask[i * 16 : i * 16 + 16, j * 16 : j * 16 + 16]
+        assert ((i, j) in refs) == bool(inside.any())
+        if (i, j) in refs:
+            assert refs[i, j].is_whole == bool(inside.all())
+            assert refs[i, j].key == f"c/{i}/{j}"
+
+
+@pytest.mark.parametrize("region", [(slice(0, 4), slice(0, 4, 2)), (0, 0, 0), (99,), slice(0, 40, -1)])
+def test_no_such_region(region):
+    with pytest.raises(shardwrite.SpecError, match="region"):
+        make().shards_for(region)
+
+
+def test_regions_as_numpy_takes_them():
+    plan = make()
+    assert [r.key for r in plan.shards_for(-1)] == ["c/2/0", "c/2/1", "c/2/2", "c/2/3"]
+    assert [r.key for r in plan.shards_for((..., 0))] == ["c/0/0", "c/1/0", "c/2/0"]
+    assert [r.key for r in plan.shards_for(Box((0, 0), (1, 1)))] == ["c/0/0"]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 30, 1000])
+def test_waves_partition_the_groups(limit):
+    plan = make((200, 200), memory_limit="30kB", max_graph_tasks=limit, max_source_reruns=100)
+    ranks = [rank for wave in plan.waves for rank in wave.ranks()]
+    assert sorted(ranks) == list(range(plan.partition.n_groups))
+    assert (len(plan.waves) > 1) == (plan.n_tasks > limit)
+
+
+def test_the_digest_names_the_run():
+    digest = make().digest
+    assert digest == make().digest
+    assert digest == make(memory_limit="1GB").digest, "resources change no byte"
+    others = [make(source_id="t"), make(shards=8), make(strategy="F"), make(fill_value=1), make(write_empty_chunks=True)]
+    assert len({digest, *(plan.digest for plan in others)}) == len(others) + 1
+    # units are part of what append-only writes
+    units = {make(strategy="append-only", shards=(40, 52), memory_limit=limit).digest for limit in ("12kB", "1GB")}
+    assert len(units) == 2
+
+
+def test_json_and_html():
+    plan = make()
+    facts = json.loads(plan.to_json())
+    assert facts["digest"] == plan.digest
+    assert facts["shards"] == 12
+    assert facts["inner_chunks"] == 10 * 13
+    assert facts["overhang_fraction"] == pytest.approx(1 - 2000 / (12 * 256))
+    html = plan._repr_html_()
+    assert "<svg" in html
+    assert "3 x 4 shards" in html
+    assert "12 files at most" in str(plan)
+
+
+def test_the_proposals_own_example():
+    x = da.zeros((25000, 18000, 6000), chunks=256, dtype="u1")
+    plan = shardwrite.plan(x, shards=2048, chunks=64, memory_limit="64GB")
+    assert plan.n_shards == 13 * 9 * 3
+    assert plan.metadata.grid.n_chunks_per_shard == 32**3
+    assert plan.n_inner_chunks == 391 * 282 * 94
+    assert plan.raw_nbytes == 25000 * 18000 * 6000
+    assert len(plan.waves) >= plan.n_tasks / 100_000
+    assert plan.source_reruns <= 1.25
+
+
+def test_memory_is_said_and_held_against_the_limit():
+    plan = shardwrite.plan(da.zeros((512, 512, 512), chunks=(1, 512, 512), dtype="u2"), shards=128, chunks=32, memory_limit="2GB")
+    slabs_alive = 32 * 512 * 512 * 2
+    assert plan.memory.source_nbytes >= slabs_alive
+    assert plan.memory.total_nbytes <= 2e9
+    with pytest.raises(shardwrite.PlanError, match="slabs") as caught:
+        shardwrite.plan(da.zeros((512, 4096, 4096), chunks=(1, 4096, 4096), dtype="u2"), shards=512, chunks=64, memory_limit="1GB")
+    assert caught.value.needed_nbytes > caught.value.allowed_nbytes == 10**9
+    expected = shardwrite.plan(
+        da.zeros((2048, 512, 512), chunks=256, dtype="u1"), shards=(2048, 512, 512), chunks=64, compression_ratio=8
+    )
+    assert expected.expected_memory.total_nbytes <= expected.memory.total_nbytes

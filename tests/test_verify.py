@@ -1,0 +1,136 @@
+"""Damage to shards is found and named; nothing crashes, and nothing is taken for good."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import shardwrite
+from shardwrite import CorruptShardError
+
+N_CHUNKS, INDEX_NBYTES = 16, 16 * 16 + 4
+
+
+@pytest.fixture(params=["end", "start"])
+def array(request, tmp_path):
+    a = np.random.default_rng(0).integers(0, 9, (32, 32)).astype("i4")
+    a[:8, :8] = 0
+    da.from_array(a, chunks=16).to_sharded_zarr(
+        tmp_path / "x", shards=16, chunks=4, index_location=request.param, durability="none"
+    )
+    return tmp_path / "x", request.param, a
+
+
+def index_at(location, data):
+    return 0 if location == "start" else len(data) - INDEX_NBYTES
+
+
+def with_index(data, location, change):
+    """The shard with its index changed and its checksum made right again."""
+    at = index_at(location, data)
+    table = list(struct.unpack("<32Q", data[at : at + 256]))
+    change(table)
+    encoded = struct.pack("<32Q", *table)
+    return data[:at] + encoded + crc32c.crc32c(encoded).to_bytes(4, "little") + data[at + INDEX_NBYTES :]
+
+
+DAMAGE = {
+    "empty file": lambda d, _: b"",
+    "too short for an index": lambda d, _: d[:100],
+    "truncated": lambda d, _: d[:-7],
+    "zeroed": lambda d, _: bytes(len(d)),
+    "one bit of the index": lambda d, at: d[: index_at(at, d) + 3] + bytes([d[index_at(at, d) + 3] ^ 8]) + d[index_at(at, d) + 4 :],
+    "offset past the end": lambda d, at: with_index(d, at, lambda t: t.__setitem__(12, 2**40)),
+    "nbytes of a terabyte": lambda d, at: with_index(d, at, lambda t: t.__setitem__(13, 2**40)),
+    "wraps around": lambda d, at: with_index(d, at, lambda t: (t.__setitem__(12, 2**64 - 8), t.__setitem__(13, 16))),
+    "half empty": lambda d, at: with_index(d, at, lambda t: t.__setitem__(13, 2**64 - 1)),
+    "overlap": lambda d, at: with_index(d, at, lambda t: t.__setitem__(12, t[14])),
+    "inside the index": lambda d, at: with_index(d, at, lambda t: t.__setitem__(12, index_at(at, d))),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_to_the_index_is_found(array, kind):
+    path, location, _ = array
+    shard = path / "c" / "1" / "0"
+    shard.write_bytes(DAMAGE[kind](shard.read_bytes(), location))
+    report = shardwrite.verify(path)
+    assert [problem.key for problem in report.problems] == ["c/1/0"]
+    assert "c/1/0" in report.problems[0].message
+    assert "write this shard again" in report.problems[0].remedy
+    assert report.n_present == 4
+    with pytest.raises(CorruptShardError) as caught:
+        shardwrite.from_sharded_zarr(path)[16:, :16].compute()
+    assert caught.value.key == "c/1/0"
+
+
+def test_damage_to_a_chunk_is_found_by_decoding(array):
+    path, location, _ = array
+    shard = path / "c" / "0" / "1"
+    data = bytearray(shard.read_bytes())
+    at = (INDEX_NBYTES if location == "start" else 0) + 10
+    data[at] ^= 1
+    shard.write_bytes(data)
+    assert shardwrite.verify(path).is_good, "an index tells nothing of this"
+    (problem,) = shardwrite.verify(path, deep=True).problems
+    assert problem.index == (0, 1)
+    assert "inner chunk (0, 0)" in problem.message
+    assert "crc32c" in problem.message
+
+
+def test_unused_bytes_are_counted(array):
+    path, location, a = array
+    shard = path / "c" / "1" / "1"
+    data = shard.read_bytes()
+    at = INDEX_NBYTES if location == "start" else 0
+    grown = data[:at] + b"?" * 100 + data[at:]
+    shard.write_bytes(with_index(grown, location, lambda t: [t.__setitem__(i, t[i] + 100) for i in range(0, 32, 2)]))
+    report = shardwrite.verify(path, deep=True)
+    assert report.is_good
+    assert report.unused_nbytes == 100
+    np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute(), a)
+
+
+def test_a_missing_shard_reads_as_fill_and_is_counted(array):
+    path, _, _ = array
+    (path / "c" / "1" / "1").unlink()
+    report = shardwrite.verify(path)
+    assert (report.n_present, report.n_absent) == (3, 1)
+    np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute()[16:, 16:], 0)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_mutated_shards_are_never_taken_for_good(array, data):
+    path, _, a = array
+    shard = path / "c" / "1" / "1"
+    good = shard.read_bytes()
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(bad) - 1))
+        match data.draw(st.sampled_from(["flip", "set", "cut", "insert"])):
+            case "flip":
+                bad[at] ^= 1 << data.draw(st.integers(0, 7))
+            case "set":
+                bad[at] = data.draw(st.integers(0, 255))
+            case "cut":
+                del bad[at : at + data.draw(st.integers(1, 20))]
+            case "insert":
+                bad[at:at] = data.draw(st.binary(min_size=1, max_size=20))
+    try:
+        shard.write_bytes(bad)
+        report = shardwrite.verify(path, deep=True, n_threads=1)
+        if bytes(bad) == good:
+            assert report.is_good
+        elif report.is_good:  # only bytes that belong to nothing may differ
+            np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute(scheduler="sync"), a)
+        else:
+            assert [problem.key for problem in report.problems] == ["c/1/1"]
+    finally:
+        shard.write_bytes(good)
