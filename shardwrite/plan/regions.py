@@ -42,20 +42,19 @@ def as_box(region: Any, shape: Shape) -> Box:
         Other steps than 1, too many axes, or a start outside the array.
     """
     items = list(region) if isinstance(region, tuple) else [region]
-    if Ellipsis in items:
-        at = items.index(Ellipsis)
+    if any(item is Ellipsis for item in items):
+        at = next(i for i, item in enumerate(items) if item is Ellipsis)
         items[at : at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
     items += [slice(None)] * (len(shape) - len(items))
     if len(items) != len(shape):
         raise SpecError("too many axes", field="region", value=region, remedy=f"the array has {len(shape)}")
     start, stop = [], []
     for item, n in zip(items, shape, strict=True):
-        if isinstance(item, slice):
-            a, b, step = item.indices(n)
-        else:
-            a = int(item) + (n if item < 0 else 0)
-            b, step = a + 1, 1
-        if step != 1 or not 0 <= a <= n:
+        try:
+            a, b, step = item.indices(n) if isinstance(item, slice) else (range(n)[item], range(n)[item] + 1, 1)
+        except (IndexError, TypeError, ValueError):
+            step = 0
+        if step != 1:
             raise SpecError("not a box of the array", field="region", value=region, remedy="give slices of step 1 within the shape")
         start.append(a)
         stop.append(min(max(a, b), n))

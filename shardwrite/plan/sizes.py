@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from numbers import Integral
 from typing import Any
 
@@ -31,7 +32,7 @@ def parse_nbytes(text: str, field: str) -> int:
         If it is none, or not positive.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
-    nbytes = round(float(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
+    nbytes = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if nbytes < 1:
         raise SpecError("not a positive number of bytes", field=field, value=text, remedy='give for instance "256MB" or "1GiB"')
     return nbytes
