@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardwrite
-from shardwrite.commit import SourcePieces, commit_group, write_group
+from shardwrite.commit import SourcePieces, write_group
 from shardwrite.graph import GroupGraph, _Blocks
 from shardwrite.journal import resolve_target
 from shardwrite.run import Job, Options
@@ -151,10 +151,6 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
     assert len(touched) == len(set(touched)) == plan.n_shards
     # each task covers its shards whole
     assert all(ref.is_whole for box in boxes.values() for ref in plan.shards_for(box))
-
-
-def test_commit_is_called_once_for_each_group():
-    assert commit_group.__module__ == write_group.__module__ == "shardwrite.commit"
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes"])
