@@ -413,6 +413,29 @@ def test_npy_refuses_objects(tmp_path):
     assert caught.value.field == "source"
 
 
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0:UserWarning")
+@pytest.mark.parametrize("shape", [(4,), (0,), (3, 5)])
+def test_npy_field_names_of_version_3(tmp_path, shape):
+    data = np.zeros(shape, dtype=[("温度", ">f8"), ("é", "u2")], order="F")
+    data["温度"] = values(shape)
+    np.save(tmp_path / "v3.npy", data)
+    assert (tmp_path / "v3.npy").read_bytes()[6] == 3
+    source = open_source(str(tmp_path / "v3.npy"))
+    assert source.dtype == data.dtype
+    np.testing.assert_array_equal(source[...], data)
+
+
+def test_npy_header_that_is_no_header(tmp_path):
+    for start in (
+        b"\x93NUMPY\x03\x00\xff\xff\xff\xff",
+        b"\x93NUMPY\x03\x00\x02\x00\x00\x00{}",
+        b"\x93NUMPY\x04\x00\x02\x00\x00\x00{}",
+    ):
+        (tmp_path / "bad.npy").write_bytes(start)
+        with pytest.raises(SpecError, match="cannot be read as npy"):
+            open_source(str(tmp_path / "bad.npy"))
+
+
 def test_short_files(tmp_path):
     path, options = make_raw(tmp_path, values(SHAPE))
     os.truncate(path, 400)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+from typing import IO, Any
 
 import numpy as np
 
@@ -13,6 +15,25 @@ from shardwrite.sources.common import identify
 from shardwrite.sources.raw import MappedSource, check_length
 
 __all__ = ["open_"]
+
+_MAX_HEADER_NBYTES = 10_000  # numpy's own limit: the parser of literals is not safe with very long ones
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and type; the file stands at the first element afterwards."""
+    version = np.lib.format.read_magic(file)
+    if version == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    if version == (2, 0):
+        return np.lib.format.read_array_header_2_0(file)
+    if version != (3, 0):
+        raise ValueError(f"version {version} of the format is not known")
+    # numpy has no public reader for version 3; that of version 2 would garble its field names, which are UTF-8
+    nbytes = int.from_bytes(file.read(4), "little")
+    if nbytes > _MAX_HEADER_NBYTES:
+        raise ValueError(f"a header of {nbytes} bytes is too long")
+    facts = ast.literal_eval(file.read(nbytes).decode("utf-8"))
+    return tuple(facts["shape"]), bool(facts["fortran_order"]), np.lib.format.descr_to_dtype(facts["descr"])
 
 
 def open_(request: Request) -> Source:
@@ -25,10 +46,7 @@ def open_(request: Request) -> Source:
     """
     path = os.path.abspath(request.path)
     with open(path, "rb") as file:
-        version = np.lib.format.read_magic(file)
-        # version 3 differs from 2 only in the encoding of field names, which numpy reads as version 2
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
+        shape, fortran, dtype = _header(file)
         offset = file.tell()
     if dtype.hasobject:
         # such a file holds pickles, and loading a pickle runs code
