@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import ShardwriteError, SourceError
-from shardwrite.grid import Box, Shape, boundaries
+from shardwrite.grid import Box, Shape, boundaries, ravel
 from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
@@ -116,6 +116,8 @@ class GroupReport:
         Host and process.
     peak_nbytes : int
         Most memory that the process has had resident so far.
+    shards : tuple of int
+        Row-major ranks of its shards in the shard grid: all of them are committed, or empty by design.
     part_files : tuple of str
         Part files that are no longer needed once this report has arrived.
     """
@@ -129,6 +131,7 @@ class GroupReport:
     seconds: float
     process: str
     peak_nbytes: int
+    shards: tuple[int, ...] = ()
     part_files: tuple[str, ...] = ()
 
 
@@ -153,7 +156,8 @@ class _Tally:
 
     def report(self, part_files: tuple[str, ...] = ()) -> GroupReport:
         n_written = sum(1 for nbytes in self._shards if nbytes)
-        n_chunks = math.prod(self._spec.metadata.grid.chunk_counts_in(self._group))
+        grid = self._spec.metadata.grid
+        n_chunks = math.prod(grid.chunk_counts_in(self._group))
         return GroupReport(
             n_shards=n_written,
             n_empty_shards=len(self._shards) - n_written,
@@ -164,6 +168,7 @@ class _Tally:
             seconds=time.perf_counter() - self._start,
             process=f"{socket.gethostname()}:{os.getpid()}",
             peak_nbytes=_peak_nbytes(),
+            shards=tuple(ravel(index, grid.shard_counts) for index in grid.shards_in(self._group)),
             part_files=part_files,
         )
 
