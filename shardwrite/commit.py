@@ -168,7 +168,7 @@ class _Tally:
             seconds=time.perf_counter() - self._start,
             process=f"{socket.gethostname()}:{os.getpid()}",
             peak_nbytes=_peak_nbytes(),
-            shards=tuple(ravel(index, grid.shard_counts) for index in grid.shards_in(self._group)),
+            shards=tuple(ravel(index, grid.counts) for index in grid.shards_in(self._group)),
             part_files=part_files,
         )
 
