@@ -14,12 +14,13 @@ import dask.array
 from shardwrite.commit import GroupReport
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
-from shardwrite.journal import resolve_target
 from shardwrite.metadata import Layout
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
 from shardwrite.planning import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
 from shardwrite.progress import reporting
-from shardwrite.run import Job, Options, as_delayed, execute
+from shardwrite.run import as_delayed, execute
+from shardwrite.session import Job, Options
+from shardwrite.target import resolve_target
 
 __all__ = ["store", "to_sharded_zarr"]
 
@@ -47,6 +48,7 @@ def to_sharded_zarr(
     mode: str = "w-",
     publish: str = "last",
     durability: str = "full",
+    restart: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     compression_ratio: float | None = None,
@@ -82,15 +84,19 @@ def to_sharded_zarr(
     write_empty_chunks : bool
         Store inner chunks and shards of the fill value only, too.
     mode : {"w-", "w"}
-        ``"w-"`` refuses to overwrite; ``"w"`` replaces an array, and only it.
+        ``"w-"`` refuses to overwrite; ``"w"`` replaces an array, and only it. Looked at only where a run begins: the same call
+        again goes on with a run that did not end, and where it did end, gives its result and writes nothing (with ``"w"``
+        only if `source_id` says that the data are the same).
     publish : {"last", "first"}
         Whether ``zarr.json`` appears when the array is whole, or at once.
     durability : {"full", "batch", "none"}
         Whether each shard is synced to disk before it counts, many at a time, or not at all.
+    restart : bool
+        Take away the shards of a run that did not end, and start over.
     memory_limit : int or str, optional
         Bytes that a worker process may use; the active engine's limit by default.
     source_id : str, optional
-        Names the source for other runs.
+        Names the source for other runs: the same text stands for the same data.
     compression_ratio : float, optional
         Decoded over encoded size that is expected; only the estimate uses it.
     max_graph_tasks, max_source_reruns
@@ -106,8 +112,10 @@ def to_sharded_zarr(
 
     Raises
     ------
-    SpecError, PlanError, StoreError
-        Before any byte is written.
+    SpecError, PlanError, StoreError, JournalError
+        Before any byte is written; JournalError where another plan was begun there, with what differs or who is at it.
+    IncompleteError
+        The process was asked to stop, and shards are missing.
     SourceError, CodecError, StoreError
         In a task; its shard is not committed and the array is not published.
 
@@ -131,7 +139,7 @@ def to_sharded_zarr(
         dimension_names=dimension_names,
         attributes=attributes,
     )
-    options = Options(mode=mode, publish=publish, durability=durability)
+    options = Options(mode=mode, publish=publish, durability=durability, restart=restart)
     made = plan_with(
         x,
         engine,

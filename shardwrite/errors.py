@@ -15,6 +15,7 @@ __all__ = [
     "IncompleteError",
     "JournalError",
     "PlanError",
+    "RunEndedError",
     "ShardwriteError",
     "SourceError",
     "SpecError",
@@ -178,10 +179,18 @@ class JournalError(ShardwriteError):
     ----------
     path : str
         The directory or file concerned.
+    holder : dict or None
+        Who holds the target, where that is the reason: host, pid, job and more.
+    differences : list of str
+        What differs between the run that was begun and this one, where that is the reason.
     """
 
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message, path=path)
+    def __init__(self, message: str, *, path: str, holder: dict[str, Any] | None = None, differences: Sequence[str] = ()) -> None:
+        super().__init__(message, path=path, holder=holder, differences=list(differences))
+
+
+class RunEndedError(JournalError):
+    """The run that a task belongs to has ended, or another has taken its place; nothing was committed."""
 
 
 class IncompleteError(ShardwriteError):

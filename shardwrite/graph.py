@@ -17,10 +17,12 @@ from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 
-from shardwrite.commit import GroupReport, SourcePieces, WriteSpec, commit_group, encode_block, write_group
-from shardwrite.grid import Box, boundaries
+from shardwrite.commit import GroupReport, WriteSpec
+from shardwrite.grid import Box, Shape, boundaries
+from shardwrite.journal import Ledger
 from shardwrite.payload import EncodedBlock
 from shardwrite.plan import Plan
+from shardwrite.tasks import SourcePieces, commit_group, encode_block, write_group
 
 __all__ = ["GroupGraph", "waves_reruns"]
 
@@ -34,7 +36,7 @@ def _sizeof_encoded_block(block: EncodedBlock) -> int:
 
 
 class GroupGraph:
-    """Builds the graph for some groups of a plan.
+    """Builds the graph for some groups of a plan, less what is done already.
 
     Parameters
     ----------
@@ -44,12 +46,17 @@ class GroupGraph:
         What tasks need to know.
     source : dask.array.Array
         Of the plan's shape and chunks.
+    ledger : Ledger
+        What is done.
+    name : str
+        Tells its tasks from those of other graphs.
     cut_source : bool
         Whether tasks run in other processes.
     """
 
-    def __init__(self, plan: Plan, spec: WriteSpec, source: Array, *, cut_source: bool) -> None:
-        self._plan, self._spec, self._source = plan, spec, source
+    def __init__(self, plan: Plan, spec: WriteSpec, source: Array, ledger: Ledger, name: str, *, cut_source: bool) -> None:
+        self._plan, self._spec, self._source, self._ledger, self._name = plan, spec, source, ledger, name
+        self._n_left = ledger.left_in_groups(plan.partition.group_edges)
         self._cut_source = cut_source
         self._edges = [boundaries(sizes) for sizes in source.chunks]
         self._spans: list[dict[tuple[int, int], list[tuple[int, int, int]]]] = [{} for _ in self._edges]
@@ -58,9 +65,10 @@ class GroupGraph:
         """Graph and keys of tasks that encode and commit; each gives a `GroupReport`."""
         layer: dict[Key, Any] = {}
         keys = []
-        for rank in groups:
-            key = (f"shardwrite-write-{self._spec.run}", rank)
-            layer[key] = self._task(layer, write_group, key, self._plan.partition.group_box(rank))
+        for rank in self._left(groups):
+            key = (f"shardwrite-write-{self._name}", rank)
+            group = self._plan.partition.group_box(rank)
+            layer[key] = self._task(layer, write_group, key, group, self._ledger.done_within(group))
             keys.append(key)
         return self._graph(layer), keys
 
@@ -68,39 +76,54 @@ class GroupGraph:
         """Graph of encode tasks, and for each group its keys; each gives an `EncodedBlock`."""
         layer: dict[Key, Any] = {}
         keys: dict[int, list[Key]] = {}
-        for rank in groups:
+        for rank in self._left(groups):
             keys[rank] = []
-            for number, block in enumerate(self._plan.partition.blocks_in(self._plan.partition.group_box(rank))):
-                key = (f"shardwrite-encode-{self._spec.run}", rank, number)
-                layer[key] = self._task(layer, encode_block, key, block)
+            group = self._plan.partition.group_box(rank)
+            done = self._ledger.done_within(group)
+            for number, block in enumerate(self._blocks(group, done)):
+                key = (f"shardwrite-encode-{self._name}", rank, number)
+                layer[key] = self._task(layer, encode_block, key, block, done)
                 keys[rank].append(key)
         return self._graph(layer), keys
+
+    def _left(self, groups: Iterable[int]) -> Iterable[int]:
+        """Those of the groups in which something is left to do."""
+        return (rank for rank in groups if self._n_left[rank])
+
+    def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
+        """Blocks of a group that hold a unit of a shard that is left to do."""
+        blocks = self._plan.partition.blocks_in(group)
+        if done:
+            grid = self._plan.metadata.grid
+            blocks = [block for block in blocks if any(index not in done for index in grid.shards_in(block))]
+        return tuple(blocks)
 
     def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
         """Layer and keys of commit tasks, from keys or values of encoded blocks; each gives a `GroupReport`."""
         layer: dict[Key, Any] = {}
         for rank, blocks in encoded.items():
             group = self._plan.partition.group_box(rank)
-            where = _Blocks(group, tuple(self._plan.partition.blocks_in(group)))
-            layer[(f"shardwrite-commit-{self._spec.run}", rank)] = (_commit, self._spec, where, blocks)
+            done = self._ledger.done_within(group)
+            where = _Blocks(group, self._blocks(group, done), done)
+            layer[(f"shardwrite-commit-{self._name}", rank)] = (_commit, self._spec, where, blocks)
         return layer, list(layer)
 
     def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
         """Graph and keys of encode and commit tasks in one."""
         graph, keys = self.encode(groups)
         layer, commits = self.commit({rank: list(blocks) for rank, blocks in keys.items()})
-        name = f"shardwrite-commit-{self._spec.run}"
-        encode = f"shardwrite-tasks-{self._spec.run}"
+        name = f"shardwrite-commit-{self._name}"
+        encode = f"shardwrite-tasks-{self._name}"
         layers: dict[str, Any] = {**graph.layers, name: layer}
         return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
 
     def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
-        name = f"shardwrite-tasks-{self._spec.run}"
+        name = f"shardwrite-tasks-{self._name}"
         source: Any = self._source
         tasks: Any = layer
         return HighLevelGraph.from_collections(name, tasks, dependencies=[source])
 
-    def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box) -> tuple[Any, ...]:
+    def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]) -> tuple[Any, ...]:
         """A task on the source chunks under a box; adds the cuts that it needs to the layer."""
         pieces, keys = [], []
         spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
@@ -109,12 +132,12 @@ class GroupGraph:
             chunk_key: Key = (self._source.name, *(c[0] for c in combination))
             if self._cut_source and not box.contains(chunk):
                 inside = chunk.intersect(box)
-                cut_key = (f"shardwrite-cut-{self._spec.run}", *key[1:], number)
+                cut_key = (f"shardwrite-cut-{self._name}", *key[1:], number)
                 layer[cut_key] = (_cut, chunk_key, inside.shift(chunk.start))
                 chunk, chunk_key = inside, cut_key
             pieces.append(chunk)
             keys.append(chunk_key)
-        return (function, self._spec, SourcePieces(box, tuple(pieces)), keys)
+        return (function, self._spec, SourcePieces(box, tuple(pieces), done), keys)
 
     def _overlapped(self, axis: int, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Number, start and stop of the source chunks under an interval."""
@@ -133,6 +156,7 @@ class _Blocks:
 
     group: Box
     blocks: tuple[Box, ...]
+    skip: frozenset[Shape]
 
 
 def _cut(block: Any, box: Box) -> Any:
@@ -140,7 +164,7 @@ def _cut(block: Any, box: Box) -> Any:
 
 
 def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) -> GroupReport:
-    return commit_group(spec, where.group, where.blocks, encoded)
+    return commit_group(spec, where.group, where.blocks, encoded, where.skip)
 
 
 def waves_reruns(plan: Plan, source: Array) -> Plan:

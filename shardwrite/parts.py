@@ -12,17 +12,25 @@ import dask.array
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import local_threads
-from shardwrite.journal import resolve_target
 from shardwrite.plan import Part, Plan
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
-from shardwrite.run import Job, Options, begin, execute_part, finish_parts
+from shardwrite.run import execute_part, finish_parts, prepare_jobs
+from shardwrite.session import Job, Options
+from shardwrite.target import resolve_target
 
 __all__ = ["finalize", "prepare", "write_part"]
 
 
 def prepare(
-    x: dask.array.Array, store: Any, plan: Plan, *, name: str | None = None, mode: str = "w-", durability: str = "full"
+    x: dask.array.Array,
+    store: Any,
+    plan: Plan,
+    *,
+    name: str | None = None,
+    mode: str = "w-",
+    durability: str = "full",
+    restart: bool = False,
 ) -> None:
     """Begin a run whose parts are written apart: once, before any part.
 
@@ -34,11 +42,12 @@ def prepare(
         See :func:`to_sharded_zarr`.
     plan : Plan
         From :func:`plan`.
-    mode, durability
+    mode, durability, restart
         See :func:`to_sharded_zarr`.
     """
     with local_threads() as engine:
-        begin([Job(x, plan, resolve_target(store, name), Options(mode=mode, durability=durability))], engine)
+        options = Options(mode=mode, durability=durability, restart=restart)
+        prepare_jobs([Job(x, plan, resolve_target(store, name), options)], engine)
 
 
 def write_part(
@@ -97,6 +106,7 @@ def finalize(store: Any, plan: Plan, *, name: str | None = None, durability: str
     Raises
     ------
     IncompleteError
-        Naming the parts that are missing.
+        Naming the shards that are missing.
     """
-    return finish_parts(plan, resolve_target(store, name), durability)
+    with local_threads() as engine:
+        return finish_parts(Job(None, plan, resolve_target(store, name), Options(durability=durability)), engine)

@@ -5,6 +5,8 @@ Part files are neither synced nor published: a run that loses one encodes the un
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import StoreError
+from shardwrite.stores import as_store_error
 
 __all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads"]
 
@@ -75,7 +79,8 @@ class Payload:
         if self._fd >= 0:
             os.close(self._fd)
             if kind is not None:
-                self._path.unlink()
+                with contextlib.suppress(FileNotFoundError):  # the run has ended
+                    self._path.unlink()
 
     def extend(self, buffers: Sequence[Buffer]) -> None:
         """Append buffers; they may be reused afterwards."""
@@ -85,13 +90,14 @@ class Payload:
             self._spool()
 
     def _spool(self) -> None:
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o600)
-            self._limit = _COPY_NBYTES
-        with memoryview(self._memory) as view:
-            written = 0
-            while written < len(view):
-                written += os.write(self._fd, view[written:])
+        with as_store_error(str(self._path), "cannot write part file"):
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o600)
+                self._limit = _COPY_NBYTES
+            with memoryview(self._memory) as view:
+                written = 0
+                while written < len(view):
+                    written += os.write(self._fd, view[written:])
         self._nbytes += len(self._memory)
         self._memory.clear()
 
@@ -140,13 +146,14 @@ class Payloads:
             yield buffers
 
     def _pread(self, number: int, payload: PartFile, offset: int, nbytes: int) -> bytes:
-        if number not in self._fds:
-            self._fds[number] = os.open(payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         parts = []
-        while nbytes:
-            part = os.pread(self._fds[number], nbytes, offset)
-            if not part:
-                raise OSError(f"part file {payload.path} ends at byte {offset}")
-            parts.append(part)
-            offset, nbytes = offset + len(part), nbytes - len(part)
+        with as_store_error(payload.path, "cannot read part file"):
+            if number not in self._fds:
+                self._fds[number] = os.open(payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            while nbytes:
+                part = os.pread(self._fds[number], nbytes, offset)
+                if not part:
+                    raise StoreError(f"part file {payload.path} ends at byte {offset}", key=payload.path, errno=errno.EIO)
+                parts.append(part)
+                offset, nbytes = offset + len(part), nbytes - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)

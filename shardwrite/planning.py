@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import dask.array
@@ -29,6 +30,7 @@ from shardwrite.strategies import as_strategy
 __all__ = ["LAYOUT_KEYWORDS", "PLAN_DEFAULTS", "layout_from", "plan", "plan_with"]
 
 LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
+_RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 PLAN_DEFAULTS: dict[str, Any] = {
     "shards": "auto",
     "chunks": "auto",
@@ -141,7 +143,9 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     made = make_plan(
         metadata,
         as_strategy(given["strategy"]),
-        SourceLayout(source.chunks, _n_tasks(source), given["source_id"] or _identity(source)),
+        SourceLayout(
+            source.chunks, _n_tasks(source), given["source_id"] or _identity(source), is_stable=given["source_id"] is not None
+        ),
         Resources(engine.n_threads, limit or engine.memory_limit_nbytes),
         write_empty_chunks=given["write_empty_chunks"],
         stage_units=engine.kind == "processes",
@@ -182,4 +186,7 @@ def _n_tasks(x: dask.array.Array) -> int:
 
 
 def _identity(x: dask.array.Array) -> str:
+    """Names the source by what dask calls it; where that is drawn at random for each graph, by its chunks."""
+    if any(_RANDOM_NAME.search(layer) for layer in x.dask.layers):
+        return f"chunks:{tokenize(x.dtype, x.chunks)}"
     return f"dask:{tokenize(x.name)}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from shardwrite.commit import GroupReport
+from shardwrite.errors import JournalError
+from shardwrite.journal import Ledger, Receipt
 from shardwrite.plan.render import human, table_html, table_text
 
-__all__ = ["WriteResult", "merge_reports"]
+__all__ = ["WriteResult", "result_from_receipt", "result_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class WriteResult:
         Most memory that each worker process had resident in its life, in bytes.
     layout : str
         ``fused``, ``direct`` or ``staged``.
+    n_resumed_shards : int
+        Shards that an earlier call had committed already.
     """
 
     path: str
@@ -46,6 +48,7 @@ class WriteResult:
     seconds: float
     n_tasks: int
     layout: str
+    n_resumed_shards: int = 0
     peak_nbytes_by_process: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -71,6 +74,8 @@ class WriteResult:
             ("time", f"{self.seconds:.2f} s, {human(self.throughput)}/s"),
             ("tasks", f"{self.n_tasks:,} ({self.layout})"),
         ]
+        if self.n_resumed_shards:
+            rows.append(("resumed", f"{self.n_resumed_shards:,} shards were committed before"))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
             rows.append(("peak memory", f"{human(peak)} in the largest of {len(self.peak_nbytes_by_process)} processes"))
@@ -83,12 +88,32 @@ class WriteResult:
         return table_html("written", self._rows())
 
 
-def merge_reports(path: str, reports: Iterable[GroupReport], *, seconds: float, n_tasks: int, layout: str) -> WriteResult:
-    """One result of many reports."""
-    totals = dict.fromkeys(("n_shards", "n_empty_shards", "n_chunks", "n_empty_chunks", "raw_nbytes", "stored_nbytes"), 0)
-    peaks: dict[str, int] = {}
-    for report in reports:
-        for name in totals:
-            totals[name] += getattr(report, name)
-        peaks[report.process] = max(peaks.get(report.process, 0), report.peak_nbytes)
-    return WriteResult(path=path, **totals, seconds=seconds, n_tasks=n_tasks, layout=layout, peak_nbytes_by_process=peaks)
+def result_of(
+    path: str, ledger: Ledger, itemsize: int, *, seconds: float, n_tasks: int, layout: str, n_resumed: int
+) -> WriteResult:
+    """The result of what a ledger says is done."""
+    return WriteResult(
+        path=path,
+        **ledger.totals(itemsize),
+        seconds=seconds,
+        n_tasks=n_tasks,
+        layout=layout,
+        n_resumed_shards=n_resumed,
+        peak_nbytes_by_process=dict(ledger.peaks),
+    )
+
+
+def result_from_receipt(receipt: Receipt) -> WriteResult:
+    """The result that a receipt keeps; all of its shards were there before.
+
+    Raises
+    ------
+    JournalError
+        If the receipt does not say what it should.
+    """
+    names = {field.name for field in fields(WriteResult)}
+    try:
+        found = WriteResult(**{name: value for name, value in receipt.result.items() if name in names})
+    except TypeError as error:
+        raise JournalError(f"the receipt lacks fields: {error}", path="") from error
+    return replace(found, n_resumed_shards=found.n_shards + found.n_empty_shards, seconds=0.0)

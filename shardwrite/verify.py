@@ -1,23 +1,47 @@
-"""Is it all there, and right? From the shards' indexes, and deep, by decoding."""
+"""Is it all there, and right? From the journal or the receipt and the shards' indexes; deep, by decoding; against the source."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
 from typing import Any
 
+import dask.array
 import numpy as np
+import numpy.typing as npt
 
-from shardwrite.errors import CorruptShardError, ShardwriteError
-from shardwrite.grid import Shape
-from shardwrite.order import permutation
+from shardwrite.compare import compare
+from shardwrite.engines import Engine, active_engine
+from shardwrite.errors import SpecError
+from shardwrite.grid import ravel, unravel
+from shardwrite.inspection import ORDERS, ShardTable, inspect_shards
+from shardwrite.journal import Ledger, RunDirectory, find_run, read_receipt, replay
+from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan.render import human, table_html, table_text
-from shardwrite.shard import decode_chunk, decode_shard, read_index
+from shardwrite.stores import PosixStore
+from shardwrite.target import Target, resolve_target
 from shardwrite.view import ShardedArray, open_sharded
 
-__all__ = ["Problem", "Report", "ShardFacts", "inspect_shard", "verify"]
+__all__ = ["Problem", "Report", "ShardState", "open_begun", "verify"]
+
+_REWRITE = "write it again: shardwrite repair, with the source"
+
+
+class ShardState(IntEnum):
+    """What is known of a shard."""
+
+    PENDING = 0
+    """A run that has not ended has still to write it."""
+    WRITTEN = 1
+    """It has an object, and no fault was found."""
+    EMPTY = 2
+    """It has none, and reads as the fill value: by design, as far as can be told."""
+    MISSING = 3
+    """It has none, and should."""
+    BAD = 4
+    """Something is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +66,7 @@ class Problem:
     remedy: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFacts:
-    """What a shard's index tells.
-
-    Attributes
-    ----------
-    stored_nbytes, used_nbytes, index_nbytes : int
-        Bytes of the object, of its inner chunks, and of its index.
-    n_chunks : int
-        Inner chunks that hold data.
-    order : str
-        ``C``, ``F``, ``morton``, or ``other``; ``any`` where fewer than two hold data or orders agree.
-    """
-
-    stored_nbytes: int
-    used_nbytes: int
-    index_nbytes: int
-    n_chunks: int
-    order: str
-
-    @property
-    def unused_nbytes(self) -> int:
-        """Bytes that belong to nothing."""
-        return self.stored_nbytes - self.used_nbytes - self.index_nbytes
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What was found.
 
@@ -76,10 +74,14 @@ class Report:
     ----------
     path : str
         The array.
+    expected_by : str
+        What tells shards that are lost from shards that are empty: ``receipt``, ``journal``, or nothing.
     n_shards : int
         Shards of the grid.
     n_present, n_absent : int
         Shards with an object, and without: these read as the fill value.
+    n_missing, n_pending : int
+        Those without that should have one, and those that a run has still to write.
     n_inner_chunks : int
         In-bounds inner chunks of the array.
     n_stored_chunks : int
@@ -90,14 +92,23 @@ class Report:
         Shards by the order of their inner chunks.
     deep : bool
         Whether every inner chunk was decoded.
+    against : bool
+        Whether values were compared with a source.
     problems : tuple of Problem
         Empty where all is well.
+    states : numpy.ndarray of uint8
+        `ShardState` of each shard, in the shape of the shard grid.
+    stored : numpy.ndarray of int64
+        Bytes of each shard's object, likewise.
     """
 
     path: str
+    expected_by: str
     n_shards: int
     n_present: int
     n_absent: int
+    n_missing: int
+    n_pending: int
     n_inner_chunks: int
     n_stored_chunks: int
     raw_nbytes: int
@@ -106,27 +117,45 @@ class Report:
     unused_nbytes: int
     orders: dict[str, int]
     deep: bool
+    against: bool
     problems: tuple[Problem, ...]
+    states: npt.NDArray[np.uint8] = field(repr=False, compare=False)
+    stored: npt.NDArray[np.int64] = field(repr=False, compare=False)
 
     @property
     def is_good(self) -> bool:
         """Whether no problem was found."""
         return not self.problems
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether no run has still to write shards."""
+        return not self.n_pending
+
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
-        return {**asdict(self), "is_good": self.is_good}
+        """Everything but the grids, as JSON can hold it."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("states", "stored", "problems")}
+        problems = [{f.name: getattr(problem, f.name) for f in fields(problem)} for problem in self.problems]
+        return {**plain, "problems": problems, "is_good": self.is_good, "is_complete": self.is_complete}
 
     def _rows(self) -> list[tuple[str, str]]:
         ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
+        absent = {
+            "receipt": f"{self.n_missing:,} missing, the others are empty by design",
+            "journal": f"{self.n_missing:,} missing, {self.n_pending:,} still to be written",
+        }
+        checked = ["indexes"]
+        checked += ["every inner chunk decoded"] if self.deep else []
+        checked += ["values against the source"] if self.against else []
         rows = [
             ("array", self.path),
             ("shards", f"{self.n_present:,} of {self.n_shards:,} present; absent ones read as the fill value"),
+            ("absent", absent.get(self.expected_by, "nothing tells whether they are empty or lost")),
             ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
             ("bytes", f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored ({ratio:.2f}x)"),
             ("unused", human(self.unused_nbytes)),
             ("order", ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items())) or "none"),
-            ("checked", "indexes, and every inner chunk decoded" if self.deep else "indexes"),
+            ("checked", ", ".join(checked)),
             ("problems", "none" if self.is_good else str(len(self.problems))),
         ]
         return rows + [(problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]]
@@ -138,60 +167,59 @@ class Report:
         return table_html("verified", self._rows())
 
 
-def _order_of(offsets: np.ndarray[Any, Any], present: np.ndarray[Any, Any], chunks_per_shard: Shape) -> str:
-    """The order in which inner chunks lie; the simplest that fits."""
-    if present.sum() < 2:
-        return "any"
-    for order in ("C", "F", "morton"):
-        sequence = permutation(chunks_per_shard, order)
-        if (np.diff(offsets[sequence[present[sequence]]].astype(np.int64)) >= 0).all():
-            return order
-    return "other"
-
-
-def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
-    """Check one shard.
-
-    Parameters
-    ----------
-    array : ShardedArray
-        The array.
-    index : tuple of int
-        Position of the shard.
-    deep : bool
-        Decode every inner chunk, too.
-
-    Returns
-    -------
-    ShardFacts or None
-        None where the shard has no object.
+def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunDirectory | None]:
+    """An array for reading, published or only begun, and the run that has not ended.
 
     Raises
     ------
-    CorruptShardError, StoreError
-        What is wrong with it.
+    SpecError
+        If there is neither.
     """
-    metadata = array.metadata
-    key = metadata.shard_key(index)
-    reader = array.store.open(key)
-    if reader is None:
-        return None
-    with reader:
-        if any(metadata.codecs_around):
-            decode_shard(metadata, key, reader.read(0, reader.nbytes))  # nothing less tells anything
-            return ShardFacts(reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, "other")
-        try:
-            start, stop = metadata.index_codec.span(reader.nbytes)
-        except CorruptShardError as error:
-            raise error.located(key=key) from error
-        table = read_index(metadata, key, reader.read(start, stop - start), reader.nbytes)
-        present = ~table.is_empty
-        if deep:
-            for rank in np.flatnonzero(present).tolist():
-                offset, nbytes = (int(v) for v in table.table[rank])
-                decode_chunk(metadata, key, table, rank, reader.read(offset, nbytes))
-        order = _order_of(table.table[:, 0], present, metadata.grid.chunks_per_shard)
-        return ShardFacts(reader.nbytes, table.used_nbytes, stop - start, int(present.sum()), order)
+    target = resolve_target(store, name)
+    run = find_run(target)
+    if (target.path / "zarr.json").is_file() and (run is None or not run.facts["replaces"] or (run.path / "replaced").exists()):
+        return target, open_sharded(store, name), run
+    if run is None:
+        return target, open_sharded(store, name), None  # raises, and says why
+    return target, ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)), run
+
+
+def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
+    """What should be there, and who says so; of a receipt, only which shards are empty by design."""
+    if run is not None:
+        return "journal", replay(run, metadata).ledger
+    receipt = read_receipt(target)
+    if receipt is None:
+        return "", None
+    ledger = Ledger(metadata.grid)
+    ledger.is_done[:] = True
+    ledger.nbytes[:] = -1
+    try:
+        ledger.nbytes[receipt.empty_ranks(metadata.grid.n_shards)] = 0
+    except (ValueError, TypeError) as error:
+        raise SpecError(
+            f"does not fit the array ({error})", field="receipt", value=str(target.path), remedy="remove it, and verify deep"
+        ) from error
+    return "receipt", ledger
+
+
+def _states(table: ShardTable, expected: Ledger | None, by: str) -> tuple[npt.NDArray[np.uint8], dict[int, str]]:
+    """State of every shard, and what is wrong with some, by rank."""
+    states = np.where(table.is_present, ShardState.WRITTEN, ShardState.EMPTY).astype(np.uint8)
+    wrong = dict(table.problems)
+    if expected is not None:
+        states[~expected.is_done & ~table.is_present] = ShardState.PENDING
+        missing = expected.is_done & (expected.nbytes != 0) & ~table.is_present
+        states[missing] = ShardState.MISSING
+        wrong |= dict.fromkeys(np.flatnonzero(missing).tolist(), f"the {by} says that it was written, and there is no object")
+        known = table.is_present & (expected.nbytes > 0)
+        other = known & ((table.stored_nbytes != expected.nbytes) | (table.index_crcs != expected.index_crcs))
+        for rank in np.flatnonzero(other).tolist():
+            found, noted = int(table.stored_nbytes[rank]), int(expected.nbytes[rank])
+            wrong.setdefault(rank, f"is not what the {by} says: {found} bytes, not {noted}, or another index")
+    bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
+    states[bad] = ShardState.BAD
+    return states, wrong
 
 
 def verify(
@@ -199,10 +227,10 @@ def verify(
     *,
     name: str | None = None,
     deep: bool = False,
-    n_threads: int | None = None,
-    on_shard: Callable[[int], None] | None = None,
+    against: dask.array.Array | None = None,
+    on_shards: Callable[[int], None] | None = None,
 ) -> Report:
-    """Check every shard of an array.
+    """Check every shard of an array, in parallel on the active engine; also of one that is not finished yet.
 
     Parameters
     ----------
@@ -212,80 +240,98 @@ def verify(
         Path of the array in it.
     deep : bool
         Decode every inner chunk, too: finds what only an inner checksum or a codec can tell.
-    n_threads : int, optional
-        Shards checked at a time; as many as there are cores by default.
-    on_shard : callable, optional
-        Called with 1 after each shard.
+    against : dask.array.Array, optional
+        Compare every value with this, bit by bit.
+    on_shards : callable, optional
+        Called with how many more shards are checked.
 
     Returns
     -------
     Report
-        With `is_good` and `problems`.
+        With `is_good`, `is_complete` and `problems`.
 
     Raises
     ------
     SpecError
-        If no sharded array is there.
+        If no sharded array is there, or `against` has another shape or dtype.
 
     Examples
     --------
     >>> import dask.array as da, shardwrite, tempfile
-    >>> path = tempfile.mkdtemp() + "/x.zarr"
-    >>> _ = da.arange(100, chunks=10).to_sharded_zarr(path, shards=40, chunks=8)
-    >>> shardwrite.verify(path, deep=True).is_good
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10)
+    >>> _ = x.to_sharded_zarr(path, shards=40, chunks=8)
+    >>> shardwrite.verify(path, deep=True, against=x).is_good
     True
     """
-    array = open_sharded(store, name)
+    target, array, run = open_begun(store, name)
     grid = array.metadata.grid
-    facts: list[ShardFacts] = []
-    problems: list[Problem] = []
-    with ThreadPoolExecutor(n_threads or os.cpu_count() or 1) as pool:
-        for index, outcome in _checked(pool, array, deep):
-            if isinstance(outcome, ShardFacts):
-                facts.append(outcome)
-            elif outcome is not None:
-                key = array.metadata.shard_key(index)
-                problems.append(
-                    Problem(key, index, str(outcome), "write this shard again from its source, or restore it from a copy")
-                )
-            if on_shard is not None:
-                on_shard(1)
-    orders: dict[str, int] = {}
-    for fact in facts:
-        orders[fact.order] = orders.get(fact.order, 0) + 1
-    n_present = len(facts) + len(problems)
+    engine = active_engine()
+    by, expected = _expected(target, run, array.metadata)
+    table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
+    states, wrong = _states(table, expected, by)
+    remedies = dict.fromkeys(wrong, _REWRITE)
+    if against is not None:
+        _compare(engine, array, against, states, wrong, remedies)
+    problems = tuple(
+        Problem(array.metadata.shard_key(index), index, wrong[rank], remedies[rank])
+        for rank, index in ((rank, unravel(rank, grid.counts)) for rank in sorted(wrong))
+    )
+    return _report(str(target.path), by, array.metadata, table, states, problems, deep=deep, against=against is not None)
+
+
+def _compare(
+    engine: Engine,
+    array: ShardedArray,
+    source: dask.array.Array,
+    states: npt.NDArray[np.uint8],
+    wrong: dict[int, str],
+    remedies: dict[int, str],
+) -> None:
+    """Note the shards whose values are not the source's; those that are known to be bad, or not written yet, are left out."""
+    skip = {int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))}
+    for rank, message in compare(engine, array, source, skip).items():
+        wrong.setdefault(rank, message)
+        remedies[rank] = f"if the source is right, {_REWRITE}"
+        if states[rank] != ShardState.MISSING:
+            states[rank] = ShardState.BAD
+
+
+def _report(
+    path: str,
+    by: str,
+    metadata: ArrayMetadata,
+    table: ShardTable,
+    states: npt.NDArray[np.uint8],
+    problems: Sequence[Problem],
+    *,
+    deep: bool,
+    against: bool,
+) -> Report:
+    grid = metadata.grid
+    unreadable = [ravel(problem.index, grid.counts) for problem in problems]
+    seen = table.is_present.copy()
+    seen[unreadable] &= table.stored_nbytes[unreadable] > 0
+    counts = np.bincount(table.orders[seen], minlength=len(ORDERS))
+    stored, used = int(table.stored_nbytes.sum()), int(table.used_nbytes.sum())
+    n_present = int(table.is_present.sum())
     return Report(
-        path=str(getattr(array.store, "root", store)),
+        path=path,
+        expected_by=by,
         n_shards=grid.n_shards,
         n_present=n_present,
         n_absent=grid.n_shards - n_present,
+        n_missing=int((states == ShardState.MISSING).sum()),
+        n_pending=int((states == ShardState.PENDING).sum()),
         n_inner_chunks=grid.n_inner_chunks,
-        n_stored_chunks=sum(fact.n_chunks for fact in facts),
-        raw_nbytes=array.metadata.raw_nbytes,
-        stored_nbytes=sum(fact.stored_nbytes for fact in facts),
-        used_nbytes=sum(fact.used_nbytes for fact in facts),
-        unused_nbytes=sum(fact.unused_nbytes for fact in facts),
-        orders=orders,
+        n_stored_chunks=int(table.n_chunks.sum()),
+        raw_nbytes=metadata.raw_nbytes,
+        stored_nbytes=stored,
+        used_nbytes=used,
+        unused_nbytes=stored - used - int(table.index_nbytes.sum()),
+        orders={name: int(n) for name, n in zip(ORDERS, counts, strict=True) if n},
         deep=deep,
+        against=against,
         problems=tuple(problems),
+        states=states.reshape(grid.counts),
+        stored=table.stored_nbytes.reshape(grid.counts),
     )
-
-
-def _checked(
-    pool: ThreadPoolExecutor, array: ShardedArray, deep: bool
-) -> Iterator[tuple[Shape, ShardFacts | ShardwriteError | None]]:
-    """Every shard and what was found, a bounded number at a time."""
-
-    def check(index: Shape) -> tuple[Shape, ShardFacts | ShardwriteError | None]:
-        try:
-            return index, inspect_shard(array, index, deep=deep)
-        except ShardwriteError as error:
-            return index, error
-
-    window = []
-    for index in array.metadata.grid.shards_in(array.metadata.grid.whole):
-        window.append(pool.submit(check, index))
-        if len(window) >= 1024:
-            yield from (future.result() for future in window[:512])
-            del window[:512]
-    yield from (future.result() for future in window)

@@ -19,10 +19,10 @@ from dask.base import tokenize
 
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.journal import resolve_target
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.shard import decode_chunk, decode_shard, read_index
 from shardwrite.stores import ObjectReader, PosixStore, Store
+from shardwrite.target import resolve_target
 
 __all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
 
@@ -164,7 +164,7 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     target = resolve_target(store, name)
     document = Path(target.path) / "zarr.json"
     if not document.is_file():
-        unfinished = (target.run_path / "zarr.json").is_file()
+        unfinished = (target.run_path / "plan.json").is_file()
         why = "a run that has not ended is writing it" if unfinished else "there is no zarr.json"
         raise SpecError(
             f"no array: {why}", field="store", value=str(target.path), remedy="give the path of a sharded Zarr v3 array"

@@ -10,7 +10,7 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import PlanError, SourceError, SpecError, StoreError
+from shardwrite import JournalError, PlanError, SourceError, SpecError, StoreError
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
 
@@ -113,7 +113,7 @@ def test_what_stands_in_the_place(tmp_path, x):
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     refused(tmp_path, x, SpecError, "symbolic link", store="link", mode="w")
     x.to_sharded_zarr(tmp_path / "array", **GOOD)
-    refused(tmp_path, x, SpecError, "array exists", 'mode="w"', store="array")
+    refused(tmp_path, x + 1, SpecError, "array exists", 'mode="w"', store="array")
     refused(tmp_path, x, SpecError, "no group", store="array", name="inner")
 
 
@@ -164,7 +164,10 @@ def test_a_faulty_block(tmp_path, x, kind):
         shardwrite.from_sharded_zarr(tmp_path / "x")
     # and again, without the fault and with other shapes: nothing stale shines through
     z = da.zeros((9, 9), chunks=4, dtype="f4")
-    result = z.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2)
+    with pytest.raises(JournalError, match="restart=True") as caught:
+        z.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2)
+    assert any("shape" in line for line in caught.value.differences)
+    result = z.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2, restart=True)
     assert (result.n_shards, result.n_empty_shards) == (0, 9)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 0)
 
@@ -218,7 +221,7 @@ def test_the_strategy_never_enters_the_metadata(tmp_path, x):
 
 def test_an_array_is_not_deleted_before_the_workers_can_write(tmp_path, x, monkeypatch):
     x.to_sharded_zarr(tmp_path / "x", **GOOD)
-    monkeypatch.setattr("shardwrite.run.probe", lambda path, token: "the disk is full")
+    monkeypatch.setattr("shardwrite.session.probe", lambda path, token: "the disk is full")
     before = listing(tmp_path)
     with pytest.raises(StoreError, match="the disk is full"):
         (x + 1).to_sharded_zarr(tmp_path / "x", mode="w", **GOOD)

@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import shardwrite
 from shardwrite.cli.demo import run_demo
 from shardwrite.errors import IncompleteError, PlanError, ShardwriteError, SpecError, StoreError
-from shardwrite.journal import resolve_target
 from shardwrite.sources import as_dask, open_source
+from shardwrite.target import resolve_target
 
 __all__ = ["main"]
 
@@ -170,6 +170,7 @@ def plan(src: str, dst: str | None, as_json: bool, html_path: str | None, **opti
 @_source_options
 @_layout_options
 @click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
+@click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
 @click.option("--publish", type=click.Choice(["last", "first"]), default="last", help="When zarr.json appears.")
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
 @click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default.")
@@ -269,7 +270,7 @@ def _check(array: str, name: str | None, *, deep: bool, quiet: bool) -> shardwri
     columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal or quiet) as progress:
         task = progress.add_task("checking", total=shardwrite.open_sharded(array, name).metadata.grid.n_shards)
-        return shardwrite.verify(array, name=name, deep=deep, on_shard=lambda n: progress.update(task, advance=n))
+        return shardwrite.verify(array, name=name, deep=deep, on_shards=lambda n: progress.update(task, advance=n))
 
 
 def _exit_unless_good(report: shardwrite.Report | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,9 +21,16 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 from dask.system import CPU_COUNT
 
-__all__ = ["ClusterEngine", "Engine", "LocalEngine", "active_engine"]
+from shardwrite.stopping import is_draining, n_busy, wait_until_idle
+
+__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "local_threads"]
 
 OnResult = Callable[[Any, Any], None]
+_POLL_SECONDS = 0.02
+
+
+class Stopped(Exception):  # noqa: N818 (it is no error: it was asked for)
+    """A graph was left unfinished because this process is draining; what was in flight has ended."""
 
 
 class Engine(Protocol):
@@ -37,7 +45,13 @@ class Engine(Protocol):
     """Memory of each process."""
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
-        """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time."""
+        """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time.
+
+        Raises
+        ------
+        Stopped
+            If this process drains before all is done.
+        """
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """Call a function in each worker process; results by worker."""
@@ -76,10 +90,19 @@ class LocalEngine:
 
         def finished(key: Any, value: Any, *_: Any) -> None:
             if key in wanted:
+                wanted.discard(key)
                 on_result(key, value)
+            if wanted and is_draining():
+                raise Stopped
 
-        with Callback(posttask=finished):
-            self._get(graph.cull(wanted), list(keys))
+        if is_draining():
+            raise Stopped
+        try:
+            with Callback(posttask=finished):
+                self._get(graph.cull(set(keys)), list(keys))
+        except Stopped:
+            wait_until_idle()
+            raise
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """See :meth:`Engine.on_every_worker`; the workers are on this machine and see what it sees."""
@@ -109,14 +132,28 @@ class ClusterEngine:
         """See :meth:`Engine.run`."""
         from distributed import as_completed
 
+        if is_draining():
+            raise Stopped
         futures = self._client.get(graph.cull(set(keys)), list(keys), sync=False)
         keys_by_future = {future.key: key for future, key in zip(futures, keys, strict=True)}
+        completed = as_completed(futures, with_results=True)
         try:
-            for future, value in as_completed(futures, with_results=True):
+            while not completed.is_empty():
+                if is_draining():
+                    raise Stopped
+                if not completed.has_ready():
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                future, value = next(completed)
+                if isinstance(value, BaseException):  # cancelled, as when the scheduler is gone
+                    raise value
                 on_result(keys_by_future[future.key], value)
                 future.release()
         finally:
             self._client.cancel([f for f in futures if not f.done()])
+            if is_draining():
+                while any(self._client.run(n_busy).values()):
+                    time.sleep(_POLL_SECONDS)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """See :meth:`Engine.on_every_worker`."""

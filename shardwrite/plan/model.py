@@ -40,11 +40,14 @@ class SourceLayout:
         Tasks of the source's graph.
     identity : str
         What must be equal for another run to be the same run.
+    is_stable : bool
+        Whether the user vouches that equal identities mean equal data.
     """
 
     chunks: tuple[tuple[int, ...], ...]
     n_tasks: int
     identity: str
+    is_stable: bool = False
 
     @property
     def n_chunks(self) -> int:

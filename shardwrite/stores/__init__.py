@@ -1,7 +1,15 @@
 """Stores: objects by key, and how they become visible. They know nothing of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
-from shardwrite.stores.posix import TEMPORARY_SUFFIX, PosixStore, check_key, write_file
+from shardwrite.stores.posix import (
+    TEMPORARY_SUFFIX,
+    PosixStore,
+    as_store_error,
+    check_key,
+    discard_open_temporaries,
+    make_directories,
+    write_file,
+)
 
 __all__ = [
     "DURABILITIES",
@@ -11,6 +19,9 @@ __all__ = [
     "PosixStore",
     "Store",
     "Transaction",
+    "as_store_error",
     "check_key",
+    "discard_open_temporaries",
+    "make_directories",
     "write_file",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 __all__ = ["DURABILITIES", "ObjectReader", "ObjectWriter", "Store", "Transaction"]
@@ -28,6 +28,9 @@ class ObjectWriter(Protocol):
 
 class Transaction(Protocol):
     """Some objects written by one task; left on an error, those not finished are aborted."""
+
+    committed: set[str]
+    """Keys of the objects that are visible, as durably as the transaction says."""
 
     def create(self, key: str) -> ObjectWriter:
         """Begin an object."""
@@ -59,8 +62,21 @@ class ObjectReader(Protocol):
 class Store(Protocol):
     """Objects by key. Picklable."""
 
-    def transaction(self, durability: str, attempt: str) -> Transaction:
-        """Begin to write; `attempt` makes temporary names unique."""
+    def transaction(self, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> Transaction:
+        """Begin to write.
+
+        Parameters
+        ----------
+        durability : str
+            One of `DURABILITIES`.
+        attempt : str
+            ``<scope>.<name>``: makes temporary names unique; directories are not removed while a scope lasts.
+        guard : callable, optional
+            Called right before objects become visible; what it raises stops that.
+        """
+
+    def discard_temporary(self, key: str, attempt: str) -> bool:
+        """Remove what an attempt at an object has left behind; whether there was something."""
 
     def open(self, key: str) -> ObjectReader | None:
         """An object for reading, or None where there is none."""

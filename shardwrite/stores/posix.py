@@ -20,21 +20,57 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
 
-__all__ = ["TEMPORARY_SUFFIX", "PosixStore", "check_key", "write_file"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "PosixStore",
+    "as_store_error",
+    "check_key",
+    "discard_open_temporaries",
+    "make_directories",
+    "write_file",
+]
 
 TEMPORARY_SUFFIX = ".swtmp"
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
-_plain: set[str] = set()
-"""Directories that this process has seen to be no links, nor any below their store's root."""
-_synced: set[tuple[str, int]] = set()
-"""Directories whose entry in their parent this process has synced, by path and inode."""
+_MAX_SCOPES = 16
+_temporaries: set[Path] = set()
+"""Temporaries that this process has not yet published or removed."""
+
+
+@dataclass(slots=True)
+class _Directories:
+    """What this process knows of directories, within one scope: while a run lasts, none of them is removed and made again."""
+
+    plain: set[str] = field(default_factory=set)
+    """Seen to be no links, nor any below their store's root."""
+    synced: set[str] = field(default_factory=set)
+    """Whose entry in their parent is synced."""
+
+
+_directories: dict[str, _Directories] = {}
+
+
+def _known(scope: str) -> _Directories:
+    if scope not in _directories:
+        while len(_directories) >= _MAX_SCOPES:
+            _directories.pop(list(_directories)[0], None)  # noqa: RUF015 (threads may change it while an iterator looks)
+        _directories[scope] = _Directories()
+    return _directories[scope]
+
+
+def discard_open_temporaries() -> None:
+    """Remove what this process has not published; for a process about to end."""
+    for path in list(_temporaries):
+        with contextlib.suppress(OSError):  # published meanwhile, or the disk is gone; the next run sweeps
+            os.unlink(path)
 
 
 def check_key(key: str) -> str:
@@ -51,7 +87,8 @@ def check_key(key: str) -> str:
 
 
 @contextlib.contextmanager
-def _as_store_error(key: str, doing: str) -> Iterator[None]:
+def as_store_error(key: str, doing: str) -> Iterator[None]:
+    """Turn an error of the system into a `StoreError` that says what was being done, to what."""
     try:
         yield
     except StoreError:
@@ -90,21 +127,29 @@ class PosixStore:
     def __hash__(self) -> int:
         return hash(self.root)
 
-    def transaction(self, durability: str, attempt: str) -> PosixTransaction:
+    def transaction(self, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
-        return PosixTransaction(self, durability, attempt)
+        return PosixTransaction(self, durability, attempt, guard)
+
+    def discard_temporary(self, key: str, attempt: str) -> bool:
+        """See :meth:`Store.discard_temporary`."""
+        try:
+            os.unlink(temporary_path(self.root / check_key(key), attempt))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def open(self, key: str) -> PosixReader | None:
         """See :meth:`Store.open`; a link is not followed."""
         path = self.root / check_key(key)
-        with _as_store_error(key, "cannot open"):
+        with as_store_error(key, "cannot open"):
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 return None
             return PosixReader(key, fd)
 
-    def make_parents(self, path: Path) -> None:
+    def make_parents(self, path: Path, plain: set[str]) -> None:
         """Make the directories of `path` that are missing, up to the root; none of them below the root may be a link."""
         missing = []
         directory = path.parent
@@ -121,30 +166,50 @@ class PosixStore:
         for directory in reversed(missing):
             with contextlib.suppress(FileExistsError):  # another worker made it meanwhile
                 os.mkdir(directory)
-        _plain.add(str(path.parent))
+        plain.add(str(path.parent))
 
-    def sync_parents(self, path: Path) -> None:
-        """Sync the directory of `path`, and once for each process the entries of its ancestors down from the root's."""
+    def sync_parents(self, path: Path, synced: set[str]) -> None:
+        """Sync the directory of `path`, and the entries of its ancestors down from the root's that are not in `synced` yet."""
         fsync_directory(path.parent)
+        new = []
         directory = path.parent
-        while True:
-            identity = (str(directory), os.stat(directory).st_ino)
-            if identity in _synced:
-                return
+        while str(directory) not in synced:
             fsync_directory(directory.parent)
-            _synced.add(identity)
+            new.append(str(directory))
             if directory == self.root:
-                return
+                break
             directory = directory.parent
+        synced.update(new)  # only now: another thread must not take the lower ones for durable before the upper ones are
+
+
+def make_directories(path: Path, durability: str) -> None:
+    """Make a directory and its missing ancestors; their entries are durable unless the level is ``"none"``."""
+    made = []
+    while not path.exists():
+        made.append(path)
+        path = path.parent
+    for directory in reversed(made):
+        directory.mkdir(exist_ok=True)
+    if durability != "none":
+        for directory in made:
+            fsync_directory(directory.parent)
+
+
+def temporary_path(path: Path, attempt: str) -> Path:
+    """Where an attempt at an object is written, in the object's own directory."""
+    return path.with_name(f".{path.name}.{attempt}{TEMPORARY_SUFFIX}")
 
 
 class PosixTransaction:
     """See :class:`~shardwrite.stores.base.Transaction`."""
 
-    def __init__(self, store: PosixStore, durability: str, attempt: str) -> None:
+    def __init__(self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None) -> None:
         self.store = store
         self.durability = durability
         self.attempt = attempt
+        self.committed: set[str] = set()
+        self._guard = guard
+        self._known = _known(attempt.partition(".")[0])
         self._open: dict[str, PosixWriter] = {}
         self._waiting: list[PosixWriter] = []
 
@@ -162,16 +227,17 @@ class PosixTransaction:
     def create(self, key: str) -> PosixWriter:
         """Begin an object (step 1)."""
         path = self.store.root / check_key(key)
-        temporary = path.with_name(f".{path.name}.{self.attempt}{TEMPORARY_SUFFIX}")
+        temporary = temporary_path(path, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
-        with _as_store_error(key, "cannot create"):
-            if str(path.parent) not in _plain:
-                self.store.make_parents(path)
+        with as_store_error(key, "cannot create"):
+            if str(path.parent) not in self._known.plain:
+                self.store.make_parents(path, self._known.plain)
             try:
                 fd = os.open(temporary, flags, 0o666)
             except FileNotFoundError:
-                self.store.make_parents(path)
+                self.store.make_parents(path, self._known.plain)
                 fd = os.open(temporary, flags, 0o666)
+        _temporaries.add(temporary)
         writer = PosixWriter(self, key, path, temporary, fd)
         self._open[key] = writer
         return writer
@@ -183,26 +249,35 @@ class PosixTransaction:
             if len(self._waiting) >= _BATCH_FILES:
                 self._flush()
             return
-        with _as_store_error(writer.key, "cannot commit"):
+        with as_store_error(writer.key, "cannot commit"):
             if self.durability == "full":
                 writer.sync()
             writer.close()
+            self._check()
             writer.publish()
             del self._open[writer.key]
             if self.durability == "full":
-                self.store.sync_parents(writer.path)
+                self.store.sync_parents(writer.path, self._known.synced)
+        self.committed.add(writer.key)
+
+    def _check(self) -> None:
+        if self._guard is not None:
+            self._guard()
 
     def _flush(self) -> None:
         """All data durable, then all visible, then all names durable: an old object is never lost for a torn new one."""
         batch = self._waiting
         for step in ("sync", "close", "publish"):
+            if step == "publish":
+                self._check()
             for writer in batch:
-                with _as_store_error(writer.key, "cannot commit"):
+                with as_store_error(writer.key, "cannot commit"):
                     getattr(writer, step)()
         self._waiting = []
         for writer in {writer.path.parent: writer for writer in batch}.values():
-            with _as_store_error(writer.key, "cannot commit"):
-                self.store.sync_parents(writer.path)
+            with as_store_error(writer.key, "cannot commit"):
+                self.store.sync_parents(writer.path, self._known.synced)
+        self.committed.update(writer.key for writer in batch)
 
 
 class PosixWriter:
@@ -218,12 +293,12 @@ class PosixWriter:
 
     def write(self, buffers: Sequence[Any]) -> int:
         """Append buffers (step 2)."""
-        with _as_store_error(self.key, "cannot write"):
+        with as_store_error(self.key, "cannot write"):
             return _writev_all(self._fd, buffers)
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Write into what was appended before."""
-        with _as_store_error(self.key, "cannot write"):
+        with as_store_error(self.key, "cannot write"):
             view = memoryview(data)
             while view:
                 n = os.pwrite(self._fd, view, offset)
@@ -246,15 +321,17 @@ class PosixWriter:
         """Step 5."""
         os.rename(self._temporary, self.path)
         self._is_published = True
+        _temporaries.discard(self._temporary)
 
     def abort(self) -> None:
-        """Close and remove the temporary; an error here would hide the one that led here, so only absence is passed over."""
+        """Close and remove the temporary; an error here must not hide the one that led here, and the next run sweeps."""
         if self._fd >= 0:
             with contextlib.suppress(OSError):  # the file is thrown away
                 self.close()
         if not self._is_published:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
+            _temporaries.discard(self._temporary)
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
@@ -285,7 +362,7 @@ class PosixReader:
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
         parts = []
-        with _as_store_error(self._key, "cannot read"):
+        with as_store_error(self._key, "cannot read"):
             while nbytes > 0:
                 part = os.pread(self._fd, min(nbytes, 1 << 30), offset)
                 if not part:

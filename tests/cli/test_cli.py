@@ -99,10 +99,22 @@ def test_usage_errors_exit_with_2(source, tmp_path, arguments, code, words):
 def test_an_existing_array_is_kept_unless_told(source, tmp_path):
     out = tmp_path / "out.zarr"
     assert run("write", source, out).exit_code == 0
-    done = run("write", source, out)
+    done = run("write", source, out, "--shards", "24", "--chunks", "8")
     assert done.exit_code == 2
     assert 'mode="w"' in done.output
-    assert run("write", source, out, "--overwrite").exit_code == 0
+    assert run("write", source, out, "--shards", "24", "--chunks", "8", "--overwrite").exit_code == 0
+
+
+def test_the_same_command_again_writes_nothing(source, tmp_path):
+    out = tmp_path / "out.zarr"
+    assert run("write", source, out).exit_code == 0
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*")}
+    done = run("write", source, out)
+    assert done.exit_code == 0
+    assert "committed before" in done.output
+    assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*")}
+    assert run("write", source, out, "--overwrite", "--restart").exit_code == 0
+    assert before != {p: p.stat().st_mtime_ns for p in out.rglob("*")}
 
 
 def test_a_missing_source_exits_with_1(tmp_path):

@@ -133,7 +133,7 @@ def check(tmp_path, cases):
         for name, reader in [(name, reader) for name, reader in READERS.items() if can(name, case)]:
             np.testing.assert_array_equal(reader(path), a, err_msg=f"{name} {case}")
         np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute(scheduler="sync"), a, err_msg=f"ours {case}")
-        report = shardwrite.verify(path, deep=True, n_threads=1)
+        report = shardwrite.verify(path, deep=True)
         assert report.is_good, f"{case}: {report}"
         assert report.unused_nbytes == 0
         shutil.rmtree(path)

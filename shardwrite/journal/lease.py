@@ -1,0 +1,162 @@
+"""Leases: files that say who works on a run, and that they still do.
+
+A lease is made with ``O_EXCL`` and touched every `HEARTBEAT_SECONDS`; file locks are not used, because some cluster file systems
+grant them to everybody. Whether a holder lives is told, on its own host, by its process; from elsewhere by the age of
+its lease, both times taken from the file system's clock, so that the clocks of hosts need not agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import getpass
+import json
+import os
+import socket
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import StoreError
+
+__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "live_holders", "release_all"]
+
+HEARTBEAT_SECONDS = 15.0
+TTL_SECONDS = 120.0
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+_held: set[Path] = set()
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(OSError), open(path) as file:
+        return file.read().strip()
+    return ""
+
+
+def _started(pid: int) -> str:
+    """When a process started, in ticks since boot; tells it from a later one of the same number."""
+    stat = _read(f"/proc/{pid}/stat")
+    return stat.rpartition(")")[2].split()[19] if stat else ""
+
+
+def _pid_namespace() -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def identity() -> dict[str, Any]:
+    """Who this process is: host, pid, and what tells it from others of the same pid; job and user for people."""
+    job = next((f"{name}={os.environ[name]}" for name in _JOBS if name in os.environ), "")
+    user = ""
+    with contextlib.suppress(KeyError, OSError):  # a container may have no name for its user
+        user = getpass.getuser()
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "pids": _pid_namespace(),
+        "started": _started(os.getpid()),
+        "job": job,
+        "user": user,
+    }
+
+
+class Lease:
+    """Held while a process works on a run.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    driver : str
+        Name of the process in this run.
+    """
+
+    def __init__(self, run_path: str | os.PathLike[str], driver: str) -> None:
+        self.path = Path(run_path) / f"lease-{driver}.json"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name=f"lease-{driver}", daemon=True)
+
+    def __enter__(self) -> Lease:
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+        try:
+            fd = os.open(self.path, flags, 0o666)
+            try:
+                os.write(fd, json.dumps(identity()).encode())
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StoreError(f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno) from error
+        _held.add(self.path)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        _held.discard(self.path)
+        with contextlib.suppress(FileNotFoundError):  # the run has ended
+            os.unlink(self.path)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_SECONDS):
+            try:
+                os.utime(self.path)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                    return  # the run has ended; tasks find out for themselves
+
+
+def release_all() -> None:
+    """Give back what this process holds, at once; for a process about to end."""
+    for path in list(_held):
+        with contextlib.suppress(OSError):  # it ends anyway, and a lease left behind is found to be dead
+            os.unlink(path)
+
+
+def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``."""
+    leases = sorted(Path(run_path).glob("lease-*.json"))
+    if not leases:
+        return []
+    now = _file_system_time(Path(run_path))
+    me = identity()
+    found = []
+    for path in leases:
+        with contextlib.suppress(FileNotFoundError):  # given back meanwhile
+            age = now - path.stat().st_mtime
+            holder = _parse(path.read_bytes())
+            if _lives(holder, me, age):
+                driver = path.stem.removeprefix("lease-")
+                found.append({**holder, "driver": driver, "age_seconds": age})
+    return found
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """What a lease says; one that is torn says nothing, and its age decides."""
+    try:
+        holder = json.loads(data)
+    except ValueError:
+        return {}
+    return holder if isinstance(holder, dict) else {}
+
+
+def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
+    if holder.get("host") == me["host"] and me["boot"]:
+        if holder.get("boot") != me["boot"]:
+            return False
+        if holder.get("pids") == me["pids"] and isinstance(holder.get("pid"), int):
+            return bool(holder["started"]) and _started(holder["pid"]) == holder["started"]
+    return age < TTL_SECONDS
+
+
+def _file_system_time(directory: Path) -> float:
+    """The time by the clock that stamps files in a directory."""
+    path = directory / f"clock-{uuid.uuid4().hex}"
+    try:
+        path.touch(exist_ok=False)
+        return path.stat().st_mtime
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,122 @@
+"""The lines of a journal: JSON, each behind a crc32c of it.
+
+The first line of a file says who writes it. Before a task commits anything, a line says under which name its temporaries
+will be, so that they can be swept without a listing; after it, a line says what it committed. Fields of that line are
+columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from crc32c import crc32c
+
+__all__ = ["Beginning", "Entry", "encode_line", "parse_lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one task committed.
+
+    Attributes
+    ----------
+    attempt : str
+        Name of the attempt, as in the names of its temporaries.
+    shards : tuple of int
+        Row-major ranks in the shard grid.
+    nbytes : tuple of int
+        Bytes of each shard's object; 0 where the shard is empty by design and has none.
+    index_crcs : tuple of int
+        crc32c of each shard's index table, as little-endian pairs of uint64; 0 where it has none.
+    n_chunks : tuple of int
+        Inner chunks of each that hold data.
+    seconds : float
+        From start to end of the task.
+    peak_nbytes : int
+        Most memory that the process has had resident so far.
+    """
+
+    attempt: str
+    shards: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    index_crcs: tuple[int, ...]
+    n_chunks: tuple[int, ...]
+    seconds: float
+    peak_nbytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in a line."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], n_shards: int) -> Entry:
+        """From a line, checked.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing or cannot be right.
+        """
+        columns = [found.get(name) for name in ("shards", "nbytes", "index_crcs", "n_chunks")]
+        lists: list[list[int]] = [c for c in columns if isinstance(c, list) and all(type(v) is int and v >= 0 for v in c)]
+        if len(lists) < len(columns) or len({len(c) for c in lists}) != 1:
+            raise ValueError("columns are missing, or not of one length")
+        if any(rank >= n_shards for rank in lists[0]):
+            raise ValueError(f"there are only {n_shards} shards")
+        if any(n >= 2**63 for n in lists[1] + lists[3]) or any(crc >= 2**32 for crc in lists[2]):
+            raise ValueError("numbers are too large")
+        shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
+        return cls(
+            attempt=str(found.get("attempt", "")),
+            shards=shards,
+            nbytes=nbytes,
+            index_crcs=index_crcs,
+            n_chunks=n_chunks,
+            seconds=float(found.get("seconds", 0.0)),
+            peak_nbytes=int(found.get("peak_nbytes", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """A task that is about to commit.
+
+    Attributes
+    ----------
+    attempt : str
+        Name of the attempt.
+    start, stop : tuple of int
+        The box of its shards in the shard grid.
+    """
+
+    attempt: str
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in a line."""
+        return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
+
+
+def encode_line(fields: Mapping[str, Any]) -> bytes:
+    """A line, its checksum first and a newline last."""
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (crc32c(text), text)
+
+
+def parse_lines(data: bytes) -> Iterator[dict[str, Any] | None]:
+    """Lines in turn; None for one that is torn or whose checksum differs.
+
+    Losing a line costs work that is done again, never a shard.
+    """
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        try:
+            fields = json.loads(line[9:]) if line[8:9] == b" " and int(line[:8], 16) == crc32c(line[9:]) else None
+        except ValueError:
+            fields = None
+        yield fields if isinstance(fields, dict) else None

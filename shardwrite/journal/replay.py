@@ -1,0 +1,180 @@
+"""Reading journals back: what is committed, what cannot be taken on trust, and what dead tasks have left lying about."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwrite.grid import Box
+from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.ledger import Ledger
+from shardwrite.journal.records import Beginning, Entry, parse_lines
+from shardwrite.journal.rundir import RunDirectory
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
+
+__all__ = ["Replay", "replay", "sweep"]
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the journals of a run say.
+
+    Attributes
+    ----------
+    ledger : Ledger
+        What is committed.
+    untrusted : set of int
+        Ranks in it that a power cut may have taken: committed at level ``"none"``, and not in this boot of this host.
+    unended : list of Beginning
+        Tasks of dead processes that did not end; their temporaries may be there.
+    n_bad_lines : int
+        Lines that are torn or do not match their checksum.
+    n_journals : int
+        Files.
+    n_redone : int
+        Shards that more than one line commits.
+    lost_boot : bool
+        Whether a journal was written in another boot or on another host, so that its last lines may be lost.
+    """
+
+    ledger: Ledger
+    untrusted: set[int] = field(default_factory=set)
+    unended: list[Beginning] = field(default_factory=list)
+    n_bad_lines: int = 0
+    n_journals: int = 0
+    n_redone: int = 0
+    lost_boot: bool = False
+
+
+@dataclass(slots=True)
+class _File:
+    """One journal, parsed."""
+
+    driver: str
+    process: str
+    is_trusted: bool
+    is_of_this_boot: bool
+    entries: list[Entry] = field(default_factory=list)
+    unended: list[Beginning] = field(default_factory=list)
+    n_bad_lines: int = 0
+
+
+def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
+    """Read all journals of a run."""
+    grid = metadata.grid
+    found = Replay(Ledger(grid))
+    alive = {holder["driver"] for holder in live_holders(run.path)}
+    files = []
+    for path in sorted(run.path.glob("journal-*.jsonl")):
+        with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
+            files.append(_parse(path, grid.n_shards))
+    for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
+        for entry in file.entries:
+            found.n_redone += int(found.ledger.is_done[list(entry.shards)].sum())
+            found.ledger.enter(entry, file.process)
+            if file.is_trusted:
+                found.untrusted.difference_update(entry.shards)
+            else:
+                found.untrusted.update(entry.shards)
+        found.n_bad_lines += file.n_bad_lines
+        if file.driver not in alive:
+            found.unended += file.unended
+            found.lost_boot |= not file.is_of_this_boot
+    found.n_journals = len(files)
+    return found
+
+
+def _parse(path: Path, n_shards: int) -> _File:
+    lines = parse_lines(path.read_bytes())
+    head = next(lines, None) or {}
+    said = head.get("writer")
+    writer: dict[str, Any] = said if isinstance(said, dict) else {}
+    boot = identity()["boot"]
+    is_of_this_boot = bool(boot) and writer.get("boot") == boot
+    file = _File(
+        driver=str(head.get("driver", "")),
+        process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
+        is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
+        is_of_this_boot=is_of_this_boot,
+        n_bad_lines=0 if head else 1,
+    )
+    begun: dict[str, Beginning] = {}
+    for line in lines:
+        if line is None:
+            file.n_bad_lines += 1
+            continue
+        try:
+            if "begins" in line:
+                start, stop = line["begins"]
+                begun[line["attempt"]] = Beginning(str(line["attempt"]), tuple(map(int, start)), tuple(map(int, stop)))
+            else:
+                entry = Entry.from_dict(line, n_shards)
+                begun.pop(entry.attempt, None)
+                file.entries.append(entry)
+        except (ValueError, TypeError, KeyError):
+            file.n_bad_lines += 1
+    file.unended = list(begun.values())
+    return file
+
+
+def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay) -> int:
+    """Remove what dead processes have left: temporaries by their names, and part files.
+
+    The array is listed only where journals may have lost the names: after a power cut, or on another host.
+
+    Returns
+    -------
+    int
+        Files removed.
+    """
+    alive = {holder["driver"] for holder in live_holders(run.path)}
+    for parts in run.path.glob("parts-*"):
+        if parts.name.removeprefix("parts-") not in alive:
+            shutil.rmtree(parts, ignore_errors=False)
+    store = PosixStore(run.target.path)
+    if found.lost_boot or found.n_bad_lines:
+        return sweep_listed(run.target.path, alive)
+    n_removed = 0
+    for beginning in found.unended:
+        for index in _box(beginning, metadata):
+            n_removed += store.discard_temporary(metadata.shard_key(index), beginning.attempt)
+    return n_removed
+
+
+def _box(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
+    """Positions of the shards of a task, as far as they are in the grid."""
+    counts = metadata.grid.counts
+    if not len(beginning.start) == len(beginning.stop) == len(counts):
+        return []
+    start = tuple(max(0, a) for a in beginning.start)
+    stop = tuple(min(b, n) for b, n in zip(beginning.stop, counts, strict=True))
+    elements = [(a * s, min(b * s, n)) for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)]
+    if any(a >= b for a, b in elements):
+        return []
+    return metadata.grid.shards_in(Box(tuple(a for a, _ in elements), tuple(b for _, b in elements)))
+
+
+def sweep_listed(array: Path, alive: set[str]) -> int:
+    """Remove every temporary under an array but those of living drivers; links are not followed.
+
+    Returns
+    -------
+    int
+        Files removed.
+    """
+    n_removed = 0
+    for directory, _, leaves in os.walk(array, followlinks=False):
+        for leaf in leaves:
+            if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX):
+                driver = leaf.removesuffix(TEMPORARY_SUFFIX).split(".")[-2]
+                if driver not in alive:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(Path(directory) / leaf)
+                        n_removed += 1
+    return n_removed

@@ -1,0 +1,369 @@
+"""The directory beside an array while it is written: ``<array>.shardwrite/``.
+
+``plan.json``
+    The plan, its digest, the name of the run, and who began it.
+``run-<run>/``
+    All that belongs to the run: ``zarr.json`` until it is published, a ``journal-*.jsonl`` for each process that commits,
+    a ``lease-*.json`` for each that drives, ``parts-*/`` with encoded units, ``replaced/`` with the array that stood there before.
+    Its existence is what allows a task to commit: renaming it away stops every straggler.
+
+The order of effects of a run, and what a crash after each leaves behind:
+
+1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
+2. Make ``run-<run>/`` with the metadata, and link ``plan.json`` into place; whoever comes second finds it and joins, or is refused.
+   *An empty run; the array is untouched. From here on the same command goes on with this run.*
+3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
+4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
+5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
+6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, unlink ``plan.json``, remove the rest. *The array; the
+   same command does what is left of this step.*
+
+Starting over takes the run's shards away instead: ``run-<run>/`` becomes ``ended-<run>/``, the unpublished array goes into it, and
+both are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import JournalError, StoreError
+from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.receipt import Receipt
+from shardwrite.stores import PosixStore, make_directories, write_file
+from shardwrite.target import RECEIPT_NAME, Target, check_surroundings, check_target
+
+__all__ = ["RunDirectory", "begin_run", "differences", "find_run", "probe"]
+
+_MAX_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """The run that stands beside one array.
+
+    Attributes
+    ----------
+    target : Target
+        The array.
+    facts : dict
+        What ``plan.json`` says.
+    """
+
+    target: Target
+    facts: dict[str, Any]
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
+        return str(self.facts["run"])
+
+    @property
+    def digest(self) -> str:
+        """Of its plan."""
+        return str(self.facts["digest"])
+
+    @property
+    def path(self) -> Path:
+        """All that belongs to the run; it is current as long as this exists."""
+        return self.target.run_path / f"run-{self.run}"
+
+    @property
+    def ended_path(self) -> Path:
+        """What becomes of it at the end."""
+        return self.target.run_path / f"ended-{self.run}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The array's metadata."""
+        found: dict[str, Any] = json.loads((self.path / "zarr.json").read_bytes())
+        return found
+
+    def parts(self, driver: str) -> Path:
+        """Directory for the encoded units of a driver's tasks."""
+        return self.path / f"parts-{driver}"
+
+    def make_room(self, durability: str) -> None:
+        """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
+
+        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes.
+        """
+        replaced = self.path / "replaced"
+        if self.facts["replaces"] and not replaced.exists():
+            with _losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
+                try:
+                    os.rename(self.target.path, replaced)
+                except FileNotFoundError:  # gone since the run began; take the name
+                    nothing = self.path / f"nothing-{uuid.uuid4().hex}"
+                    (nothing / "was-there").mkdir(parents=True)
+                    os.rename(nothing, replaced)
+        make_directories(self.target.path, durability)
+
+    def publish(self, durability: str) -> None:
+        """Step 5."""
+        document = self.document
+        attempt = uuid.uuid4().hex
+        for group in self.target.groups:
+            if not (group / "zarr.json").exists():
+                new = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+                write_file(group / "zarr.json", _dump(new), durability=durability, attempt=attempt)
+        write_file(self.target.path / "zarr.json", _dump(document), durability=durability, attempt=attempt)
+        self._consolidate(document, durability, attempt)
+
+    def _consolidate(self, document: Mapping[str, Any], durability: str, attempt: str) -> None:
+        """Put the array into the consolidated metadata of every group above that has some."""
+        for group in self.target.path.parents:
+            if not (group / "zarr.json").exists():
+                return
+            metadata = json.loads((group / "zarr.json").read_bytes())
+            if metadata.get("node_type") != "group":
+                return
+            consolidated = metadata.get("consolidated_metadata")
+            if consolidated:
+                relative = self.target.path.relative_to(group)
+                for parent in [p for p in relative.parents if p != Path()]:
+                    below = json.loads((group / parent / "zarr.json").read_bytes())
+                    consolidated["metadata"].setdefault(parent.as_posix(), below)
+                consolidated["metadata"][relative.as_posix()] = document
+                write_file(group / "zarr.json", _dump(metadata), durability=durability, attempt=attempt)
+
+    def end(self, receipt: Receipt, durability: str) -> None:
+        """Step 6."""
+        write_file(self.target.path / RECEIPT_NAME, receipt.encode(), durability=durability, attempt=uuid.uuid4().hex)
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            os.rename(self.path, self.ended_path)
+        self.remove_ended()
+
+    def remove_ended(self) -> None:
+        """What is left of a run that has ended, on the way in or out."""
+        (self.target.run_path / "plan.json").unlink(missing_ok=True)
+        _remove(self.ended_path)
+        with _losing(errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):  # another run has begun there
+            self.target.run_path.rmdir()
+
+    def take_back(self) -> None:
+        """End a run that has changed nothing yet."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, self.ended_path)
+        self.remove_ended()
+
+    def start_over(self) -> None:
+        """Take a run and its shards away; what it was to replace and has not yet moved stays.
+
+        Raises
+        ------
+        JournalError
+            If a process works on it.
+        """
+        holders = live_holders(self.path)
+        if holders:
+            raise _held(self, holders[0])
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, self.ended_path)
+        untouched = self.facts["replaces"] and not (self.ended_path / "replaced").exists()
+        if not untouched and self.target.path.exists():
+            trash = self.ended_path / f"array-{uuid.uuid4().hex}"
+            with _losing(errno.ENOENT):
+                os.rename(self.target.path, trash)
+        self.remove_ended()
+
+
+@contextlib.contextmanager
+def _losing(*numbers: int) -> Any:
+    """Pass over the errors that say another process was first."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
+
+
+def _remove(directory: Path) -> None:
+    """Remove a tree, which another process may be removing too."""
+
+    def failed(_: object, __: str, error: Any) -> None:
+        if not isinstance(error[1], FileNotFoundError):
+            raise error[1]
+
+    shutil.rmtree(directory, onerror=failed)
+
+
+def _dump(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode()
+
+
+def find_run(target: Target) -> RunDirectory | None:
+    """The run that was begun beside an array and has not ended.
+
+    Raises
+    ------
+    JournalError
+        If ``plan.json`` is not one of ours.
+    """
+    path = target.run_path / "plan.json"
+    try:
+        facts = json.loads(path.read_bytes())
+        found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
+        is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
+    if not is_ours:
+        raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
+    if not found.path.exists():
+        found.remove_ended()  # what a crash at the end left to do
+        return None
+    return found
+
+
+def begin_run(
+    target: Target, plan: Mapping[str, Any], document: str, *, mode: str, restart: bool, durability: str
+) -> tuple[RunDirectory, bool]:
+    """Steps 1 and 2, or the run that is there already.
+
+    Parameters
+    ----------
+    target : Target
+        Where the array goes.
+    plan : mapping
+        The plan as a dictionary, with its ``digest``.
+    document : str
+        The array's metadata.
+    mode : str
+        See :func:`shardwrite.to_sharded_zarr`; looked at only where a run begins.
+    restart : bool
+        Take away what was begun.
+    durability : str
+        Of the run's own files.
+
+    Returns
+    -------
+    run : RunDirectory
+        The run.
+    is_new : bool
+        Whether it has just begun.
+
+    Raises
+    ------
+    SpecError
+        If something stands in the array's place.
+    JournalError
+        If another plan was begun there, naming what differs, or who is at it.
+    """
+    check_surroundings(target)
+    for _ in range(_MAX_TRIES):
+        found = find_run(target)
+        if found is None:
+            check_target(target, mode)
+            made = _create(target, plan, document, durability)
+            if made is not None:
+                return made, True
+        elif restart:
+            found.start_over()
+            restart = False
+        elif found.digest == plan["digest"]:
+            return found, False
+        else:
+            _refuse_other(found, plan)
+    raise JournalError(f"runs begin and end in {target.run_path} all the time", path=str(target.run_path))
+
+
+def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
+    """A new run, or None where another process was first."""
+    facts = {
+        **plan,
+        "run": uuid.uuid4().hex[:12],
+        "replaces": target.path.exists(),
+        "begun_by": identity(),
+    }
+    made = RunDirectory(target, facts)
+    attempt = uuid.uuid4().hex
+    draft = made.path / "plan.json"
+    try:
+        make_directories(made.path, durability)
+        write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
+        write_file(draft, _dump(facts), durability=durability, attempt=attempt)
+        try:
+            os.link(draft, target.run_path / "plan.json")  # atomic, and fails where one is
+        except FileExistsError:
+            _remove(made.path)
+            return None
+        if durability != "none":
+            PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
+    except OSError as error:
+        raise StoreError(f"cannot write beside {target.path}: {error}", key=str(made.path), errno=error.errno) from error
+    return made
+
+
+def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
+    holders = live_holders(found.path)
+    if holders:
+        raise _held(found, holders[0])
+    changed = differences(found.facts.get("identity"), plan.get("identity"))
+    raise JournalError(
+        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. Run it again as it "
+        "was to finish it, or start over with restart=True (--restart), which takes its shards away",
+        path=str(found.target.run_path),
+        differences=changed,
+    )
+
+
+def _held(found: RunDirectory, holder: Mapping[str, Any]) -> JournalError:
+    job = f", job {holder['job']}" if holder.get("job") else ""
+    who = f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}{job}"
+    return JournalError(
+        f"{found.target.path} is being written by another plan: {who}; last sign of life {holder['age_seconds']:.0f} s ago. "
+        "Wait for it, or end that process first",
+        path=str(found.target.run_path),
+        holder=dict(holder),
+    )
+
+
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
+    """Fields in which two documents differ, with both values, shortened."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        found = []
+        for name in [*old, *(name for name in new if name not in old)]:
+            found += differences(old.get(name), new.get(name), f"{at}.{name}" if at else str(name))
+        return found
+    if old == new:
+        return []
+    return [f"{at}: {_short(old)} then, {_short(new)} now"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def probe(path: str, token: str) -> str:
+    """Write a file beside a token that the client left, and say what went wrong; run on every worker before a run.
+
+    Returns
+    -------
+    str
+        Empty where all is well.
+    """
+    store = PosixStore(path)
+    try:
+        with store.transaction("none", uuid.uuid4().hex) as transaction:
+            leaf = f"probe-{uuid.uuid4().hex}"
+            writer = transaction.create(leaf)
+            writer.write([b"probe"])
+            writer.finish()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(Path(path) / leaf)
+        if not (Path(path) / token).exists():
+            return f"{path} is another directory here than for the client"
+    except OSError as error:
+        return str(error)
+    return ""

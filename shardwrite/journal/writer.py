@@ -1,0 +1,123 @@
+"""Who writes a journal: each process its own file, which it alone has ever open.
+
+Two hosts never append to one file, because network file systems lose such lines. A file is not synced: lines that a
+power cut takes cost work that is done again, while a shard is always durable before its line is written.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.journal.lease import identity
+from shardwrite.journal.records import encode_line
+
+__all__ = ["JournalWriter", "close_journals", "ensure_current", "journal_for"]
+
+_MAX_OPEN = 16
+_writers: dict[tuple[str, str], JournalWriter] = {}
+_lock = threading.Lock()
+
+
+def ensure_current(run_path: str) -> None:
+    """Refuse to go on with a run that has ended or was taken over: its directory is gone by then.
+
+    Raises
+    ------
+    RunEndedError
+        If it is.
+    """
+    try:
+        os.stat(run_path)
+    except FileNotFoundError as error:
+        raise _ended(run_path) from error
+
+
+def _ended(run_path: str) -> RunEndedError:
+    return RunEndedError("this run has ended, or another has taken its place", path=run_path)
+
+
+class JournalWriter:
+    """One process's journal of one run; made on the first line.
+
+    Parameters
+    ----------
+    run_path : str
+        Directory of the run.
+    driver : str
+        The process on whose behalf lines are written.
+    durability : str
+        Level of the commits that are recorded.
+    """
+
+    def __init__(self, run_path: str, driver: str, durability: str) -> None:
+        self._run_path, self._driver, self._durability = run_path, driver, durability
+        self._lock = threading.Lock()
+        self._fd = -1
+
+    def append(self, fields: Mapping[str, Any]) -> None:
+        """Write a line.
+
+        Raises
+        ------
+        RunEndedError
+            If the run's directory is gone.
+        StoreError
+            If the line cannot be written; another attempt goes to a new file.
+        """
+        line = encode_line(fields)
+        with self._lock:
+            try:
+                if self._fd < 0:
+                    self._open()
+                self._write(line)
+            except FileNotFoundError as error:
+                raise _ended(self._run_path) from error
+            except OSError as error:
+                self._abandon()  # what stands there may be torn, and nothing can follow it
+                raise StoreError(f"cannot write the journal: {error.strerror}", key=self._run_path, errno=error.errno) from error
+
+    def _open(self) -> None:
+        me = identity()
+        name = f"journal-{self._driver}-{me['host']}-{me['pid']}-{uuid.uuid4().hex[:8]}.jsonl"
+        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
+        self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
+        self._write(encode_line({"writer": me, "driver": self._driver, "durability": self._durability}))
+
+    def _write(self, line: bytes) -> None:
+        view = memoryview(line)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _abandon(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close the file; a line after that opens another."""
+        with self._lock:
+            self._abandon()
+
+
+def journal_for(run_path: str, driver: str, durability: str) -> JournalWriter:
+    """The journal of a run that belongs to this process."""
+    key = (run_path, driver)
+    with _lock:
+        if key not in _writers:
+            while len(_writers) >= _MAX_OPEN:
+                _writers.pop(next(iter(_writers))).close()
+            _writers[key] = JournalWriter(run_path, driver, durability)
+        return _writers[key]
+
+
+def close_journals(driver: str) -> None:
+    """Close what this process has open on behalf of a driver."""
+    with _lock:
+        for key in [key for key in _writers if key[1] == driver]:
+            _writers.pop(key).close()

@@ -1,0 +1,56 @@
+"""Whether this process was asked to stop, and what it is in the middle of.
+
+Draining begins no new shard and finishes those in flight. The library never asks itself: a program's signal handlers do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+__all__ = ["busy", "is_draining", "n_busy", "request_drain", "reset_drain", "wait_until_idle"]
+
+_drain = threading.Event()
+_lock = threading.Lock()
+_n_busy = 0
+
+
+def request_drain() -> None:
+    """Begin no new shard from now on."""
+    _drain.set()
+
+
+def reset_drain() -> None:
+    """Take the request back."""
+    _drain.clear()
+
+
+def is_draining() -> bool:
+    """Whether a drain was requested."""
+    return _drain.is_set()
+
+
+@contextlib.contextmanager
+def busy() -> Iterator[None]:
+    """Count a task that encodes or commits while it does."""
+    global _n_busy
+    with _lock:
+        _n_busy += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _n_busy -= 1
+
+
+def n_busy() -> int:
+    """Tasks of this process that encode or commit."""
+    return _n_busy
+
+
+def wait_until_idle() -> None:
+    """Return when none does."""
+    while n_busy():
+        time.sleep(0.01)

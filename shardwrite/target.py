@@ -1,0 +1,145 @@
+"""Where an array goes, and what may stand there before."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import SpecError
+
+__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
+
+RUN_SUFFIX = ".shardwrite"
+RECEIPT_NAME = "shardwrite-receipt.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an array goes.
+
+    Attributes
+    ----------
+    root : pathlib.Path
+        The store.
+    name : str
+        Path of the array in it; empty where the store is the array.
+    """
+
+    root: Path
+    name: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Directory of the array."""
+        return self.root / self.name if self.name else self.root
+
+    @property
+    def run_path(self) -> Path:
+        """Directory beside the array."""
+        return self.path.with_name(self.path.name + RUN_SUFFIX)
+
+    @property
+    def groups(self) -> list[Path]:
+        """Directories of the groups above the array, the store's first."""
+        parts = self.name.split("/")[:-1] if self.name else []
+        return [self.root.joinpath(*parts[:n]) for n in range(len(parts) + 1)] if self.name else []
+
+
+def resolve_target(store: Any, name: str | None) -> Target:
+    """The place that `store` and `name` mean.
+
+    Raises
+    ------
+    SpecError
+        Not a local path, or a name that does not stay inside the store.
+    """
+    if not isinstance(store, str | os.PathLike):
+        raise SpecError("not a path", field="store", value=store, remedy="give a directory's path or a file:// URL")
+    text = os.fspath(store)
+    if text.startswith("file://"):
+        text = text.removeprefix("file://")
+    elif "://" in text:
+        raise SpecError(
+            "only local files can be written yet", field="store", value=text, remedy="give a directory's path or a file:// URL"
+        )
+    if not text or "\0" in text:
+        raise SpecError("not a path", field="store", value=text, remedy="give a directory's path")
+    if name is None or name == "":
+        return Target(Path(text).absolute())
+    if "\0" in name or any(part in ("", ".", "..") or part.startswith("__") for part in name.split("/")):
+        raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
+    return Target(Path(text).absolute(), name)
+
+
+def kind_of(path: Path) -> str:
+    """What stands at a path: ``"nothing"``, ``"array"``, ``"group"``, ``"v2"``, ``"torn"``, ``"other"`` or ``"link"``."""
+    if path.is_symlink():
+        return "link"
+    if not path.exists():
+        return "nothing"
+    if not path.is_dir():
+        return "other"
+    if any((path / leaf).exists() for leaf in (".zarray", ".zgroup")):
+        return "v2"
+    document = path / "zarr.json"
+    if document.exists():
+        try:
+            node = json.loads(document.read_bytes())["node_type"]
+        except (ValueError, KeyError, TypeError):
+            return "torn"
+        return node if node in ("array", "group") else "torn"
+    with os.scandir(path) as entries:
+        return "other" if next(entries, None) else "nothing"
+
+
+_REFUSALS = {
+    "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
+    "v2": ("a Zarr v2 array or group stands there", "give another path, or remove it yourself"),
+    "torn": ("half a zarr.json stands there", "remove it yourself, after a look"),
+    "other": ("something that is no Zarr array stands there", "give another path, or remove it yourself"),
+    "link": ("a symbolic link stands there", "give the path that it points to"),
+}
+
+
+def check_target(target: Target, mode: str) -> None:
+    """Refuse what must not be overwritten.
+
+    Raises
+    ------
+    SpecError
+        Naming what stands there and the remedy.
+    """
+    kind = kind_of(target.path)
+    if kind == "array" and mode != "w":
+        raise SpecError("an array exists there", field="store", value=str(target.path), remedy='give mode="w" to replace it')
+    if kind in _REFUSALS:
+        why, remedy = _REFUSALS[kind]
+        raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
+
+
+def check_surroundings(target: Target) -> None:
+    """Refuse a place that cannot hold an array, whatever stands in it.
+
+    Raises
+    ------
+    SpecError
+        Naming what is in the way and the remedy.
+    """
+    for group in target.groups:
+        if kind_of(group) not in ("nothing", "group") and not (kind_of(group) == "other" and _only_ours(group)):
+            raise SpecError(
+                "is no group", field="name", value=target.name, remedy=f"{group} holds something else; give another name or store"
+            )
+    if target.run_path.is_symlink():
+        raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
+    if target.path.is_symlink():
+        why, remedy = _REFUSALS["link"]
+        raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
+
+
+def _only_ours(path: Path) -> bool:
+    """Whether a directory without metadata holds arrays that are being written, and nothing else."""
+    return path.is_dir() and any(entry.name.endswith(RUN_SUFFIX) for entry in path.iterdir())
