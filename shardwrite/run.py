@@ -175,7 +175,7 @@ def execute_part(job: Job, part: Part, engine: Engine, on_report: OnReport) -> W
         return ended
     grid = job.plan.metadata.grid
     ranks = [ravel(shard.index, grid.counts) for shard in part.shards]
-    with _explaining([job]), join(job, engine) as session:
+    with _explaining([job]), join(job, engine, may_list=False) as session:
         session.n_resumed = int(session.ledger.is_done[ranks].sum())
         _run_wave(session, engine, "part", part.groups, on_report)
         whole, session.ledger = session.ledger, Ledger(grid)
@@ -195,5 +195,5 @@ def finish_parts(job: Job, engine: Engine) -> WriteResult:
     ended = finished(job)
     if ended is not None:
         return ended
-    with join(job, engine) as session:
+    with join(job, engine, may_list=True) as session:
         return session.finish(time.perf_counter() - start)

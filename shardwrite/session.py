@@ -149,8 +149,16 @@ class Session:
         publish(self.directory, self.ledger, result, self.job.options)
         return result
 
-    def catch_up(self, engine: Engine) -> None:
-        """Learn from the journals what is done, check what a power cut may have taken, and sweep."""
+    def catch_up(self, engine: Engine, *, may_list: bool) -> None:
+        """Learn from the journals what is done, check what a power cut may have taken, and sweep.
+
+        Parameters
+        ----------
+        engine : Engine
+            Who checks.
+        may_list : bool
+            Whether the array may be listed to find what was left behind.
+        """
         metadata = self.job.plan.metadata
         found = replay(self.directory, metadata)
         if found.untrusted:
@@ -159,8 +167,7 @@ class Session:
             table = inspect_shards(engine, array, ranks, deep=True)
             lost = (table.stored_nbytes != found.ledger.nbytes[ranks]) | (table.index_crcs != found.ledger.index_crcs[ranks])
             found.ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
-        if found.n_journals:
-            sweep(self.directory, metadata, found)
+        sweep(self.directory, metadata, found, may_list=may_list)
         self.ledger = found.ledger
         self.n_resumed = found.ledger.n_done
         self.directory.parts(self.driver).mkdir(exist_ok=True)
@@ -236,7 +243,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         session.directory.make_room(session.job.options.durability)
         if session.job.options.publish == "first" and session.job.options.mode != "r+":
             session.directory.publish(session.job.options.durability)
-        session.catch_up(engine)
+        session.catch_up(engine, may_list=True)
     return sessions
 
 
@@ -269,7 +276,7 @@ def run_plan(plan: Plan) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def join(job: Job, engine: Engine) -> Iterator[Session]:
+def join(job: Job, engine: Engine, *, may_list: bool) -> Iterator[Session]:
     """Work on a run that another process has begun.
 
     Raises
@@ -283,7 +290,7 @@ def join(job: Job, engine: Engine) -> Iterator[Session]:
         raise IncompleteError(f"nothing was begun for {job.target.path}; call prepare first", missing=[str(job.target.run_path)])
     directory, _ = _begin_one(job)
     with _open(job, directory) as session:
-        session.catch_up(engine)
+        session.catch_up(engine, may_list=may_list)
         yield session
 
 

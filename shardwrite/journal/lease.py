@@ -40,6 +40,11 @@ def _started(pid: int) -> str:
     return stat.rpartition(")")[2].split()[19] if stat else ""
 
 
+def boot_id() -> str:
+    """Names the time since this machine was started."""
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
 def _pid_namespace() -> str:
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
@@ -55,7 +60,7 @@ def identity() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "boot": _read("/proc/sys/kernel/random/boot_id"),
+        "boot": boot_id(),
         "pids": _pid_namespace(),
         "started": _started(os.getpid()),
         "job": job,
@@ -85,6 +90,7 @@ class Lease:
             fd = os.open(self.path, flags, 0o666)
             try:
                 os.write(fd, json.dumps(identity()).encode())
+                os.fsync(fd)  # after a power cut, an empty lease would have to be taken for a living one
             finally:
                 os.close(fd)
         except OSError as error:
@@ -97,7 +103,7 @@ class Lease:
         self._stop.set()
         self._thread.join()
         _held.discard(self.path)
-        with contextlib.suppress(FileNotFoundError):  # the run has ended
+        with contextlib.suppress(OSError):  # the run has ended; or it cannot be removed, and is found to be dead
             os.unlink(self.path)
 
     def _beat(self) -> None:

@@ -40,7 +40,7 @@ class Replay:
     n_redone : int
         Shards that more than one line commits.
     lost_boot : bool
-        Whether a journal was written in another boot or on another host, so that its last lines may be lost.
+        Whether the run began, or a journal was written, in another boot or on another host, so that lines may be lost.
     """
 
     ledger: Ledger
@@ -86,6 +86,8 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
         if file.driver not in alive:
             found.unended += file.unended
             found.lost_boot |= not file.is_of_this_boot
+    begun_by = run.facts.get("begun_by")
+    found.lost_boot |= not (isinstance(begun_by, dict) and begun_by.get("boot") == identity()["boot"])
     found.n_journals = len(files)
     return found
 
@@ -123,10 +125,11 @@ def _parse(path: Path, n_shards: int) -> _File:
     return file
 
 
-def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay) -> int:
+def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
     """Remove what dead processes have left: temporaries by their names, and part files.
 
-    The array is listed only where journals may have lost the names: after a power cut, or on another host.
+    The array is listed only where journals may have lost the names: after a power cut, or on another host; and never by the
+    many processes that write a part each.
 
     Returns
     -------
@@ -138,7 +141,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay) -> int:
         if parts.name.removeprefix("parts-") not in alive:
             shutil.rmtree(parts, ignore_errors=False)
     store = PosixStore(run.target.path)
-    if found.lost_boot or found.n_bad_lines:
+    if may_list and (found.lost_boot or found.n_bad_lines):
         return sweep_listed(run.target.path, alive)
     n_removed = 0
     for beginning in found.unended:

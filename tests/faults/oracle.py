@@ -66,7 +66,7 @@ class Acks:
 def metadata_of(path) -> ArrayMetadata:
     """Of an array, published or not."""
     path = Path(path)
-    pending = sorted(path.with_name(path.name + ".shardwrite").glob("**/zarr.json"))
+    pending = sorted(path.with_name(path.name + ".shardwrite").glob("run-*/zarr.json"))
     return parse_metadata((path / "zarr.json" if (path / "zarr.json").exists() else pending[0]).read_text())
 
 

@@ -1,0 +1,80 @@
+"""What was acknowledged outlives a power cut, at the levels that say so; where a sync is missing, the test sees it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwrite.stores import posix
+
+sys.path.insert(0, str(Path(__file__).parent))
+import power_cut
+
+why_not = functools.cache(power_cut.missing)
+
+
+@pytest.fixture
+def cuts(tmp_path):
+    """`power_cut.run`, in a directory of the test's own."""
+
+    def run(filesystem, durability, n_states, **keywords):
+        if why := why_not(filesystem):
+            pytest.skip(why)
+        states = power_cut.run(tmp_path, filesystem, durability, n_states, **keywords)
+        n_vacuous = sum(state.vacuous for state in states)
+        assert n_vacuous <= n_states // 2, power_cut.summary(states)
+        return states
+
+    return run
+
+
+def check(states):
+    """Nothing that was promised is gone, and the same command makes the rest."""
+    for state in states:
+        assert not state.lost, state
+        assert not state.torn, state
+        assert not state.leaked, state
+        assert not state.orphaned or (state.keywords["publish"] == "last" and not state.finished), state
+    for state in states:
+        assert state.resumed or state.finished, state
+
+
+def test_no_acknowledged_shard_is_lost(cuts):
+    check(cuts("ext4", "full", 10))
+
+
+def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
+    """A control: without barriers ext4 flushes nothing, so even what was synced is only in the drive's cache."""
+    states = cuts("ext4", "full", 4, options="barrier=0", resume=False)
+    assert any(state.lost for state in states), power_cut.summary(states)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("durability", "n_states"), [("full", 250), ("batch", 125)])
+@pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
+def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
+    states = cuts(filesystem, durability, n_states, seed=1)
+    check(states)
+    assert sum(not state.vacuous for state in states) >= n_states * 4 // 5, power_cut.summary(states)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
+def test_level_none_loses_acknowledged_shards(cuts, filesystem):
+    states = cuts(filesystem, "none", 30)
+    assert any(state.lost for state in states), power_cut.summary(states)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", ["file", "directory"])
+@pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
+def test_a_missing_sync_is_seen(cuts, monkeypatch, filesystem, step):
+    if step == "file":
+        monkeypatch.setattr(posix.PosixWriter, "sync", lambda self: None)
+    else:
+        monkeypatch.setattr(posix.PosixStore, "sync_parents", lambda self, path, synced: None)
+    states = cuts(filesystem, "full", 30, resume=False)
+    assert any(state.lost for state in states), power_cut.summary(states)

@@ -1,0 +1,38 @@
+"""Which directories a commit takes for durable."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from shardwrite import StoreError
+from shardwrite.stores import PosixStore, posix
+
+
+def commit(store, key):
+    with store.transaction("full", "attempt") as transaction:
+        writer = transaction.create(key)
+        writer.write([b"shard"])
+        writer.finish()
+
+
+def test_a_directory_is_taken_for_synced_only_once_all_above_it_are(tmp_path, monkeypatch):
+    synced = []
+    real = posix.fsync_directory
+
+    def fsync_directory(path):
+        if path == tmp_path and path not in synced:
+            synced.append(path)
+            raise OSError(errno.EIO, "once")
+        real(path)
+        synced.append(path)
+
+    monkeypatch.setattr(posix, "fsync_directory", fsync_directory)
+    store = PosixStore(tmp_path / "x.zarr")
+    with pytest.raises(StoreError, match="once"):
+        commit(store, "c/0/0")
+    synced.clear()
+    synced.append(tmp_path)
+    commit(store, "c/0/1")
+    assert set(synced[1:]) == {tmp_path / "x.zarr/c/0", tmp_path / "x.zarr/c", tmp_path / "x.zarr", tmp_path}
