@@ -13,6 +13,7 @@ from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.parts import finalize, prepare, write_part
 from shardwrite.plan import Part, Plan
 from shardwrite.planning import plan
+from shardwrite.repair import Repair, repair
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
 from shardwrite.verify import Report, verify
@@ -25,6 +26,7 @@ __all__ = [
     "FixedOrder",
     "Part",
     "Plan",
+    "Repair",
     "Report",
     "WriteResult",
     "__version__",
@@ -33,6 +35,7 @@ __all__ = [
     "open_sharded",
     "plan",
     "prepare",
+    "repair",
     "store",
     "to_sharded_zarr",
     "verify",

@@ -49,6 +49,7 @@ def to_sharded_zarr(
     publish: str = "last",
     durability: str = "full",
     restart: bool = False,
+    recheck: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     compression_ratio: float | None = None,
@@ -93,6 +94,8 @@ def to_sharded_zarr(
         Whether each shard is synced to disk before it counts, many at a time, or not at all.
     restart : bool
         Take away the shards of a run that did not end, and start over.
+    recheck : bool
+        Before going on with such a run, decode the shards that it has committed, and write the bad ones again.
     memory_limit : int or str, optional
         Bytes that a worker process may use; the active engine's limit by default.
     source_id : str, optional
@@ -139,7 +142,7 @@ def to_sharded_zarr(
         dimension_names=dimension_names,
         attributes=attributes,
     )
-    options = Options(mode=mode, publish=publish, durability=durability, restart=restart)
+    options = Options(mode=mode, publish=publish, durability=durability, restart=restart, recheck=recheck)
     made = plan_with(
         x,
         engine,

@@ -13,7 +13,7 @@ from dask.base import tokenize
 from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.graph import waves_reruns
-from shardwrite.metadata import Layout, make_metadata
+from shardwrite.metadata import ArrayMetadata, Layout, make_metadata
 from shardwrite.plan import (
     MAX_GRAPH_TASKS,
     MAX_SOURCE_RERUNS,
@@ -27,7 +27,7 @@ from shardwrite.plan import (
 )
 from shardwrite.strategies import as_strategy
 
-__all__ = ["LAYOUT_KEYWORDS", "PLAN_DEFAULTS", "layout_from", "plan", "plan_with"]
+__all__ = ["LAYOUT_KEYWORDS", "PLAN_DEFAULTS", "layout_from", "plan", "plan_into", "plan_with"]
 
 LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -135,18 +135,13 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     itemsize = source.dtype.itemsize or 1
     shards, chunks, notes = resolve_shapes(source.shape, itemsize, given["shards"], given["chunks"], source.chunks)
     metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
-    limit = given["memory_limit"]
-    if isinstance(limit, str):
-        limit = parse_nbytes(limit, "memory_limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise SpecError("not a positive number of bytes", field="memory_limit", value=limit, remedy='give for instance "4GB"')
     made = make_plan(
         metadata,
         as_strategy(given["strategy"]),
         SourceLayout(
             source.chunks, _n_tasks(source), given["source_id"] or _identity(source), is_stable=given["source_id"] is not None
         ),
-        Resources(engine.n_threads, limit or engine.memory_limit_nbytes),
+        Resources(engine.n_threads, _memory_limit(given["memory_limit"]) or engine.memory_limit_nbytes),
         write_empty_chunks=given["write_empty_chunks"],
         stage_units=engine.kind == "processes",
         max_graph_tasks=given["max_graph_tasks"],
@@ -162,6 +157,39 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
             allowed_nbytes=0,
             knob="persist or store what the waves share, raise max_graph_tasks, or allow it with max_source_reruns",
         )
+    return made
+
+
+def _memory_limit(limit: Any) -> int | None:
+    if isinstance(limit, str):
+        limit = parse_nbytes(limit, "memory_limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise SpecError("not a positive number of bytes", field="memory_limit", value=limit, remedy='give for instance "4GB"')
+    return limit
+
+
+def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any, memory_limit: int | str | None) -> Plan:
+    """How `x` would be written into an array that exists.
+
+    Raises
+    ------
+    SpecError
+        If its shape or dtype is another, naming both.
+    PlanError
+        If the plan does not fit the memory.
+    """
+    source = check_source(x)
+    for field, ours, theirs in (("x.shape", source.shape, metadata.grid.shape), ("x.dtype", source.dtype, metadata.dtype)):
+        if ours != theirs:
+            raise SpecError("is not the array's", field=field, value=str(ours), remedy=f"the array's is {theirs}")
+    made = make_plan(
+        metadata,
+        as_strategy(strategy),
+        SourceLayout(source.chunks, _n_tasks(source), _identity(source)),
+        Resources(engine.n_threads, _memory_limit(memory_limit) or engine.memory_limit_nbytes),
+        stage_units=engine.kind == "processes",
+    )
+    made.check_fits()
     return made
 
 

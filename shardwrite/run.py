@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import numpy as np
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
@@ -20,9 +21,21 @@ from shardwrite.plan import Part
 from shardwrite.result import WriteResult
 from shardwrite.session import Job, Session, begin, finished, incomplete, join
 
-__all__ = ["as_delayed", "execute", "execute_part", "finish_parts", "prepare_jobs"]
+__all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
 
 OnReport = Callable[[GroupReport], None]
+
+
+def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
+    """Write the shards of an existing array that `known` does not say are good."""
+    start = time.perf_counter()
+    with contextlib.ExitStack() as stack, _explaining([job]):
+        (session,) = begin([job], engine, stack)
+        session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
+        session.n_resumed = session.ledger.n_done
+        for number, wave in enumerate(job.plan.waves):
+            _run_wave(session, engine, str(number), wave.ranks(), on_report)
+        return session.finish(time.perf_counter() - start)
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:

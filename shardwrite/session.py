@@ -58,16 +58,19 @@ class Options:
         When a shard counts as committed.
     restart : bool
         Take away what was begun and not ended.
+    recheck : bool
+        Decode what the journal says is committed before going on from there.
     """
 
     mode: str = "w-"
     publish: str = "last"
     durability: str = "full"
     restart: bool = False
+    recheck: bool = False
 
     def __post_init__(self) -> None:
         choices = (("mode", ("w-", "w", "r+")), ("publish", ("last", "first")), ("durability", DURABILITIES))
-        for field, allowed in (*choices, ("restart", (False, True))):
+        for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
             value = getattr(self, field)
             if value not in allowed:
                 raise SpecError("no such choice", field=field, value=value, remedy=f"use one of {list(allowed)}")
@@ -161,6 +164,8 @@ class Session:
         """
         metadata = self.job.plan.metadata
         found = replay(self.directory, metadata)
+        if self.job.options.recheck:
+            found.untrusted |= set(np.flatnonzero(found.ledger.is_done).tolist())
         if found.untrusted:
             array = ShardedArray(metadata, PosixStore(self.job.target.path))
             ranks = np.array(sorted(found.untrusted), dtype=np.int64)
@@ -250,7 +255,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
     return begin_run(
         job.target,
-        run_plan(job.plan),
+        run_plan(job.plan, job.options.mode),
         job.plan.metadata.text,
         mode=job.options.mode,
         restart=job.options.restart,
@@ -270,9 +275,12 @@ def _probe(directory: RunDirectory, engine: Engine, *, is_new: bool) -> None:
         )
 
 
-def run_plan(plan: Plan) -> dict[str, Any]:
-    """A plan as a run keeps it."""
-    return {**plan.to_dict(), "digest": plan.digest}
+def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
+    """A plan as a run keeps it; a run that writes into an array is another than the one that made it."""
+    facts = plan.to_dict()
+    if mode == "r+":
+        facts["identity"] = {**facts["identity"], "mode": "r+"}
+    return {**facts, "digest": plan.digest + ("+" if mode == "r+" else ""), "mode": mode}
 
 
 @contextlib.contextmanager
@@ -296,10 +304,11 @@ def join(job: Job, engine: Engine, *, may_list: bool) -> Iterator[Session]:
 
 def publish(directory: RunDirectory, ledger: Ledger, result: WriteResult, options: Options) -> None:
     """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
+    made_by = read_receipt(directory.target) if options.mode == "r+" else None
     receipt = Receipt(
-        digest=directory.digest,
+        digest=directory.digest if made_by is None else made_by.digest,
         run=directory.run,
-        identity=directory.facts["identity"],
+        identity=directory.facts["identity"] if made_by is None else made_by.identity,
         durability=options.durability,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,

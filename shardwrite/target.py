@@ -113,7 +113,7 @@ def check_target(target: Target, mode: str) -> None:
         Naming what stands there and the remedy.
     """
     kind = kind_of(target.path)
-    if kind == "array" and mode != "w":
+    if kind == "array" and mode == "w-":
         raise SpecError("an array exists there", field="store", value=str(target.path), remedy='give mode="w" to replace it')
     if kind in _REFUSALS:
         why, remedy = _REFUSALS[kind]

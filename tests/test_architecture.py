@@ -28,8 +28,8 @@ LAYERS = [
     ["view"],
     ["inspection", "compare"],
     ["session", "sources", "verify", "planning"],
-    ["run"],
-    ["api", "parts"],
+    ["run", "outcome", "salvage"],
+    ["api", "parts", "repair"],
     ["__init__"],
     ["cli"],
 ]

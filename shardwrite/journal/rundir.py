@@ -168,7 +168,7 @@ class RunDirectory:
             raise _held(self, holders[0])
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, self.ended_path)
-        untouched = self.facts["replaces"] and not (self.ended_path / "replaced").exists()
+        untouched = self.facts.get("mode") == "r+" or (self.facts["replaces"] and not (self.ended_path / "replaced").exists())
         if not untouched and self.target.path.exists():
             trash = self.ended_path / f"array-{uuid.uuid4().hex}"
             with _losing(errno.ENOENT):
@@ -282,7 +282,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     facts = {
         **plan,
         "run": uuid.uuid4().hex[:12],
-        "replaces": target.path.exists(),
+        "replaces": target.path.exists() and plan["mode"] != "r+",
         "begun_by": identity(),
     }
     made = RunDirectory(target, facts)

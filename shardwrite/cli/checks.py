@@ -1,0 +1,161 @@
+"""Commands that look at an array, and mend it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import shardwrite
+from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
+from shardwrite.journal import find_run, live_holders, read_receipt
+from shardwrite.outcome import INCOMPLETE
+from shardwrite.target import resolve_target
+from shardwrite.verify import open_begun
+
+__all__ = ["check", "exit_unless_good", "info", "repair", "verify"]
+
+
+@click.command()
+@click.argument("array")
+@name_option
+@json_option
+@command
+def info(array: str, name: str | None, as_json: bool) -> None:
+    """Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is writing it."""
+    _, opened, _ = open_begun(array, name)
+    report = shardwrite.verify(array, name=name)
+    metadata = opened.metadata
+    facts = {
+        "shape": list(metadata.grid.shape),
+        "dtype": str(metadata.dtype),
+        "shards": list(metadata.grid.shards),
+        "chunks": list(metadata.grid.chunks),
+        "codecs": [codec["name"] for codec in metadata.inner_codecs],
+        "fill_value": metadata.document["fill_value"],
+        "index_location": metadata.index_codec.location,
+        "index_checksum": metadata.index_codec.has_checksum,
+        **_history(array, name),
+    }
+    if as_json:
+        click.echo(json.dumps({**facts, **report.to_dict()}, indent=2))
+        return
+    for field, value in facts.items():
+        click.echo(f"  {field:<15} {value}")
+    click.echo(str(report))
+
+
+def _history(array: str, name: str | None) -> dict[str, Any]:
+    """The run that has not ended, and who is at it; or the receipt of the one that has."""
+    target = resolve_target(array, name)
+    run = find_run(target)
+    facts: dict[str, Any] = {"unfinished": run is not None}
+    if run is not None:
+        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in live_holders(run.path)]
+        return facts
+    receipt = read_receipt(target)
+    if receipt is not None:
+        facts |= {
+            "finished": receipt.finished,
+            "by": f"shardwrite {receipt.version}, durability {receipt.durability}",
+            "plan": receipt.digest[:16],
+            "source": receipt.identity.get("source"),
+            "strategy": receipt.identity.get("strategy"),
+            "seconds": receipt.result.get("seconds"),
+        }
+    return facts
+
+
+@click.command()
+@click.argument("array")
+@name_option
+@click.option("--deep", is_flag=True, help="Decode every inner chunk, too.")
+@click.option("--against", metavar="SRC", help="Compare every value with this source, bit by bit.")
+@source_options
+@engine_options
+@json_option
+@command
+def verify(
+    array: str,
+    name: str | None,
+    deep: bool,
+    against: str | None,
+    threads: int | None,
+    workers: int | None,
+    address: str | None,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are missing.
+
+    Exit code 1 if anything is wrong, 85 if a run has still to write some.
+    """
+    with engine(threads, workers, address):
+        compared = open_as_dask(against, source)[0] if against else None
+        report = check(array, name, deep=deep, against=compared, quiet=as_json)
+    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    exit_unless_good(report)
+
+
+def check(array: str, name: str | None, *, deep: bool, quiet: bool, against: Any = None) -> shardwrite.Report:
+    """Verify under a bar."""
+    console = Console(stderr=True)
+    columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal or quiet) as progress:
+        task = progress.add_task("checking", total=open_begun(array, name)[1].metadata.grid.n_shards)
+
+        def advance(n: int) -> None:
+            progress.update(task, advance=n)
+
+        return shardwrite.verify(array, name=name, deep=deep, against=against, on_shards=advance)
+
+
+def exit_unless_good(report: shardwrite.Report | None) -> None:
+    """Tell the outcome by the exit code."""
+    if report is not None and not report.is_good:
+        raise SystemExit(1)
+    if report is not None and not report.is_complete:
+        raise SystemExit(INCOMPLETE)
+
+
+@click.command()
+@click.argument("array")
+@name_option
+@click.option("--source", "src", metavar="SRC", help="Write the bad and missing shards again from this source.")
+@source_options
+@click.option("--shallow", is_flag=True, help="Look at indexes only, and do not decode.")
+@click.option("--salvage", is_flag=True, help="Cut a shard whose tail is torn back to the size in the journal.")
+@click.option("--scan", is_flag=True, help="Without a journal, search such a shard backwards for an index whose checksum fits.")
+@click.option("--memory-limit", help="Memory of a worker process, such as 4GB.")
+@engine_options
+@json_option
+@command
+def repair(
+    array: str,
+    name: str | None,
+    src: str | None,
+    shallow: bool,
+    salvage: bool,
+    scan: bool,
+    memory_limit: str | None,
+    threads: int | None,
+    workers: int | None,
+    address: str | None,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Find torn and missing shards of ARRAY, quarantine them, sweep stale temporaries, and write exactly these shards again.
+
+    Without --source it prints what is to be written, and the exit code is 85 if that is anything.
+    """
+    with engine(threads, workers, address):
+        x = open_as_dask(src, source)[0] if src else None
+        done = shardwrite.repair(
+            array, x, name=name, deep=not shallow, salvage=salvage, scan=scan, memory_limit=memory_limit, progress=not as_json
+        )
+    click.echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    if not done.is_done:
+        raise SystemExit(INCOMPLETE)

@@ -1,0 +1,284 @@
+"""Shards that are torn or missing: what to write again, and writing it.
+
+A bad shard is linked into ``<array>.quarantine/`` and stays in its place until the new one is renamed over it: readers get
+an error until then, never the fill value. The order of effects: sweep temporaries, salvage where that was asked for, quarantine,
+write. A crash after any of them leaves something that the same call goes on from.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import numpy as np
+
+from shardwrite.commit import GroupReport
+from shardwrite.engines import active_engine
+from shardwrite.errors import JournalError
+from shardwrite.grid import ravel
+from shardwrite.inspection import ShardTable, inspect_shards
+from shardwrite.journal import Ledger, RunDirectory, live_holders, replay, sweep_listed
+from shardwrite.metadata import parse_metadata
+from shardwrite.plan.render import table_html, table_text
+from shardwrite.planning import plan_into
+from shardwrite.progress import reporting
+from shardwrite.result import WriteResult
+from shardwrite.run import execute_missing
+from shardwrite.salvage import index_ends_at, scan_for_index
+from shardwrite.session import Job, Options
+from shardwrite.stores import write_file
+from shardwrite.target import Target
+from shardwrite.verify import Report, ShardState, open_begun, verify
+from shardwrite.view import ShardedArray
+
+__all__ = ["Repair", "RepairTask", "repair"]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTask:
+    """A shard to write again.
+
+    Attributes
+    ----------
+    key : str
+        Storage key of the shard.
+    index : tuple of int
+        Its position in the shard grid.
+    region : tuple of (int, int)
+        Its elements, ``(start, stop)`` along each axis.
+    reason : str
+        What is wrong with it.
+    """
+
+    key: str
+    index: tuple[int, ...]
+    region: tuple[tuple[int, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was done, and what is left to do.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    tasks : tuple of RepairTask
+        Exactly the shards that are to be written again; done, if `result` is there.
+    n_temporaries : int
+        Stale temporaries that were removed.
+    quarantined : tuple of str
+        Copies of the bad shards.
+    salvaged : tuple of str
+        Shards that were cut back to an earlier state, and how it was found.
+    result : WriteResult or None
+        Of writing them.
+    """
+
+    path: str
+    tasks: tuple[RepairTask, ...]
+    n_temporaries: int
+    quarantined: tuple[str, ...]
+    salvaged: tuple[str, ...]
+    result: WriteResult | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.tasks or self.result is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return {**asdict(self), "result": self.result.to_dict() if self.result else None, "is_done": self.is_done}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        done = "written again" if self.result is not None else "to be written again; give the source to do it"
+        rows = [
+            ("array", self.path),
+            ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "none is bad or missing"),
+            ("temporaries", f"{self.n_temporaries:,} removed"),
+            ("quarantined", f"{len(self.quarantined):,}"),
+        ]
+        rows += [("salvaged", text) for text in self.salvaged]
+        for task in self.tasks[:50]:
+            region = ", ".join(f"{a}:{b}" for a, b in task.region)
+            rows.append((task.key, f"[{region}] {task.reason}"))
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("repaired" if self.is_done else "to repair", self._rows())
+
+    def _repr_html_(self) -> str:
+        return table_html("repaired" if self.is_done else "to repair", self._rows())
+
+
+def repair(
+    store: Any,
+    x: dask.array.Array | None = None,
+    *,
+    name: str | None = None,
+    deep: bool = True,
+    salvage: bool = False,
+    scan: bool = False,
+    strategy: Any = "fixed-order",
+    durability: str = "full",
+    memory_limit: int | str | None = None,
+    progress: bool | Callable[[GroupReport], None] = False,
+) -> Repair:
+    """Find the shards that are torn or missing, quarantine them, and write them again if the source is given.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    x : dask.array.Array, optional
+        The source, of the array's shape and dtype; without it only what is to be done is told.
+    name : str, optional
+        Path of the array in it.
+    deep : bool
+        Find also what only decoding tells.
+    salvage : bool
+        Cut a shard whose tail is torn back to the size in the journal.
+    scan : bool
+        Where the journal knows no size, search the shard backwards for an index whose checksum fits. What that finds is an
+        earlier state, and said to be one.
+    strategy, durability, memory_limit, progress
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Repair
+        With the exact shards and regions.
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there, or `x` is another.
+    JournalError
+        If a run works on the array, or has not ended: that run is to be finished first.
+
+    Examples
+    --------
+    >>> import dask.array as da, os, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10) + 1
+    >>> _ = x.to_sharded_zarr(path, shards=40, chunks=8)
+    >>> os.truncate(path + "/c/1", 20)
+    >>> [(task.key, task.region) for task in shardwrite.repair(path).tasks]
+    [('c/1', ((40, 80),))]
+    >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
+    (True, True)
+    """
+    target, array, run = open_begun(store, name)
+    ledger = _ledger_of(run, array, may_write=x is not None)
+    n_temporaries = sweep_listed(target.path, set())
+    before = verify(store, name=name, deep=deep)
+    salvaged = _salvage(target, array, before, ledger, scan=scan) if salvage or scan else ()
+    report = verify(store, name=name, deep=deep) if salvaged else before
+    tasks = _tasks(array, report)
+    found = Repair(
+        path=str(target.path),
+        tasks=tasks,
+        n_temporaries=n_temporaries,
+        quarantined=tuple(_quarantine(target, task.key, durability) for task in tasks if _has_object(target, task.key)),
+        salvaged=salvaged,
+    )
+    if x is None or not tasks:
+        return found
+    job = _job(x, target, array, strategy, durability, memory_limit)
+    engine = active_engine()
+    good = np.flatnonzero(~np.isin(report.states.ravel(), (ShardState.BAD, ShardState.MISSING)))
+    known = _as_ledger(array, inspect_shards(engine, array, good, deep=False))
+    with reporting(progress, job.plan.raw_nbytes) as on_report:
+        result = execute_missing(job, engine, on_report, known)
+    return replace(found, result=result)
+
+
+def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool) -> Ledger | None:
+    """What the journal of an unfinished run knows, if nobody works on it."""
+    if run is None or run.facts.get("mode") == "r+":
+        return None
+    holders = live_holders(run.path)
+    if holders:
+        raise JournalError(
+            f"{run.target.path} is being written by host {holders[0].get('host')}, pid {holders[0].get('pid')}",
+            path=str(run.target.run_path),
+            holder=holders[0],
+        )
+    if may_write:
+        raise JournalError(
+            f"the run that writes {run.target.path} has not ended; run its command again with recheck=True (--recheck)",
+            path=str(run.target.run_path),
+        )
+    return replay(run, array.metadata).ledger
+
+
+def _tasks(array: ShardedArray, report: Report) -> tuple[RepairTask, ...]:
+    grid = array.metadata.grid
+    return tuple(
+        RepairTask(problem.key, problem.index, grid.shard_box(problem.index).intersect(grid.whole).bounds, problem.message)
+        for problem in report.problems
+    )
+
+
+def _job(
+    x: dask.array.Array, target: Target, array: ShardedArray, strategy: Any, durability: str, memory_limit: int | str | None
+) -> Job:
+    metadata = parse_metadata(array.metadata.text, writing=True)
+    plan = plan_into(x, metadata, active_engine(), strategy=strategy, memory_limit=memory_limit)
+    return Job(x, plan, target, Options(mode="r+", durability=durability))
+
+
+def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
+    """Shards that are as they should be, as a ledger has them."""
+    ledger = Ledger(array.metadata.grid)
+    ledger.is_done[table.ranks] = True
+    ledger.nbytes[table.ranks] = table.stored_nbytes
+    ledger.n_chunks[table.ranks] = table.n_chunks
+    ledger.index_crcs[table.ranks] = table.index_crcs
+    return ledger
+
+
+def _has_object(target: Target, key: str) -> bool:
+    return os.path.lexists(target.path / key)
+
+
+def _quarantine(target: Target, key: str, durability: str) -> str:
+    """Keep a bad shard's bytes under another name; the shard stays."""
+    directory = target.path.with_name(target.path.name + ".quarantine")
+    directory.mkdir(exist_ok=True)
+    copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
+    try:
+        os.link(target.path / key, copy, follow_symlinks=False)
+    except OSError:  # no links here
+        write_file(copy, (target.path / key).read_bytes(), durability=durability, attempt=uuid.uuid4().hex)
+    return str(copy)
+
+
+def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger | None, *, scan: bool) -> tuple[str, ...]:
+    """Cut torn shards back to a size at which they are whole."""
+    done = []
+    for problem in report.problems:
+        path = Path(target.path) / problem.key
+        if not path.is_file() or path.is_symlink():
+            continue
+        data = path.read_bytes()
+        noted = int(ledger.nbytes[ravel(problem.index, array.metadata.grid.counts)]) if ledger is not None else 0
+        if noted and noted < len(data) and index_ends_at(array.metadata, data, noted):
+            size, how = noted, "the size in the journal"
+        elif scan:
+            found = scan_for_index(array.metadata, data)
+            if found is None:
+                continue
+            size, how = found, "found by a backward scan: an earlier state, of unknown age"
+        else:
+            continue
+        copy = _quarantine(target, problem.key, "full")
+        write_file(path, data[:size], durability="full", attempt=uuid.uuid4().hex)
+        done.append(f"{problem.key}: {len(data)} bytes cut to {size}, {how}; the torn one is {copy}")
+    return tuple(done)
