@@ -29,6 +29,7 @@ from shardwrite.journal import (
     begin_run,
     close_journals,
     find_run,
+    interrupted_end,
     probe,
     read_receipt,
     replay,
@@ -211,13 +212,14 @@ def incomplete(metadata: ArrayMetadata, target: Target, missing: Any, remedy: st
 
 def finished(job: Job) -> WriteResult | None:
     """The result of a run of the same plan that has ended, if the array is still as that run left it."""
+    ending = interrupted_end(job.target)
     if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
-    if job.options.mode == "w" and not job.plan.source.is_stable:
-        return None  # the same name may stand for other data by now, and the user said to replace
     receipt = read_receipt(job.target)
     if receipt is None or receipt.digest != job.plan.digest:
         return None
+    if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
+        return None  # the same name may stand for other data by now, and the user said to replace
     found = parse_metadata((job.target.path / "zarr.json").read_text())
     if found.document != job.plan.metadata.document:
         return None

@@ -15,11 +15,11 @@ The order of effects of a run, and what a crash after each leaves behind:
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
 5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
-6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, unlink ``plan.json``, remove the rest. *The array; the
-   same command does what is left of this step.*
+6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, remove it, unlink ``plan.json``. *The array; the same
+   command does what is left of this step.*
 
-Starting over takes the run's shards away instead: ``run-<run>/`` becomes ``ended-<run>/``, the unpublished array goes into it, and
-both are removed.
+Starting over takes the run's shards away instead: ``run-<run>/`` becomes ``taken-<run>/``, the unpublished array goes into it, both
+are removed, and ``plan.json`` after them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from shardwrite.journal.receipt import Receipt
 from shardwrite.stores import PosixStore, make_directories, write_file
 from shardwrite.target import RECEIPT_NAME, Target, check_surroundings, check_target
 
-__all__ = ["RunDirectory", "begin_run", "differences", "find_run", "probe"]
+__all__ = ["RunDirectory", "begin_run", "differences", "find_run", "interrupted_end", "probe"]
 
 _MAX_TRIES = 8
 
@@ -80,6 +80,11 @@ class RunDirectory:
     def ended_path(self) -> Path:
         """What becomes of it at the end."""
         return self.target.run_path / f"ended-{self.run}"
+
+    @property
+    def taken_path(self) -> Path:
+        """What becomes of it where another run takes its place."""
+        return self.target.run_path / f"taken-{self.run}"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -143,9 +148,9 @@ class RunDirectory:
         self.remove_ended()
 
     def remove_ended(self) -> None:
-        """What is left of a run that has ended, on the way in or out."""
-        (self.target.run_path / "plan.json").unlink(missing_ok=True)
+        """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
         _remove(self.ended_path)
+        (self.target.run_path / "plan.json").unlink(missing_ok=True)
         with _losing(errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):  # another run has begun there
             self.target.run_path.rmdir()
 
@@ -167,12 +172,17 @@ class RunDirectory:
         if holders:
             raise _held(self, holders[0])
         with contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, self.ended_path)
-        untouched = self.facts.get("mode") == "r+" or (self.facts["replaces"] and not (self.ended_path / "replaced").exists())
+            os.rename(self.path, self.taken_path)
+        self.remove_taken()
+
+    def remove_taken(self) -> None:
+        """What is left of a run that was taken away."""
+        is_in_place = self.facts.get("mode") == "r+"
+        untouched = is_in_place or (self.facts["replaces"] and not (self.taken_path / "replaced").exists())
         if not untouched and self.target.path.exists():
-            trash = self.ended_path / f"array-{uuid.uuid4().hex}"
-            with _losing(errno.ENOENT):
-                os.rename(self.target.path, trash)
+            with _losing(errno.ENOENT):  # another process was first
+                os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
+        _remove(self.taken_path)
         self.remove_ended()
 
 
@@ -219,10 +229,22 @@ def find_run(target: Target) -> RunDirectory | None:
         raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
     if not is_ours:
         raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
+    if found.taken_path.exists():
+        found.remove_taken()  # what a crash left to do
+        return None
     if not found.path.exists():
-        found.remove_ended()  # what a crash at the end left to do
+        found.remove_ended()
         return None
     return found
+
+
+def interrupted_end(target: Target) -> str:
+    """Name of a run that was interrupted in step 6; else nothing."""
+    try:
+        run = str(json.loads((target.run_path / "plan.json").read_bytes())["run"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # there is none, or `find_run` says what is wrong with it
+    return "" if any((target.run_path / f"{state}-{run}").exists() for state in ("run", "taken")) else run
 
 
 def begin_run(
