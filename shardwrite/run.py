@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -68,8 +69,9 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
                     for number, wave in enumerate(session.job.plan.waves):
                         _run_wave(session, engine, str(number), wave.ranks(), on_report)
             done = iter([session.finish(time.perf_counter() - start) for session in sessions])
-    except RunEndedError:
-        ended = [finished(job) for job in jobs]  # another process may have written the same plan, and been faster
+    except RunEndedError as error:
+        joined = Path(error.fields["path"]).name.removeprefix("run-")
+        ended = [finished(job, joined) for job in jobs]  # another process may have written the same plan, and been faster
         if any(result is None for result in ended):
             raise
         return cast("list[WriteResult]", ended)

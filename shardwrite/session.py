@@ -188,10 +188,21 @@ class Session:
 
 
 @contextlib.contextmanager
+def _ended_or(directory: RunDirectory) -> Iterator[None]:
+    """Where storage fails because another process has ended the run meanwhile, say that."""
+    try:
+        yield
+    except OSError as error:
+        if directory.path.exists():
+            raise
+        raise RunEndedError("another process has ended this run", path=str(directory.path)) from error
+
+
+@contextlib.contextmanager
 def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     """Work on a run under a lease."""
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
-    with Lease(directory.path, session.driver):
+    with _ended_or(directory), Lease(directory.path, session.driver):
         try:
             yield session
         finally:
@@ -210,9 +221,17 @@ def incomplete(metadata: ArrayMetadata, target: Target, missing: Any, remedy: st
     )
 
 
-def finished(job: Job) -> WriteResult | None:
-    """The result of a run of the same plan that has ended, if the array is still as that run left it."""
-    ending = interrupted_end(job.target)
+def finished(job: Job, joined: str = "") -> WriteResult | None:
+    """The result of a run of the same plan that has ended, if the array is still as that run left it.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    joined : str
+        Name of a run that this process had joined.
+    """
+    ending = interrupted_end(job.target) or joined
     if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)
@@ -245,12 +264,14 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         directory, is_new = _begin_one(job)
         sessions.append(stack.enter_context(_open(job, directory)))
-        _probe(directory, engine, is_new=is_new)
+        with _ended_or(directory):
+            _probe(directory, engine, is_new=is_new)
     for session in sessions:
-        session.directory.make_room(session.job.options.durability)
-        if session.job.options.publish == "first" and session.job.options.mode != "r+":
-            session.directory.publish(session.job.options.durability)
-        session.catch_up(engine, may_list=True)
+        with _ended_or(session.directory):
+            session.directory.make_room(session.job.options.durability)
+            if session.job.options.publish == "first" and session.job.options.mode != "r+":
+                session.directory.publish(session.job.options.durability)
+            session.catch_up(engine, may_list=True)
     return sessions
 
 

@@ -108,7 +108,8 @@ class RunDirectory:
                     os.rename(self.target.path, replaced)
                 except FileNotFoundError:  # gone since the run began; take the name
                     nothing = self.path / f"nothing-{uuid.uuid4().hex}"
-                    (nothing / "was-there").mkdir(parents=True)
+                    nothing.mkdir()  # no parents: where the run is gone, it must not come back
+                    (nothing / "was-there").mkdir()
                     os.rename(nothing, replaced)
         make_directories(self.target.path, durability)
 

@@ -1,0 +1,233 @@
+"""Two writers of one target, on one host and on two; leases of the dead; writers that freeze and thaw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from unittest import mock
+
+import dask
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import IncompleteError, JournalError, RunEndedError
+from shardwrite.journal import Lease, find_run, lease, live_holders
+from shardwrite.target import resolve_target
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+SHAPE, KEYWORDS = (32, 32), {"shards": 8, "chunks": 4, "memory_limit": "20kB", "max_source_reruns": 100}
+
+
+class Gate:
+    """A source that stops at its twelfth block until it is let through; raises if told to."""
+
+    def __init__(self, version=0, *, fail=False):
+        self.reached, self.go = threading.Event(), threading.Event()
+        self._calls, self._lock, self._fail = 0, threading.Lock(), fail
+        self.x = oracle.source(SHAPE, (8, 8), version).map_blocks(self._pass, dtype="u4", meta=np.empty((0, 0), "u4"))
+
+    def _pass(self, block):
+        with self._lock:
+            self._calls += 1
+            at = self._calls
+        if at == 12:
+            self.reached.set()
+            if self._fail:
+                raise InterruptedError("told to")
+            assert self.go.wait(30)
+        return block
+
+
+def write(x, path, **more):
+    with dask.config.set(scheduler="sync"):
+        return x.to_sharded_zarr(path, **KEYWORDS, **more)
+
+
+def interrupted(path, **more):
+    """A run that stopped half way; its source."""
+    gate = Gate(fail=True)
+    with pytest.raises(InterruptedError):
+        write(gate.x, path, source_id="a", **more)
+
+
+def running(path, version=0, **more):
+    """A run in another thread that stands still half way."""
+    gate = Gate(version)
+    outcome = []
+
+    def work():
+        try:
+            outcome.append(write(gate.x, path, **more))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert gate.reached.wait(30)
+    return gate, thread, outcome
+
+
+def end(gate, thread):
+    gate.go.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_another_plan_is_refused_while_a_lease_lives_and_names_its_holder(tmp_path):
+    gate, thread, outcome = running(tmp_path / "x", source_id="a")
+    try:
+        for more in ({}, {"restart": True}):
+            with pytest.raises(JournalError, match="is being written by another plan") as caught:
+                write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", **more)
+            assert caught.value.holder["pid"] == os.getpid()
+            assert caught.value.holder["host"] in str(caught.value)
+            assert str(os.getpid()) in str(caught.value)
+    finally:
+        end(gate, thread)
+    assert outcome[0].n_shards == 16
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+def test_the_job_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    gate, thread, _ = running(tmp_path / "x", source_id="a")
+    try:
+        with pytest.raises(JournalError, match="SLURM_JOB_ID=4711"):
+            write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b")
+    finally:
+        end(gate, thread)
+
+
+def test_another_plan_is_refused_with_the_difference_and_restart_takes_it_away(tmp_path):
+    interrupted(tmp_path / "x")
+    with pytest.raises(JournalError, match="--restart") as caught:
+        write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", strategy="morton")
+    fields = " ".join(caught.value.differences)
+    assert "source" in fields
+    assert "strategy" in fields
+    assert "'b'" in fields or '"b"' in fields
+    write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
+
+
+def test_the_same_plan_in_two_processes_at_once(tmp_path):
+    gate, thread, outcome = running(tmp_path / "x", source_id="a")
+    result = write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
+    assert result.n_resumed_shards > 0
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+    end(gate, thread)
+    assert not isinstance(outcome[0], BaseException), outcome
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+def test_many_processes_write_one_plan(tmp_path):
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, shardwrite;"
+        "oracle.source((64, 64), (8, 64)).to_sharded_zarr(sys.argv[1], shards=8, chunks=4, memory_limit='60kB')"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "x")], stderr=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    for writer in writers:
+        assert writer.wait(120) == 0, writer.stderr.read()
+    oracle.check_whole(tmp_path / "x", oracle.values((64, 64)))
+
+
+def test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing(tmp_path):
+    gate, thread, outcome = running(tmp_path / "x", source_id="a")
+    with mock.patch("shardwrite.journal.rundir.live_holders", return_value=[]):  # its lease has run out meanwhile
+        write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
+    end(gate, thread)
+    assert isinstance(outcome[0], RunEndedError), outcome
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
+
+
+def lease_of(path, **changes):
+    """A lease beside an interrupted run, as another process would hold it."""
+    run = find_run(resolve_target(path, None))
+    file = run.path / "lease-other.json"
+    file.write_text(json.dumps({**lease.identity(), **changes}))
+    return file, run
+
+
+@pytest.mark.parametrize(
+    ("changes", "age", "lives"),
+    [
+        ({}, 0, True),
+        ({"pid": 2**22 + 1}, 0, False),
+        ({"started": "1"}, 0, False),
+        ({"boot": "another"}, 0, False),
+        ({"host": "elsewhere"}, 0, True),
+        ({"host": "elsewhere"}, lease.TTL_SECONDS + 5, False),
+        ({"pids": "another namespace"}, 0, True),
+        ({"pids": "another namespace"}, lease.TTL_SECONDS + 5, False),
+        ({}, lease.TTL_SECONDS + 5, True),
+    ],
+)
+def test_who_lives(tmp_path, changes, age, lives):
+    interrupted(tmp_path / "x")
+    file, run = lease_of(tmp_path / "x", **changes)
+    os.utime(file, (time.time() - age,) * 2)
+    assert bool(live_holders(run.path)) == lives
+    assert not list(run.path.glob("clock-*"))
+    if lives:
+        with pytest.raises(JournalError, match="is being written"):
+            write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
+    else:
+        write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
+        oracle.check_whole(tmp_path / "x", oracle.values(SHAPE, 2))
+
+
+def test_a_torn_lease_counts_by_its_age(tmp_path):
+    interrupted(tmp_path / "x")
+    file, run = lease_of(tmp_path / "x")
+    file.write_bytes(b'{"host": "el')
+    assert live_holders(run.path)
+    os.utime(file, (0, 0))
+    assert not live_holders(run.path)
+
+
+def test_a_lease_beats_while_it_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.02)
+    with Lease(tmp_path, "me") as held:
+        os.utime(held.path, (0, 0))
+        deadline = time.monotonic() + 10
+        while held.path.stat().st_mtime < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_holder_is_taken_over(tmp_path):
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, os, shardwrite;"
+        "seen = []\n"
+        "def kill(report):\n"
+        "    seen.append(report)\n"
+        "    if len(seen) == 3: os.kill(os.getpid(), 9)\n"
+        "oracle.source((32, 32), (8, 8)).to_sharded_zarr(sys.argv[1], shards=8, chunks=4, memory_limit='20kB',"
+        "max_source_reruns=100, source_id='a', progress=kill)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "x")], check=False)
+    assert ended.returncode == -9
+    run = find_run(resolve_target(tmp_path / "x", None))
+    assert list(run.path.glob("lease-*")), "it could not give it back"
+    assert not live_holders(run.path)
+    result = write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
+    assert result.n_resumed_shards >= 3
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+def test_parts_of_a_run_that_nobody_began(tmp_path):
+    x = oracle.source(SHAPE, (8, 8))
+    plan = shardwrite.plan(x, shards=8, chunks=4)
+    with pytest.raises(IncompleteError, match="prepare"):
+        shardwrite.finalize(tmp_path / "x", plan)
