@@ -131,8 +131,8 @@ class Written:
 
 
 EMPTY_SHARD = Written()
-_PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
-_RETRY_SECONDS = (0.05, 0.2, 0.8)
+PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
+RETRY_SECONDS = (0.05, 0.2, 0.8)
 
 T = TypeVar("T")
 WriteShard = Callable[[Transaction, Shape], Written]
@@ -185,11 +185,11 @@ def retried(attempt: Callable[[], T]) -> T:
 
     Nothing is retried inside an attempt: an fsync that failed has lost what it should have made durable.
     """
-    for wait in _RETRY_SECONDS:
+    for wait in RETRY_SECONDS:
         try:
             return attempt()
         except StoreError as error:
-            if error.fields["errno"] not in _PASSING:
+            if error.fields["errno"] not in PASSING:
                 raise
         time.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311 (many workers should not come back at once)
     return attempt()

@@ -263,9 +263,12 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     sessions = []
     for job in jobs:
         directory, is_new = _begin_one(job)
+        if is_new:
+            _probe_new(directory, engine)
+        else:
+            with _ended_or(directory):
+                _probe(directory, engine)
         sessions.append(stack.enter_context(_open(job, directory)))
-        with _ended_or(directory):
-            _probe(directory, engine, is_new=is_new)
     for session in sessions:
         with _ended_or(session.directory):
             session.directory.make_room(session.job.options.durability)
@@ -286,16 +289,26 @@ def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
     )
 
 
-def _probe(directory: RunDirectory, engine: Engine, *, is_new: bool) -> None:
-    """Have every worker write there; a run that has only begun is taken back if one cannot."""
+def _probe(directory: RunDirectory, engine: Engine) -> None:
+    """Have every worker write there."""
     outcomes = engine.on_every_worker(probe, str(directory.path), "zarr.json")
-    troubles = [f"{worker}: {trouble}" for worker, trouble in outcomes.items() if trouble]
+    troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
     if troubles:
-        if is_new:
-            directory.take_back()
+        worker, (message, number) = troubles[0]
         raise StoreError(
-            f"{len(troubles)} of {len(outcomes)} workers cannot write to {directory.path}; {troubles[0]}", key=str(directory.path)
+            f"{len(troubles)} of {len(outcomes)} workers cannot write to {directory.path}; {worker}: {message}",
+            key=str(directory.path),
+            errno=number,
         )
+
+
+def _probe_new(directory: RunDirectory, engine: Engine) -> None:
+    """The same for a run that has only begun; it is taken back if a worker cannot write there."""
+    try:
+        _probe(directory, engine)
+    except BaseException:
+        directory.take_back(is_claimed=True)
+        raise
 
 
 def run_plan(plan: Plan, mode: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from shardwrite.errors import StoreError
 
-__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "live_holders", "release_all"]
+__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_stale", "live_holders", "release_all"]
 
 HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
@@ -127,7 +127,7 @@ def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     leases = sorted(Path(run_path).glob("lease-*.json"))
     if not leases:
         return []
-    now = _file_system_time(Path(run_path))
+    now = file_system_time(Path(run_path))
     me = identity()
     found = []
     for path in leases:
@@ -158,7 +158,12 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
     return age < TTL_SECONDS
 
 
-def _file_system_time(directory: Path) -> float:
+def is_stale(path: Path) -> bool:
+    """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out."""
+    return file_system_time(path.parent) - path.stat().st_mtime > TTL_SECONDS
+
+
+def file_system_time(directory: Path) -> float:
     """The time by the clock that stamps files in a directory."""
     path = directory / f"clock-{uuid.uuid4().hex}"
     try:

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.lease import identity, is_stale, live_holders
 from shardwrite.journal.receipt import Receipt
 from shardwrite.stores import PosixStore, make_directories, write_file
 from shardwrite.target import RECEIPT_NAME, Target, check_surroundings, check_target
@@ -151,15 +151,28 @@ class RunDirectory:
     def remove_ended(self) -> None:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
         _remove(self.ended_path)
+        for draft in self.target.run_path.glob("run-*"):  # of processes that died before their run began
+            if draft != self.path and is_stale(draft):
+                _remove(draft)
         (self.target.run_path / "plan.json").unlink(missing_ok=True)
         with _losing(errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):  # another run has begun there
             self.target.run_path.rmdir()
 
-    def take_back(self) -> None:
-        """End a run that has changed nothing yet."""
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, self.ended_path)
-        self.remove_ended()
+    def take_back(self, *, is_claimed: bool) -> None:
+        """End a run that has changed nothing yet; an error here must not hide the one that led here.
+
+        Parameters
+        ----------
+        is_claimed : bool
+            Whether ``plan.json`` names it, so that others may have joined.
+        """
+        with contextlib.suppress(OSError):
+            if is_claimed:
+                os.rename(self.path, self.ended_path)
+                self.remove_ended()
+            else:
+                _remove(self.path)
+                self.target.run_path.rmdir()
 
     def start_over(self) -> None:
         """Take a run and its shards away; what it was to replace and has not yet moved stays.
@@ -239,12 +252,17 @@ def find_run(target: Target) -> RunDirectory | None:
     return found
 
 
+def _run_named(target: Target) -> str:
+    """The run that ``plan.json`` names; nothing where there is none, or where `find_run` would say what is wrong with it."""
+    try:
+        return str(json.loads((target.run_path / "plan.json").read_bytes())["run"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
-    try:
-        run = str(json.loads((target.run_path / "plan.json").read_bytes())["run"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""  # there is none, or `find_run` says what is wrong with it
+    run = _run_named(target)
     return "" if any((target.run_path / f"{state}-{run}").exists() for state in ("run", "taken")) else run
 
 
@@ -311,6 +329,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     made = RunDirectory(target, facts)
     attempt = uuid.uuid4().hex
     draft = made.path / "plan.json"
+    is_claimed = False
     try:
         make_directories(made.path, durability)
         write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
@@ -320,9 +339,11 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
         except FileExistsError:
             _remove(made.path)
             return None
+        is_claimed = True
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
     except OSError as error:
+        made.take_back(is_claimed=is_claimed)
         raise StoreError(f"cannot write beside {target.path}: {error}", key=str(made.path), errno=error.errno) from error
     return made
 
@@ -368,25 +389,25 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def probe(path: str, token: str) -> str:
+def probe(path: str, token: str) -> tuple[str, int | None] | None:
     """Write a file beside a token that the client left, and say what went wrong; run on every worker before a run.
 
     Returns
     -------
-    str
-        Empty where all is well.
+    (str, int or None) or None
+        Message and error number; None where all is well.
     """
     store = PosixStore(path)
+    leaf = f"probe-{uuid.uuid4().hex}"
     try:
         with store.transaction("none", uuid.uuid4().hex) as transaction:
-            leaf = f"probe-{uuid.uuid4().hex}"
             writer = transaction.create(leaf)
             writer.write([b"probe"])
             writer.finish()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(Path(path) / leaf)
         if not (Path(path) / token).exists():
-            return f"{path} is another directory here than for the client"
+            return f"{path} is another directory here than for the client", None
     except OSError as error:
-        return str(error)
-    return ""
+        return str(error), error.errno
+    return None

@@ -1,0 +1,214 @@
+"""The k-th system call fails, for every k until none does: run, judge, run again, judge again.
+
+Started with `shim.c` preloaded and its path in ``SHIM``; each case is a run of a small array in this process, so that thousands
+are a matter of minutes. Run as ``python tests/faults/failing_calls.py --calls rename --json out.json`` after building the shim, or
+through `test_system_calls.py`, which does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import itertools
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import dask
+import numpy as np
+
+import shardwrite
+from shardwrite import ShardwriteError, commit
+from shardwrite.journal import lease
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir")
+ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EROFS", "ESTALE", "EINTR")
+RETRIED_BY_PYTHON = "EINTR"  # PEP 475: only close is not called again
+SHAPE = (48, 48)
+EMPTY = (slice(0, 16), slice(16, 32))
+KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+WANTED = oracle.values(SHAPE, 1, EMPTY)
+SOURCE = oracle.source(SHAPE, (16, 48), 1, EMPTY)
+
+
+@dataclass
+class Case:
+    """One fault and what came of it.
+
+    Attributes
+    ----------
+    call, error : str
+        What fails, and how; ``short`` for a write that is short.
+    k : int
+        Which of the calls.
+    persistent : bool
+        Whether those after it fail, too.
+    durability : str
+        Level.
+    n_fired : int
+        Calls that failed; 0 where there are no k calls, and the case is vacuous.
+    raised : str
+        What the run raised, if anything.
+    acked, lost : int
+        Shards that were acknowledged, and those of them that were not there.
+    trouble : str
+        Why the judgement failed.
+    """
+
+    call: str
+    error: str
+    k: int
+    persistent: bool
+    durability: str
+    n_fired: int = 0
+    raised: str = ""
+    acked: int = 0
+    lost: int = 0
+    trouble: str = ""
+
+
+def shim():
+    library = ctypes.CDLL(os.environ["SHIM"])
+    library.shim_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int]
+    library.shim_fired.restype = ctypes.c_long
+    return library
+
+
+def chain_of(error):
+    """An error and all that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def run_case(library, case: Case, directory: Path) -> Case:
+    path, acks = directory / "x.zarr", oracle.Acks(directory / "acks")
+    keywords = {**KEYWORDS, "durability": case.durability, "publish": "first" if case.k % 2 else "last"}
+    number = 0 if case.error == "short" else getattr(errno, case.error)
+    error = None
+    library.shim_arm(str(path).encode(), case.call.encode(), case.k, number, case.persistent)
+    try:
+        SOURCE.to_sharded_zarr(path, progress=acks, **keywords)
+    except BaseException as raised:
+        error = raised
+    finally:
+        library.shim_disarm()
+    case.n_fired = library.shim_fired()
+    try:
+        judge(case, path, acks.ranks(), error, number, library)
+        SOURCE.to_sharded_zarr(path, **keywords)
+        ours = shardwrite.open_sharded(path)[:, :]
+        np.testing.assert_array_equal(ours, WANTED, err_msg="after the same call again")
+        oracle.check_tidy(path)
+        if random.random() < 0.02:
+            oracle.check_whole(path, WANTED)
+    except Exception as trouble:
+        case.trouble = f"{type(trouble).__name__}: {trouble}"
+    return case
+
+
+def judge(case: Case, path: Path, acked: set[int], error, number: int, library) -> None:
+    """What must hold right after the fault."""
+    case.acked = len(acked)
+    if error is not None:
+        case.raised = f"{type(error).__name__}: {error}"[:200]
+        assert isinstance(error, ShardwriteError | OSError), f"raised {error!r}"
+        numbers = [getattr(e, "errno", None) for e in chain_of(error)]
+        assert number in numbers, f"the error does not tell {case.error}: {error!r}"
+    else:
+        found = shardwrite.open_sharded(path)[:, :]
+        np.testing.assert_array_equal(found, WANTED, err_msg="success was told")
+    if case.error != "EINTR":  # which says that nothing was done yet
+        assert not library.shim_synced_again(), "an fsync that failed was called again"
+    try:
+        metadata = oracle.metadata_of(path)
+    except IndexError:
+        assert not acked
+        return
+    array = shardwrite.view.ShardedArray(metadata, shardwrite.stores.PosixStore(path))
+    for rank, box in oracle.shard_boxes(metadata).items():
+        found, wanted = array.read(box), WANTED[box.slices]
+        if rank in acked and not (found == wanted).all():
+            case.lost += 1
+        assert (found == wanted).all() or (found == 0).all(), f"shard {rank} is torn"
+    assert not case.lost, "acknowledged shards are lost"
+    left = [p.name for p in path.rglob("*.swtmp")]
+    assert not left, f"temporaries are left: {left}"
+
+
+def cases(calls, errors, durabilities):
+    """Kinds of faults; each is then tried for k = 1, 2, ... until it does not fire."""
+    for call, persistent, durability in itertools.product(calls, (False, True), durabilities):
+        for error in (*errors, *(["short"] if call == "write" else [])):
+            if error == RETRIED_BY_PYTHON and persistent and call != "close":
+                continue  # Python would call again for ever
+            if durability == "none" and call.startswith("fsync"):
+                continue
+            yield Case(call, error, 0, persistent, durability)
+
+
+def run_all(calls, errors, durabilities, *, share: float, seed: int) -> list[Case]:
+    """Every k of every kind, or a share of the kinds, sampled."""
+    library, chosen = shim(), random.Random(seed)
+    random.seed(seed)
+    commit.RETRY_SECONDS = (0.0, 0.0, 0.0)
+    lease.TTL_SECONDS = -1.0  # what a failed beginning could not remove is stale at once
+    done = []
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with dask.config.set(scheduler="sync"):
+        for kind in cases(calls, errors, durabilities):
+            if chosen.random() >= share:
+                continue
+            for k in itertools.count(1):
+                directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place))
+                case = run_case(library, Case(**{**asdict(kind), "k": k}), directory)
+                shutil.rmtree(directory, ignore_errors=True)
+                done.append(case)
+                if not case.n_fired:
+                    break
+    return done
+
+
+def summary(done) -> dict:
+    """Sums over many cases."""
+    return {
+        "cases": len(done),
+        "fired": sum(case.n_fired > 0 for case in done),
+        "raised": sum(bool(case.raised) for case in done),
+        "survived": sum(case.n_fired > 0 and not case.raised for case in done),
+        "acked": sum(case.acked for case in done),
+        "lost": sum(case.lost for case in done),
+        "vacuous": sum(not case.n_fired for case in done),
+        "troubles": Counter(
+            f"{c.call} {c.error} k={c.k} persistent={c.persistent} {c.durability}: {c.trouble}" for c in done if c.trouble
+        ),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", nargs="+", choices=CALLS, default=CALLS)
+    parser.add_argument("--errors", nargs="+", choices=ERRORS, default=ERRORS)
+    parser.add_argument("--durabilities", nargs="+", default=["full", "batch", "none"])
+    parser.add_argument("--share", type=float, default=1.0, help="of the kinds of faults, sampled")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", help="write every case to this file")
+    given = parser.parse_args()
+    done = run_all(given.calls, given.errors, given.durabilities, share=given.share, seed=given.seed)
+    if given.json:
+        Path(given.json).write_text(json.dumps({"summary": summary(done), "cases": [asdict(case) for case in done]}))
+    print(json.dumps(summary(done), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+/* Makes the k-th system call of a kind on files under a root fail. Preloaded; armed from inside the process.
+ *
+ * Built as: cc -shared -fPIC -O1 -o shim.so shim.c -ldl
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static char root[PATH_MAX];
+static char wanted[32];
+static long countdown;     /* calls until one fails; 0: not armed */
+static int error_number;   /* 0: a short write instead */
+static int is_persistent;
+static long n_fired, n_seen;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define MAX_FAILED 4096
+static ino_t failed_syncs[MAX_FAILED];
+static int n_failed_syncs, n_synced_again;
+
+void shim_arm(const char *where, const char *call, long k, int number, int persistent) {
+    pthread_mutex_lock(&lock);
+    snprintf(root, sizeof root, "%s", where);
+    snprintf(wanted, sizeof wanted, "%s", call);
+    countdown = k;
+    error_number = number;
+    is_persistent = persistent;
+    n_fired = n_seen = n_failed_syncs = n_synced_again = 0;
+    pthread_mutex_unlock(&lock);
+}
+void shim_disarm(void) { countdown = 0; }
+long shim_fired(void) { return n_fired; }
+long shim_seen(void) { return n_seen; }
+int shim_synced_again(void) { return n_synced_again; }
+
+static int is_below(const char *path) {
+    size_t n = strlen(root);
+    if (path[0] == '/') return strncmp(path, root, n) == 0;
+    return 0;
+}
+static int fd_is_below(int fd) {
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return 0;
+    path[n] = 0;
+    return is_below(path);
+}
+/* Whether this call is to fail. */
+static int fires(const char *call) {
+    int fire = 0;
+    pthread_mutex_lock(&lock);
+    if (countdown > 0 && strcmp(call, wanted) == 0) {
+        n_seen++;
+        if (n_seen == countdown || (is_persistent && n_seen > countdown)) {
+            fire = 1;
+            n_fired++;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return fire;
+}
+#define REAL(name, type) static type real; if (!real) real = (type)dlsym(RTLD_NEXT, name)
+#define FAIL do { errno = error_number; return -1; } while (0)
+
+typedef int (*open_t)(const char *, int, ...);
+typedef int (*openat_t)(int, const char *, int, ...);
+#define OPEN(NAME) \
+int NAME(const char *path, int flags, ...) { \
+    va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
+    REAL(#NAME, open_t); \
+    if (countdown && is_below(path) && fires("open")) FAIL; \
+    return real(path, flags, mode); }
+OPEN(open)
+OPEN(open64)
+#define OPENAT(NAME) \
+int NAME(int at, const char *path, int flags, ...) { \
+    va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
+    REAL(#NAME, openat_t); \
+    if (countdown && is_below(path) && fires("open")) FAIL; \
+    return real(at, path, flags, mode); }
+OPENAT(openat)
+OPENAT(openat64)
+
+typedef ssize_t (*write_t)(int, const void *, size_t);
+ssize_t write(int fd, const void *data, size_t n) {
+    REAL("write", write_t);
+    if (countdown && fd_is_below(fd) && fires("write")) { if (error_number) FAIL; n = n > 1 ? n / 2 : n; }
+    return real(fd, data, n);
+}
+typedef ssize_t (*pwrite_t)(int, const void *, size_t, off_t);
+#define PWRITE(NAME) \
+ssize_t NAME(int fd, const void *data, size_t n, off_t at) { \
+    REAL(#NAME, pwrite_t); \
+    if (countdown && fd_is_below(fd) && fires("write")) { if (error_number) FAIL; n = n > 1 ? n / 2 : n; } \
+    return real(fd, data, n, at); }
+PWRITE(pwrite)
+PWRITE(pwrite64)
+typedef ssize_t (*writev_t)(int, const struct iovec *, int);
+ssize_t writev(int fd, const struct iovec *parts, int n) {
+    REAL("writev", writev_t);
+    if (countdown && fd_is_below(fd) && fires("write")) {
+        if (error_number) FAIL;
+        struct iovec first = parts[0];
+        if (first.iov_len > 1) first.iov_len /= 2;
+        return real(fd, &first, 1);
+    }
+    return real(fd, parts, n);
+}
+typedef int (*fd_t)(int);
+static int sync_of(int fd, fd_t real) {
+    struct stat found;
+    if (countdown && fd_is_below(fd) && fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
+        pthread_mutex_lock(&lock);
+        for (int i = 0; i < n_failed_syncs; i++)
+            if (failed_syncs[i] == found.st_ino) n_synced_again++;
+        pthread_mutex_unlock(&lock);
+        if (fires("fsync")) {
+            pthread_mutex_lock(&lock);
+            if (n_failed_syncs < MAX_FAILED) failed_syncs[n_failed_syncs++] = found.st_ino;
+            pthread_mutex_unlock(&lock);
+            FAIL;
+        }
+    } else if (countdown && fd_is_below(fd) && fires("fsync-directory")) {
+        FAIL;
+    }
+    return real(fd);
+}
+int fsync(int fd) { REAL("fsync", fd_t); return sync_of(fd, real); }
+int fdatasync(int fd) { REAL("fdatasync", fd_t); return sync_of(fd, real); }
+int close(int fd) {
+    REAL("close", fd_t);
+    if (countdown && fd_is_below(fd) && fires("close")) { real(fd); FAIL; }  /* as Linux does, it is closed all the same */
+    return real(fd);
+}
+typedef int (*two_paths_t)(const char *, const char *);
+int rename(const char *from, const char *to) {
+    REAL("rename", two_paths_t);
+    if (countdown && is_below(to) && fires("rename")) FAIL;
+    return real(from, to);
+}
+typedef int (*renameat_t)(int, const char *, int, const char *);
+int renameat(int a, const char *from, int b, const char *to) {
+    REAL("renameat", renameat_t);
+    if (countdown && is_below(to) && fires("rename")) FAIL;
+    return real(a, from, b, to);
+}
+int link(const char *from, const char *to) {
+    REAL("link", two_paths_t);
+    if (countdown && is_below(to) && fires("link")) FAIL;
+    return real(from, to);
+}
+typedef int (*linkat_t)(int, const char *, int, const char *, int);
+int linkat(int a, const char *from, int b, const char *to, int flags) {
+    REAL("linkat", linkat_t);
+    if (countdown && is_below(to) && fires("link")) FAIL;
+    return real(a, from, b, to, flags);
+}
+typedef int (*mkdir_t)(const char *, mode_t);
+int mkdir(const char *path, mode_t mode) {
+    REAL("mkdir", mkdir_t);
+    if (countdown && is_below(path) && fires("mkdir")) FAIL;
+    return real(path, mode);
+}
+typedef int (*mkdirat_t)(int, const char *, mode_t);
+int mkdirat(int at, const char *path, mode_t mode) {
+    REAL("mkdirat", mkdirat_t);
+    if (countdown && is_below(path) && fires("mkdir")) FAIL;
+    return real(at, path, mode);
+}
