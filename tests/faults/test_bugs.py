@@ -1,0 +1,63 @@
+"""Fault family 12: each seeded bug is a patch that makes a test fail, and that test passes without it.
+
+Apply one by hand with ``patch -p1 < tests/faults/bugs/<name>.patch``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+BUGS = Path(__file__).parent / "bugs"
+CAUGHT_BY = {
+    "no-fsync": "tests/test_protocol.py::test_full_syncs_file_then_renames_then_syncs_the_directory",
+    "no-directory-fsync": "tests/test_protocol.py::test_full_syncs_file_then_renames_then_syncs_the_directory",
+    "fsync-retried": "tests/faults/test_system_calls.py::test_a_sample_of_failing_calls",
+    "ack-before-rename": "tests/faults/test_commit_steps.py::test_what_is_not_committed_is_not_in_the_journal",
+    "index-before-data": "tests/test_engines.py::test_engines_write_the_same",
+    "shared-temporary-name": "tests/test_protocol.py::test_two_attempts_of_one_object",
+    "temporary-in-another-directory": "tests/test_protocol.py::test_one_open_one_rename_no_read",
+    "short-write-ignored": "tests/test_protocol.py::test_short_writes_are_continued",
+    "close-error-ignored": "tests/faults/test_commit_steps.py::test_the_system_is_asked_whether_the_close_went_well",
+    "lease-ignored": "tests/faults/test_leases.py::test_who_lives",
+    "journal-before-data": "tests/faults/test_commit_steps.py::test_what_is_not_committed_is_not_in_the_journal",
+    "elided-by-value": "tests/test_values.py",
+    "empty-taken-for-lost": "tests/test_refusals.py::test_a_faulty_block",
+    "source-run-twice": "tests/test_engines.py::test_no_source_block_runs_twice",
+}
+
+
+def test_every_patch_is_listed():
+    assert {patch.stem for patch in BUGS.glob("*.patch")} == set(CAUGHT_BY)
+
+
+def run(root, test):
+    """Exit code of pytest: 0 passed, 1 failed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", f"{root}/{test}"]
+    ended = subprocess.run(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode in (0, 1), ended.stdout[-2000:] + ended.stderr[-2000:]
+    return ended.returncode
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch (Debian's package patch)")
+@pytest.mark.long
+@pytest.mark.parametrize("bug", CAUGHT_BY)
+def test_a_seeded_bug_is_caught(tmp_path, bug):
+    for part in ("shardwrite", "tests", "pyproject.toml"):
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+        else:
+            shutil.copy(ROOT / part, tmp_path / part)
+    assert run(tmp_path, CAUGHT_BY[bug]) == 0, "the test passes without the bug"
+    with (BUGS / f"{bug}.patch").open() as patch:
+        subprocess.run(["patch", "-p1", "--quiet", "--fuzz=3"], stdin=patch, cwd=tmp_path, check=True)
+    shutil.rmtree(tmp_path / "shardwrite" / "__pycache__", ignore_errors=True)
+    assert run(tmp_path, CAUGHT_BY[bug]) == 1, "and fails with it"

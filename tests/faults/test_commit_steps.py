@@ -1,0 +1,162 @@
+"""What one commit does when a step of it fails, and what the journal then says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import SourceError, StoreError, commit
+from shardwrite.journal import find_run, replay
+from shardwrite.stores import PosixStore, posix
+from shardwrite.target import resolve_target
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+
+
+@pytest.fixture(autouse=True)
+def sync(monkeypatch):
+    monkeypatch.setattr(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0))
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.fixture
+def x():
+    return oracle.source((64, 64), (16, 64), empty=(slice(16, 32), slice(0, 32)))
+
+
+def journalled(path):
+    run = find_run(resolve_target(path, None))
+    return set(np.flatnonzero(replay(run, oracle.metadata_of(path)).ledger.is_done).tolist())
+
+
+@pytest.mark.parametrize("number", [errno.EDQUOT, errno.EIO])
+def test_an_error_of_close_is_raised(tmp_path, monkeypatch, number):
+    def close(self):
+        os.close(self._fd)
+        self._fd = -1
+        raise OSError(number, "on close")
+
+    monkeypatch.setattr(posix.PosixWriter, "close", close)
+    with pytest.raises(StoreError, match="on close"), PosixStore(tmp_path).transaction("none", "a.b") as transaction:  # noqa: PT012
+        writer = transaction.create("x")
+        writer.write([b"x"])
+        writer.finish()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_system_is_asked_whether_the_close_went_well(tmp_path, monkeypatch):
+    real = os.close
+    seen = []
+
+    def close(fd):
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        real(fd)
+        if path.endswith(".swtmp"):
+            seen.append(path)
+            raise OSError(errno.EDQUOT, "over quota")
+
+    monkeypatch.setattr(os, "close", close)
+    with pytest.raises(StoreError, match="over quota"), PosixStore(tmp_path).transaction("full", "a.b") as transaction:  # noqa: PT012
+        writer = transaction.create("x")
+        writer.write([b"x"])
+        writer.finish()
+    assert seen
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("step", ["sync", "close", "publish"])
+@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+def test_what_is_not_committed_is_not_in_the_journal(tmp_path, monkeypatch, x, step, durability):
+    if durability == "none" and step == "sync":
+        pytest.skip("level none does not sync")
+    real, n_calls = getattr(posix.PosixWriter, step), []
+
+    def failing(self):
+        if "/c/" in str(self.path):
+            n_calls.append(self.path)
+            if len(n_calls) > 5:
+                raise OSError(errno.ENOSPC, "no space")
+        real(self)
+
+    monkeypatch.setattr(posix.PosixWriter, step, failing)
+    with pytest.raises(StoreError, match="no space") as caught:
+        x.to_sharded_zarr(tmp_path / "x", durability=durability, **KEYWORDS)
+    assert caught.value.errno == errno.ENOSPC
+    assert caught.value.key.startswith("c/")
+    done = journalled(tmp_path / "x")
+    metadata = oracle.metadata_of(tmp_path / "x")
+    boxes = oracle.shard_boxes(metadata)
+    wanted = x.compute()
+    array = shardwrite.view.ShardedArray(metadata, PosixStore(tmp_path / "x"))
+    for rank in done:
+        np.testing.assert_array_equal(array.read(boxes[rank]), wanted[boxes[rank].slices])
+    assert len(done) < 16
+    monkeypatch.undo()
+    result = x.to_sharded_zarr(tmp_path / "x", durability=durability, **KEYWORDS)
+    assert result.n_resumed_shards == len(done)
+    oracle.check_whole(tmp_path / "x", wanted)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EAGAIN])
+@pytest.mark.parametrize("durability", ["full", "batch"])
+def test_what_may_pass_is_tried_again_under_another_name_and_no_file_is_synced_twice(tmp_path, monkeypatch, x, number, durability):
+    synced, names = [], []
+    real = posix.PosixWriter.sync
+
+    def sync(self):
+        if "/c/" in str(self.path):
+            inode = os.fstat(self._fd).st_ino, self._temporary
+            assert inode not in synced, "a second fsync does not report what the first one lost"
+            synced.append(inode)
+            names.append(self._temporary)
+            if len(synced) in (3, 4):
+                raise OSError(number, "passes")
+        real(self)
+
+    monkeypatch.setattr(posix.PosixWriter, "sync", sync)
+    x.to_sharded_zarr(tmp_path / "x", durability=durability, **KEYWORDS)
+    assert len(names) == len(set(names)) > 14
+    monkeypatch.undo()
+    oracle.check_whole(tmp_path / "x", x.compute())
+
+
+def test_what_does_not_pass_ends_after_three_retries(tmp_path, monkeypatch, x):
+    tries = []
+
+    def sync(self):
+        if "/c/" in str(self.path):
+            tries.append(self._temporary)
+            raise OSError(errno.EIO, "for ever")
+
+    monkeypatch.setattr(posix.PosixWriter, "sync", sync)
+    with pytest.raises(StoreError, match="for ever"):
+        x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    assert len(tries) == len(set(tries)) == 4
+    assert not list((tmp_path / "x").rglob("*.swtmp"))
+
+
+def test_a_source_error_keeps_what_was_committed_before_it(tmp_path):
+    wanted = oracle.values((64, 64))
+
+    def wrong_dtype(block, block_info=None):
+        return block.astype("f4") if block_info[0]["chunk-location"] == (3, 0) else block
+
+    y = oracle.da.from_array(wanted, chunks=(16, 64)).map_blocks(wrong_dtype, dtype="u4", meta=np.empty((0, 0), "u4"))
+    with pytest.raises(SourceError, match=r"48:64"):
+        y.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    done = journalled(tmp_path / "x")
+    assert len(done) <= 12  # dask may begin with any group
+    result = oracle.da.from_array(wanted, chunks=(16, 64)).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    assert result.n_resumed_shards == len(done)
+    oracle.check_whole(tmp_path / "x", wanted)
