@@ -34,6 +34,7 @@ from shardwrite.journal import (
     read_receipt,
     replay,
     sweep,
+    sweep_after_workers,
 )
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import BATCH_NBYTES, Plan
@@ -150,6 +151,7 @@ class Session:
         if len(self.ledger.missing):
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
+        sweep_after_workers(self.directory, plan.metadata, self.driver)
         publish(self.directory, self.ledger, result, self.job.options)
         return result
 

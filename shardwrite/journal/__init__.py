@@ -4,7 +4,7 @@ from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.records import Beginning, Entry
-from shardwrite.journal.replay import Replay, replay, sweep, sweep_listed
+from shardwrite.journal.replay import Replay, replay, sweep, sweep_after_workers, sweep_listed
 from shardwrite.journal.rundir import RunDirectory, begin_run, find_run, interrupted_end, probe
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
 
@@ -29,5 +29,6 @@ __all__ = [
     "release_all",
     "replay",
     "sweep",
+    "sweep_after_workers",
     "sweep_listed",
 ]

@@ -1,8 +1,8 @@
 """Leases: files that say who works on a run, and that they still do.
 
 A lease is made with ``O_EXCL`` and touched every `HEARTBEAT_SECONDS`; file locks are not used, because some cluster file systems
-grant them to everybody. Whether a holder lives is told, on its own host, by its process; from elsewhere by the age of
-its lease, both times taken from the file system's clock, so that the clocks of hosts need not agree.
+grant them to everybody. A holder lives as long as its lease is touched; on its own host, a process that is gone is known to be dead
+at once. Ages are taken from the file system's clock, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         with contextlib.suppress(FileNotFoundError):  # given back meanwhile
             age = now - path.stat().st_mtime
             holder = _parse(path.read_bytes())
-            if _lives(holder, me, age):
+            if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
     return found
@@ -149,12 +149,18 @@ def _parse(data: bytes) -> dict[str, Any]:
     return holder if isinstance(holder, dict) else {}
 
 
+def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
+    """Whether a lease is this process's, which knows what it holds."""
+    return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
+
+
 def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
     if holder.get("host") == me["host"] and me["boot"]:
         if holder.get("boot") != me["boot"]:
             return False
         if holder.get("pids") == me["pids"] and isinstance(holder.get("pid"), int):
-            return bool(holder["started"]) and _started(holder["pid"]) == holder["started"]
+            lives = bool(holder.get("started")) and _started(holder["pid"]) == holder["started"]
+            return lives and age < TTL_SECONDS  # it may be frozen, or have failed to give the lease back
     return age < TTL_SECONDS
 
 

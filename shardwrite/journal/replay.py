@@ -18,7 +18,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
-__all__ = ["Replay", "replay", "sweep"]
+__all__ = ["Replay", "replay", "sweep", "sweep_after_workers", "sweep_listed"]
 
 
 @dataclass(slots=True)
@@ -148,6 +148,17 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
         for index in _box(beginning, metadata):
             n_removed += store.discard_temporary(metadata.shard_key(index), beginning.attempt)
     return n_removed
+
+
+def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
+    """Remove the temporaries of tasks that did not end, although all is done: their workers were lost, and others took over."""
+    me = identity()
+    store = PosixStore(run.target.path)
+    for path in run.path.glob(f"journal-{driver}-*.jsonl"):
+        if not path.name.startswith(f"journal-{driver}-{me['host']}-{me['pid']}-"):
+            for beginning in _parse(path, metadata.grid.n_shards).unended:
+                for index in _box(beginning, metadata):
+                    store.discard_temporary(metadata.shard_key(index), beginning.attempt)
 
 
 def _box(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:

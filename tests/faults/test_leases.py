@@ -161,7 +161,8 @@ def lease_of(path, **changes):
 @pytest.mark.parametrize(
     ("changes", "age", "lives"),
     [
-        ({}, 0, True),
+        ({}, 0, False),  # this process, which knows that it does not hold it
+        ({"pid": os.getppid(), "started": lease._started(os.getppid())}, 0, True),
         ({"pid": 2**22 + 1}, 0, False),
         ({"started": "1"}, 0, False),
         ({"boot": "another"}, 0, False),
@@ -169,7 +170,7 @@ def lease_of(path, **changes):
         ({"host": "elsewhere"}, lease.TTL_SECONDS + 5, False),
         ({"pids": "another namespace"}, 0, True),
         ({"pids": "another namespace"}, lease.TTL_SECONDS + 5, False),
-        ({}, lease.TTL_SECONDS + 5, True),
+        ({"pid": os.getppid(), "started": lease._started(os.getppid())}, lease.TTL_SECONDS + 5, False),
     ],
 )
 def test_who_lives(tmp_path, changes, age, lives):
