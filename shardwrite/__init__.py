@@ -11,18 +11,20 @@ from shardwrite._version import __version__
 from shardwrite.api import store, to_sharded_zarr
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.parts import finalize, prepare, write_part
+from shardwrite.picture import Census
 from shardwrite.plan import Part, Plan
 from shardwrite.planning import plan
 from shardwrite.repair import Repair, repair
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
-from shardwrite.verify import Report, verify
+from shardwrite.verify import Report, census, verify
 from shardwrite.view import from_sharded_zarr, open_sharded
 
 setattr(_dask_array.Array, "to_sharded_zarr", to_sharded_zarr)  # noqa: B010 (mypy knows no such attribute)
 
 __all__ = [
     "AppendOnly",
+    "Census",
     "FixedOrder",
     "Part",
     "Plan",
@@ -30,6 +32,7 @@ __all__ = [
     "Report",
     "WriteResult",
     "__version__",
+    "census",
     "finalize",
     "from_sharded_zarr",
     "open_sharded",

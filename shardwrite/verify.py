@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 from typing import Any
 
 import dask.array
@@ -19,29 +18,15 @@ from shardwrite.grid import ravel, unravel
 from shardwrite.inspection import ORDERS, ShardTable, inspect_shards
 from shardwrite.journal import Ledger, RunDirectory, find_run, read_receipt, replay
 from shardwrite.metadata import ArrayMetadata, parse_metadata
+from shardwrite.picture import Census, ShardState
 from shardwrite.plan.render import human, table_html, table_text
 from shardwrite.stores import PosixStore
 from shardwrite.target import Target, resolve_target
 from shardwrite.view import ShardedArray, open_sharded
 
-__all__ = ["Problem", "Report", "ShardState", "open_begun", "verify"]
+__all__ = ["Problem", "Report", "ShardState", "census", "open_begun", "verify"]
 
 _REWRITE = "write it again: shardwrite repair, with the source"
-
-
-class ShardState(IntEnum):
-    """What is known of a shard."""
-
-    PENDING = 0
-    """A run that has not ended has still to write it."""
-    WRITTEN = 1
-    """It has an object, and no fault was found."""
-    EMPTY = 2
-    """It has none, and reads as the fill value: by design, as far as can be told."""
-    MISSING = 3
-    """It has none, and should."""
-    BAD = 4
-    """Something is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +171,7 @@ def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunD
 
 def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
     """What should be there, and who says so; of a receipt, only which shards are empty by design."""
-    if run is not None:
+    if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
         return "journal", replay(run, metadata).ledger
     receipt = read_receipt(target)
     if receipt is None:
@@ -334,4 +319,43 @@ def _report(
         problems=tuple(problems),
         states=states.reshape(grid.counts),
         stored=table.stored_nbytes.reshape(grid.counts),
+    )
+
+
+def census(store: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None) -> Census:
+    """How many inner chunks hold data, and where: from the shards' indexes only.
+
+    Parameters
+    ----------
+    store, name, on_shards
+        See :func:`verify`.
+
+    Returns
+    -------
+    Census
+        Counts, and the shard grid as a picture.
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10) // 40
+    >>> _ = x.to_sharded_zarr(path, shards=40, chunks=8)
+    >>> found = shardwrite.census(path)
+    >>> found.n_stored_chunks, found.counts["written"], found.counts["empty"]
+    (8, 2, 1)
+    """
+    report = verify(store, name=name, on_shards=on_shards)
+    _, array, _ = open_begun(store, name)
+    return Census(
+        path=report.path,
+        n_inner_chunks=report.n_inner_chunks,
+        n_stored_chunks=report.n_stored_chunks,
+        chunks_per_shard=array.metadata.grid.chunks_per_shard,
+        states=report.states,
+        stored_nbytes=report.stored,
     )

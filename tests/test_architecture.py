@@ -24,7 +24,7 @@ LAYERS = [
     ["journal"],
     ["commit"],
     ["tasks"],
-    ["graph", "result", "progress"],
+    ["graph", "result", "progress", "picture"],
     ["view"],
     ["inspection", "compare"],
     ["session", "sources", "verify", "planning"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,10 +14,11 @@ import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
 from shardwrite.journal import find_run, live_holders, read_receipt
 from shardwrite.outcome import INCOMPLETE
+from shardwrite.picture import html, terminal_picture, write_png
 from shardwrite.target import resolve_target
 from shardwrite.verify import open_begun
 
-__all__ = ["check", "exit_unless_good", "info", "repair", "verify"]
+__all__ = ["census", "check", "exit_unless_good", "info", "repair", "verify"]
 
 
 @click.command()
@@ -119,6 +121,28 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
         raise SystemExit(1)
     if report is not None and not report.is_complete:
         raise SystemExit(INCOMPLETE)
+
+
+@click.command()
+@click.argument("array")
+@name_option
+@click.option("--html", "html_path", type=click.Path(dir_okay=False, writable=True), help="Also write a page with the picture.")
+@click.option("--png", "png_path", type=click.Path(dir_okay=False, writable=True), help="Also write the picture (extra: plot).")
+@json_option
+@command
+def census(array: str, name: str | None, html_path: str | None, png_path: str | None, as_json: bool) -> None:
+    """Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid as a picture."""
+    found = shardwrite.census(array, name=name)
+    if html_path:
+        Path(html_path).write_text(html(found))
+    if png_path:
+        write_png(found, png_path)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+        return
+    click.echo(str(found))
+    console = Console()
+    console.print(terminal_picture(found, console.width))
 
 
 @click.command()

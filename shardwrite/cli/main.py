@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.checks import check, exit_unless_good, info, repair, verify
+from shardwrite.cli.checks import census, check, exit_unless_good, info, repair, verify
 from shardwrite.cli.common import (
     command,
     engine,
@@ -32,7 +32,7 @@ def main() -> None:
     """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
 
 
-for _other in (info, verify, repair, execute):
+for _other in (info, verify, census, repair, execute):
     main.add_command(_other)
 
 

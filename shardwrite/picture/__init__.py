@@ -1,0 +1,9 @@
+"""The shard grid as a picture, and a census of what is in it: for the terminal, as HTML, as PNG."""
+
+from shardwrite.picture.census import Census
+from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
+from shardwrite.picture.page import html
+from shardwrite.picture.png import write_png
+from shardwrite.picture.terminal import TerminalPicture, terminal_picture
+
+__all__ = ["GAP", "STATES", "Census", "Folded", "ShardState", "TerminalPicture", "fold", "html", "terminal_picture", "write_png"]

@@ -1,0 +1,120 @@
+"""How much of an array holds data, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardwrite.grid import Shape
+from shardwrite.picture.fold import STATES, Array, ShardState
+from shardwrite.picture.look import LEGEND_ORDER, times
+from shardwrite.picture.page import NOTEBOOK_CELLS, fragment
+from shardwrite.plan.render import human, table_text
+
+__all__ = ["Census"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Census:
+    """How much of an array holds data, and where.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    n_inner_chunks, n_stored_chunks : int
+        In-bounds inner chunks, and those of them that hold data.
+    chunks_per_shard : tuple of int
+        Inner chunks along each axis of a shard.
+    states : ndarray of uint8
+        A :class:`ShardState` for each shard of the grid.
+    stored_nbytes : ndarray of int64
+        Bytes of each shard's object; 0 where there is none.
+    """
+
+    path: str
+    n_inner_chunks: int
+    n_stored_chunks: int
+    chunks_per_shard: Shape
+    states: Array
+    stored_nbytes: Array
+
+    def __post_init__(self) -> None:
+        if self.states.shape != self.stored_nbytes.shape:
+            raise ValueError(f"grids differ: states {self.states.shape}, stored bytes {self.stored_nbytes.shape}")
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Shards in each state."""
+        return dict(zip(STATES, np.bincount(self.states.ravel(), minlength=len(STATES)).tolist(), strict=True))
+
+    @property
+    def stored_fraction(self) -> float:
+        """Share of the inner chunks that hold data; 0 where there are none."""
+        return self.n_stored_chunks / self.n_inner_chunks if self.n_inner_chunks else 0.0
+
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of all written shards."""
+        return int(self._sizes.sum())
+
+    @property
+    def mean_nbytes(self) -> float:
+        """Mean bytes of the written shards; 0 where there are none."""
+        return float(self._sizes.mean()) if self._sizes.size else 0.0
+
+    @property
+    def min_nbytes(self) -> int:
+        """Bytes of the smallest written shard; 0 where there are none."""
+        return int(self._sizes.min(initial=self.max_nbytes))
+
+    @property
+    def max_nbytes(self) -> int:
+        """Bytes of the largest written shard; 0 where there are none."""
+        return int(self._sizes.max(initial=0))
+
+    @property
+    def _sizes(self) -> Array:
+        sizes: Array = self.stored_nbytes[self.states == ShardState.WRITTEN]
+        return sizes
+
+    def to_dict(self) -> dict[str, Any]:
+        """All numbers, as JSON can hold them; of the grids only the shape."""
+        return {
+            "path": self.path,
+            "grid_shape": list(self.states.shape),
+            "chunks_per_shard": list(self.chunks_per_shard),
+            "n_shards": self.states.size,
+            "counts": self.counts,
+            "n_inner_chunks": self.n_inner_chunks,
+            "n_stored_chunks": self.n_stored_chunks,
+            "stored_fraction": self.stored_fraction,
+            "total_nbytes": self.total_nbytes,
+            "mean_nbytes": self.mean_nbytes,
+            "min_nbytes": self.min_nbytes,
+            "max_nbytes": self.max_nbytes,
+        }
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """The table: names and cells."""
+        counts = self.counts
+        shards = ", ".join(f"{counts[STATES[state]]:,} {STATES[state]}" for state in LEGEND_ORDER if counts[STATES[state]])
+        rows = [
+            ("array", self.path),
+            ("grid", f"{times(self.states.shape)} shards, each of {times(self.chunks_per_shard)} inner chunks"),
+            ("shards", shards or "none"),
+            ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data ({self.stored_fraction:.1%})"),
+        ]
+        if counts["written"]:
+            low, mean, high = map(human, (self.min_nbytes, self.mean_nbytes, self.max_nbytes))
+            rows.append(("stored", f"{human(self.total_nbytes)}; {mean} a shard on average, {low} to {high}"))
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("census", self.rows)
+
+    def _repr_html_(self) -> str:
+        return fragment(self, NOTEBOOK_CELLS)

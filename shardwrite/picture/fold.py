@@ -1,0 +1,143 @@
+"""A grid of shards of any number of dimensions, brought into two."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import ceil_div
+
+__all__ = ["GAP", "STATES", "Array", "Folded", "ShardState", "fold"]
+
+Array = npt.NDArray[Any]
+
+
+class ShardState(IntEnum):
+    """What is known of a shard."""
+
+    PENDING = 0
+    """A run that has not ended has still to write it."""
+    WRITTEN = 1
+    """It has an object, and no fault was found."""
+    EMPTY = 2
+    """It has none, and reads as the fill value: by design, as far as can be told."""
+    MISSING = 3
+    """It has none, and should."""
+    BAD = 4
+    """Something is wrong with it."""
+
+
+STATES = tuple(state.name.lower() for state in ShardState)
+GAP = 255  # a cell of a picture where no shard is
+_SEVERITY = np.array([2, 1, 0, 3, 4], np.uint8)  # by state: of a block of shards, the worst shows
+_BY_SEVERITY = np.argsort(_SEVERITY).astype(np.uint8)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """A shard grid in two dimensions; all arrays are of that shape.
+
+    Attributes
+    ----------
+    states : ndarray of uint8
+        Worst state of the cell's shards; ``GAP`` where there is none.
+    mean_nbytes : ndarray of float64
+        Mean bytes of the cell's written shards; 0 where there is none.
+    n_shards : ndarray of int64
+        Shards of the cell.
+    first, last : ndarray of int64
+        Row-major rank of the cell's first and last shard; -1 where there is none.
+    """
+
+    states: Array
+    mean_nbytes: Array
+    n_shards: Array
+    first: Array
+    last: Array
+
+
+def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folded:
+    """Bring a grid of any number of dimensions into two.
+
+    A line of shards is wrapped into rows. The planes of the last two axes are tiled, one cell apart. What is too large is
+    reduced by blocks, of which the worst state shows: bad, missing, pending, written, empty.
+
+    Parameters
+    ----------
+    states, stored : ndarray
+        State and stored bytes of each shard.
+    max_rows, max_columns : int
+        Limits of the picture; at least 1.
+
+    Examples
+    --------
+    >>> fold(np.ones((3, 2, 2), np.uint8), np.zeros((3, 2, 2)), 9, 9).states
+    array([[  1,   1, 255,   1,   1],
+           [  1,   1, 255,   1,   1],
+           [255, 255, 255, 255, 255],
+           [  1,   1, 255, 255, 255],
+           [  1,   1, 255, 255, 255]], dtype=uint8)
+    """
+    if not states.size:
+        none = np.zeros((0, 0), np.int64)
+        return Folded(none.astype(np.uint8), none.astype(np.float64), none, none, none)
+    is_line = states.ndim < 2
+    shape = (states.size, 1, 1) if is_line else (math.prod(states.shape[:-2]), *states.shape[-2:])
+    gap = 0 if is_line else 1
+    factors = _factors(shape, max_rows, max_columns, gap)
+    n_tiles, rows, columns = map(ceil_div, shape, factors)
+    across = (max_columns + gap) // (columns + gap)
+    if not is_line:  # as square as the limits allow
+        least = ceil_div(n_tiles, (max_rows + gap) // (rows + gap))
+        across = min(across, max(least, round(math.sqrt(n_tiles * (rows + gap) / (columns + gap)))))
+    down = ceil_div(n_tiles, across)
+    across = ceil_div(n_tiles, down)
+
+    def mosaic(cells: Array, fill: int) -> Array:
+        padding = ((0, down * across - n_tiles), (0, gap), (0, gap))
+        tiles = np.pad(cells, padding, constant_values=fill).reshape(down, across, rows + gap, columns + gap)
+        plane = tiles.transpose(0, 2, 1, 3).reshape(down * (rows + gap), across * (columns + gap))
+        return plane[: plane.shape[0] - gap, : plane.shape[1] - gap]
+
+    worst = _BY_SEVERITY[_reduce(np.maximum, _SEVERITY[states].reshape(shape), factors)]
+    is_written = (states == ShardState.WRITTEN).reshape(shape)
+    n_written = _reduce(np.add, is_written.astype(np.int64), factors)
+    nbytes = _reduce(np.add, np.where(is_written, stored.reshape(shape), 0).astype(np.float64), factors)
+    starts = [np.arange(0, n, factor) for n, factor in zip(shape, factors, strict=True)]
+    stops = [np.append(start[1:], n) for start, n in zip(starts, shape, strict=True)]
+    sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
+    first = np.ravel_multi_index(np.ix_(*starts), shape)
+    last = np.ravel_multi_index(np.ix_(*(stop - 1 for stop in stops)), shape)
+    return Folded(
+        states=mosaic(worst, GAP),
+        mean_nbytes=mosaic(nbytes / np.maximum(n_written, 1), 0),
+        n_shards=mosaic(math.prod(np.ix_(*sizes)), 0),  # type: ignore[arg-type]  # of arrays, which broadcast
+        first=mosaic(first, -1),
+        last=mosaic(last, -1),
+    )
+
+
+def _factors(shape: tuple[int, ...], max_rows: int, max_columns: int, gap: int) -> tuple[int, int, int]:
+    """Planes, rows and columns that become one: as few as let the mosaic fit; planes only if a cell each is too much."""
+
+    def n_fitting(rows: int, columns: int) -> int:
+        return ((max_rows + gap) // (rows + gap)) * ((max_columns + gap) // (columns + gap))
+
+    planes = ceil_div(shape[0], n_fitting(1, 1))
+    n_tiles = ceil_div(shape[0], planes)
+    for side in range(max(max_rows, max_columns), 1, -1):  # the longer of rows and columns shrinks first
+        by_row, by_column = (ceil_div(n, min(side, limit)) for n, limit in zip(shape[1:], (max_rows, max_columns), strict=True))
+        if n_fitting(ceil_div(shape[1], by_row), ceil_div(shape[2], by_column)) >= n_tiles:
+            return planes, by_row, by_column
+    return planes, shape[1], shape[2]
+
+
+def _reduce(operation: np.ufunc, values: Array, factors: tuple[int, ...]) -> Array:
+    for axis, factor in enumerate(factors):
+        values = operation.reduceat(values, np.arange(0, values.shape[axis], factor), axis=axis)
+    return values

@@ -1,0 +1,71 @@
+"""Colours and words that all pictures share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardwrite.grid import Shape
+from shardwrite.picture.fold import STATES, Array, Folded, ShardState
+from shardwrite.plan.render import human
+
+if TYPE_CHECKING:
+    from shardwrite.picture.census import Census
+
+__all__ = ["LEGEND_ORDER", "PALETTE", "RGB", "caption_of", "hex_of", "legend_of", "shades_of", "times"]
+
+RGB = tuple[int, int, int]
+LEGEND_ORDER = (ShardState.WRITTEN, ShardState.EMPTY, ShardState.PENDING, ShardState.MISSING, ShardState.BAD)
+STATE_COLOURS: tuple[RGB, ...] = ((150, 150, 150), (0, 0, 0), (44, 46, 58), (224, 64, 214), (226, 38, 38))
+# viridis without its darkest fifth, which would look like empty shards: even steps for the eye, also for the colour-blind
+SIZE_COLOURS: tuple[RGB, ...] = (
+    (65, 68, 135), (51, 98, 141), (39, 127, 142), (31, 154, 138), (74, 193, 109), (160, 218, 57), (253, 231, 37),
+)  # fmt: skip
+PALETTE = np.array(STATE_COLOURS + SIZE_COLOURS, np.uint8)
+
+
+def times(shape: Shape) -> str:
+    """``4 x 3``."""
+    return " x ".join(f"{n:,}" for n in shape) or "1"
+
+
+def shades_of(picture: Folded, census: Census) -> Array:
+    """Numbers of colours in the palette; ``GAP`` stays what it is."""
+    low, high, n = census.min_nbytes, census.max_nbytes, len(SIZE_COLOURS)
+    position = (picture.mean_nbytes - low) / (high - low) if high > low else np.full(picture.states.shape, 0.5)
+    steps = len(STATES) + np.clip(position * n, 0, n - 1).astype(np.uint8)
+    return np.where(picture.states == ShardState.WRITTEN, steps, picture.states).astype(np.uint8)
+
+
+def legend_of(census: Census) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]:
+    """State, colours and words, of the states that occur."""
+    low, high = human(census.min_nbytes), human(census.max_nbytes)
+    for state in LEGEND_ORDER:
+        name = STATES[state]
+        count = census.counts[name]
+        if count and state == ShardState.WRITTEN:
+            is_even = census.min_nbytes == census.max_nbytes
+            middle = len(SIZE_COLOURS) // 2
+            colours = SIZE_COLOURS[middle : middle + 1] if is_even else SIZE_COLOURS
+            yield state, colours, f"{count:,} {name}, {low}" + ("" if is_even else f" to {high}")
+        elif count:
+            yield state, STATE_COLOURS[state : state + 1], f"{count:,} {name}"
+
+
+def caption_of(census: Census, picture: Folded) -> str:
+    """What the picture shows, in a line."""
+    grid = census.states.shape
+    parts = [f"shard grid {times(grid)}"]
+    if len(grid) > 2 and census.states.size:
+        parts.append(f"{math.prod(grid[:-2]):,} planes of the last two axes")
+    if (largest := int(picture.n_shards.max(initial=0))) > 1:
+        parts.append(f"a cell is up to {largest:,} shards, the worst shows")
+    return "; ".join(parts)
+
+
+def hex_of(colour: Iterable[int]) -> str:
+    """``#2c2e3a``."""
+    return "#" + "".join(f"{value:02x}" for value in colour)

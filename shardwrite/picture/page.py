@@ -1,0 +1,102 @@
+"""A census as HTML: the table, and the shard grid as SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from html import escape
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from shardwrite.grid import unravel
+from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
+from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, shades_of
+from shardwrite.plan.render import human, table_html
+
+if TYPE_CHECKING:
+    from shardwrite.picture.census import Census
+
+__all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
+
+NOTEBOOK_CELLS = 2_500
+_PAGE_CELLS = 20_000
+_CELL_PX, _PICTURE_PX = 24.0, 720
+_CELLS_WITH_LINES = 72  # in a row: more leave no room for lines between them
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2em;color-scheme:light dark}"
+    "th{padding-right:1.5em;vertical-align:top}caption{text-align:left;font-weight:bold}figure{margin:1.5em 0}"
+)
+
+
+def html(census: Census) -> str:
+    """A page of its own: the table, and the shard grid with the index and size of a shard under the mouse.
+
+    Parameters
+    ----------
+    census : Census
+        What to show; in a large grid a cell stands for many shards.
+    """
+    return (
+        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>census of {escape(census.path)}</title>"
+        f"<style>{_STYLE}</style></head><body>{fragment(census, _PAGE_CELLS)}</body></html>\n"
+    )
+
+
+def fragment(census: Census, n_cells: int) -> str:
+    """The table above a picture of `n_cells` at most."""
+    side = math.isqrt(n_cells)
+    picture = fold(census.states, census.stored_nbytes, side, side)
+    caption = escape(caption_of(census, picture))
+    return (
+        f"{table_html('census', census.rows)}<figure>{_svg(census, picture, caption)}"
+        f"<figcaption><div>{_legend(census)}</div>{caption}</figcaption></figure>"
+    )
+
+
+def _legend(census: Census) -> str:
+    swatch = "<span style='display:inline-block;width:.8em;height:.8em;background:{}'></span>"
+    return "".join(
+        f"<span style='margin-right:1.5em;white-space:nowrap'>{''.join(swatch.format(hex_of(c)) for c in colours)} {words}</span>"
+        for _, colours, words in legend_of(census)
+    )
+
+
+def _svg(census: Census, picture: Folded, caption: str) -> str:
+    rows, columns = picture.states.shape
+    if not rows:
+        return ""
+    cell = min(_CELL_PX, _PICTURE_PX / max(rows, columns))
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' role='img' aria-label='{caption}' viewBox='0 0 {columns} {rows}' "
+        f"width='{columns * cell:.0f}' height='{rows * cell:.0f}' shape-rendering='crispEdges'>"
+        f"{''.join(_rects(census, picture))}</svg>"
+    )
+
+
+def _rects(census: Census, picture: Folded) -> Iterator[str]:
+    """A rectangle for each cell; in large pictures one for a run of shards without a size."""
+    has_lines = max(picture.states.shape) <= _CELLS_WITH_LINES
+    size = 0.94 if has_lines else 1
+    fills = [hex_of(colour) for colour in PALETTE.tolist()]
+    for y, (states, shades) in enumerate(zip(picture.states.tolist(), shades_of(picture, census).tolist(), strict=True)):
+        is_alone = (picture.n_shards[y] > 1) | (picture.states[y] == ShardState.WRITTEN) | has_lines
+        runs = [(state, x if alone else -1) for x, (state, alone) in enumerate(zip(states, is_alone.tolist(), strict=True))]
+        for (state, _), cells in groupby(range(len(runs)), runs.__getitem__):
+            if state == GAP:
+                continue
+            x, *others = cells
+            width = len(others) + size
+            title = _title(census, picture, y, x, x + len(others))
+            yield f"<rect x='{x}' y='{y}' width='{width}' height='{size}' fill='{fills[shades[x]]}'><title>{title}</title></rect>"
+
+
+def _title(census: Census, picture: Folded, y: int, start: int, stop: int) -> str:
+    """Which shards lie in the cells from `start` to `stop` of a row, and what they are."""
+    first, last = (unravel(int(rank), census.states.shape) for rank in (picture.first[y, start], picture.last[y, stop]))
+    state, nbytes = STATES[picture.states[y, start]], picture.mean_nbytes[y, start]
+    if picture.n_shards[y, start] > 1:
+        size = f"; written ones have {human(nbytes)} on average" if nbytes else ""
+        return f"{picture.n_shards[y, start]:,} shards, {first} to {last}, at worst {state}{size}"
+    if start < stop:
+        return f"shards {first} to {last}: {state}"
+    return f"shard {first}: {state}" + (f", {int(nbytes):,} bytes" if state == "written" else "")

@@ -1,0 +1,93 @@
+"""The shard grid in the terminal: half blocks in colour, letters without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from rich.color import Color
+from rich.columns import Columns
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+
+from shardwrite.grid import ceil_div
+from shardwrite.picture.census import Census
+from shardwrite.picture.fold import GAP, Folded, fold
+from shardwrite.picture.look import PALETTE, caption_of, legend_of, shades_of
+
+__all__ = ["TerminalPicture", "terminal_picture"]
+
+_SYMBOLS = "-#.?!"  # by state
+_LARGEST_CELL = 4  # a small grid is enlarged, or it would be a speck
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TerminalPicture:
+    """What rich prints.
+
+    Attributes
+    ----------
+    census : Census
+        What to show.
+    width : int
+        Most columns to fill.
+    """
+
+    census: Census
+    width: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment | Columns | Text]:
+        width = max(1, min(self.width, options.max_width))
+        has_colours = console.color_system is not None and not console.no_color and not options.ascii_only
+        # twice as wide as high, for a letter is twice as high as wide
+        picture = fold(self.census.states, self.census.stored_nbytes, width if has_colours else ceil_div(width, 2), width)
+        yield from self._blocks(picture, width) if has_colours else self._letters(picture)
+        yield Text("")
+        yield Columns(self._legend(has_colours), padding=(0, 3))
+        yield Text(caption_of(self.census, picture))
+
+    def _blocks(self, picture: Folded, width: int) -> Iterator[Segment]:
+        shades = shades_of(picture, self.census)
+        factor = max(1, min(_LARGEST_CELL, width // max(1, *shades.shape)))
+        shades = shades.repeat(factor, 0).repeat(factor, 1)
+        shades = np.pad(shades, ((0, shades.shape[0] % 2), (0, 0)), constant_values=GAP)
+        for upper, lower in zip(shades[::2].tolist(), shades[1::2].tolist(), strict=True):
+            for (above, below), cells in groupby(zip(upper, lower, strict=True)):
+                yield _half_blocks(above, below, sum(1 for _ in cells))
+            yield Segment.line()
+
+    @staticmethod
+    def _letters(picture: Folded) -> Iterator[Segment]:
+        for row in picture.states.tolist():
+            yield Segment("".join(" " if state == GAP else _SYMBOLS[state] for state in row).rstrip())
+            yield Segment.line()
+
+    def _legend(self, has_colours: bool) -> Iterator[Text]:
+        for state, colours, words in legend_of(self.census):
+            blocks = [("█" if len(colours) > 1 else "██", Style(color=Color.from_rgb(*colour))) for colour in colours]
+            yield Text.assemble(*(blocks if has_colours else _SYMBOLS[state]), f" {words}")
+
+
+def _half_blocks(above: int, below: int, n: int) -> Segment:
+    """Cells of two shades, one above the other; in a gap the terminal's own background shows."""
+    upper, lower = (None if shade == GAP else Color.from_rgb(*PALETTE[shade].tolist()) for shade in (above, below))
+    if upper is None:
+        return Segment(("▄" if lower else " ") * n, Style(color=lower))
+    return Segment("▀" * n, Style(color=upper, bgcolor=lower))
+
+
+def terminal_picture(census: Census, width: int = 80) -> TerminalPicture:
+    """The shard grid and a legend, for rich to print: half blocks, or letters where the console has no colours.
+
+    Parameters
+    ----------
+    census : Census
+        What to show.
+    width : int
+        Most columns to fill; the console's, if these are fewer.
+    """
+    return TerminalPicture(census, width)

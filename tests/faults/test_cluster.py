@@ -1,0 +1,157 @@
+"""Fault family 5: worker, scheduler or client killed; a task run twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import shardwrite
+from shardwrite.journal import Ledger, find_run, replay
+from shardwrite.session import Job, Options, Session
+from shardwrite.session import _begin_one as begin_one
+from shardwrite.target import resolve_target
+from shardwrite.tasks import write_group
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+SHAPE = (128, 128)
+KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+
+
+def slow(block):
+    time.sleep(0.05)
+    return block
+
+
+def source():
+    return oracle.source(SHAPE, (16, 32)).map_blocks(slow, dtype="u4", meta=np.empty((0, 0), "u4"))
+
+
+def finish(path, acked):
+    assert 0 < len(acked) < 64, "nothing was interrupted"
+    oracle.check_partial(path, acked, oracle.values(SHAPE))
+    with dask.config.set(scheduler="threads"):
+        result = source().to_sharded_zarr(path, **KEYWORDS)
+    assert result.n_resumed_shards >= len(acked)
+    oracle.check_whole(path, oracle.values(SHAPE))
+
+
+def test_a_worker_without_nanny_is_killed(tmp_path):
+    """The other worker takes over what was lost with it."""
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        pids = iter(client.run(os.getpid).values())
+        reports = []
+
+        def progress(report):
+            reports.append(report)
+            if len(reports) == 2:
+                os.kill(next(pids), signal.SIGKILL)
+
+        source().to_sharded_zarr(tmp_path / "x", progress=progress, **KEYWORDS)
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+SCHEDULER = """
+import sys, time
+from distributed import LocalCluster
+if __name__ == "__main__":
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, scheduler_port=0)
+    print(cluster.scheduler_address, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_scheduler_is_killed(tmp_path):
+    (tmp_path / "scheduler.py").write_text(SCHEDULER)
+    process = subprocess.Popen([sys.executable, tmp_path / "scheduler.py"], stdout=subprocess.PIPE, text=True)
+    acks = oracle.Acks(tmp_path / "acks")
+    try:
+        address = process.stdout.readline().strip()
+
+        def progress(report):
+            acks(report)
+            if len(acks.ranks()) >= 8:
+                process.kill()
+
+        with dask.config.set({"distributed.comm.timeouts.connect": "2s"}), Client(address, timeout=20) as client:
+            client.upload_file(str(Path(__file__).with_name("oracle.py")))
+            x = oracle.source(SHAPE, (16, 32)).map_blocks(lambda b: (__import__("time").sleep(0.05), b)[1], dtype="u4")
+            with pytest.raises(BaseException):  # noqa: B017, PT011 (whatever the client makes of it)
+                x.to_sharded_zarr(tmp_path / "x", progress=progress, **KEYWORDS)
+    finally:
+        process.kill()
+        process.wait()
+    time.sleep(1)  # its workers find out
+    finish(tmp_path / "x", acks.ranks())
+
+
+def test_the_client_is_killed(tmp_path):
+    script = tmp_path / "client.py"
+    script.write_text(
+        f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from distributed import Client, LocalCluster
+import oracle, numpy as np, shardwrite
+
+def slow(block):
+    time.sleep(0.05)
+    return block
+
+if __name__ == "__main__":
+    acks = oracle.Acks(sys.argv[2])
+    def progress(report):
+        acks(report)
+        if len(acks.ranks()) >= 8:
+            os.kill(os.getpid(), 9)
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+        x = oracle.source({SHAPE}, (16, 32)).map_blocks(slow, dtype="u4", meta=np.empty((0, 0), "u4"))
+        x.to_sharded_zarr(sys.argv[1], progress=progress, **{KEYWORDS})
+"""
+    )
+    ended = subprocess.run([sys.executable, script, tmp_path / "x", tmp_path / "acks"], check=False, capture_output=True)
+    assert ended.returncode == -9, ended.stderr
+    time.sleep(1)  # its workers find out
+    finish(tmp_path / "x", oracle.Acks(tmp_path / "acks").ranks())
+
+
+def test_a_task_that_runs_twice_at_once(tmp_path):
+    x = oracle.source(SHAPE, (32, 128))
+    plan = shardwrite.plan(x, shards=16, chunks=8)
+    target = resolve_target(tmp_path / "x", None)
+    job = Job(x, plan, target, Options())
+    directory, _ = begin_one(job)
+    session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
+    directory.make_room("full")
+    graph, keys = session.graph("all", type("Engine", (), {"kind": "sync"})()).fused(range(plan.partition.n_groups))
+    layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
+    reports = []
+    for key in keys:
+        function, spec, pieces, sources = layer[key]
+        assert function is write_group
+        arrays = list(dask.get(dict(x.dask), list(sources)))
+        twice = [
+            threading.Thread(target=lambda *task: reports.append(write_group(*task)), args=(spec, pieces, arrays)) for _ in range(2)
+        ]
+        for thread in twice:
+            thread.start()
+        for thread in twice:
+            thread.join()
+    assert len(reports) == 2 * len(keys)
+    found = replay(find_run(target), plan.metadata)
+    assert found.ledger.n_done == 64
+    assert found.n_redone == 64
+    assert x.to_sharded_zarr(tmp_path / "x", shards=16, chunks=8).n_resumed_shards == 64
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))

@@ -1,0 +1,226 @@
+"""Repair writes exactly what is bad, and nobody reads a fill value meanwhile; salvage finds what an append left."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite.cli import main
+from shardwrite.target import RECEIPT_NAME
+
+KEYWORDS = {"shards": 16, "chunks": 4}
+
+
+@pytest.fixture
+def a():
+    found = np.random.default_rng(0).integers(1, 9, (64, 64)).astype("i4")
+    found[:16, :16] = 0
+    return found
+
+
+@pytest.fixture
+def path(tmp_path, a):
+    da.from_array(a, chunks=(10, 64)).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    return tmp_path / "x"
+
+
+def damage(path):
+    """A shard that is torn, one that is lost, one whose data is bad; a stale temporary."""
+    torn, lost, rotten = path / "c/1/1", path / "c/2/2", path / "c/3/0"
+    torn.write_bytes(torn.read_bytes()[:100])
+    lost.unlink()
+    data = bytearray(rotten.read_bytes())
+    data[5] ^= 1
+    rotten.write_bytes(data)
+    (path / "c/0/.1.someone.else.swtmp").write_bytes(b"half")
+    return {"c/1/1", "c/2/2", "c/3/0"}
+
+
+def states(path):
+    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "c").rglob("*") if p.is_file()}
+
+
+def test_only_what_is_bad_is_written_again(path, a):
+    bad = damage(path)
+    before = states(path)
+    told = shardwrite.repair(path)
+    assert {task.key for task in told.tasks} == bad
+    assert not told.is_done
+    assert told.n_temporaries == 1
+    task = next(task for task in told.tasks if task.key == "c/2/2")
+    assert task.region == ((32, 48), (32, 48))
+    assert "no object" in task.reason
+    with pytest.raises(shardwrite.CorruptShardError):
+        shardwrite.open_sharded(path)[16:32, 16:32]  # an error until it is mended, never the fill value
+    done = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
+    assert done.is_done
+    assert done.result.n_resumed_shards == 13
+    assert shardwrite.verify(path, deep=True, against=da.from_array(a, chunks=20)).is_good
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], a)
+    changed = {str(p.relative_to(path)) for p, facts in states(path).items() if before.get(p) != facts}
+    assert changed == bad
+    assert len(done.quarantined) == 2
+    assert not path.with_name("x.shardwrite").exists()
+    again = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
+    assert (again.tasks, again.result) == ((), None)
+    # the receipt still belongs to the run that made the array
+    assert da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **KEYWORDS).n_resumed_shards == 16
+
+
+def test_an_interrupted_repair_goes_on(path, a):
+    bad = damage(path)
+    flag = path.with_name("fail")
+    flag.touch()
+
+    def fail(block, block_info=None):
+        if flag.exists() and block_info[0]["chunk-location"] == (3, 0):
+            raise InterruptedError("told to")
+        return block
+
+    x = da.from_array(a, chunks=16).map_blocks(fail, dtype="i4", meta=np.empty((0, 0), "i4"), name="a-source")
+    with pytest.raises(InterruptedError):
+        shardwrite.repair(path, x)
+    assert path.with_name("x.shardwrite").exists()
+    with pytest.raises(shardwrite.JournalError, match="mode"):
+        (da.from_array(a, chunks=16) + 1).to_sharded_zarr(path, mode="w", **KEYWORDS)
+    assert "c/3/0" in {task.key for task in shardwrite.repair(path).tasks} <= bad
+    flag.unlink()
+    assert shardwrite.repair(path, x).is_done
+    assert shardwrite.verify(path, deep=True, against=x).is_good
+    assert not path.with_name("x.shardwrite").exists()
+
+
+def test_the_source_must_be_the_arrays(path, a):
+    damage(path)
+    with pytest.raises(shardwrite.SpecError, match=r"x\.shape"):
+        shardwrite.repair(path, da.from_array(a[:32], chunks=16))
+    with pytest.raises(shardwrite.SpecError, match=r"x\.dtype"):
+        shardwrite.repair(path, da.from_array(a.astype("f4"), chunks=16))
+
+
+def test_an_array_that_another_program_made(tmp_path, a):
+    zarr.create_array(tmp_path / "z", data=a, shards=(16, 16), chunks=(4, 4))
+    (tmp_path / "z/c/1/1").write_bytes(b"torn")
+    (tmp_path / "z/c/2/2").unlink()
+    found = shardwrite.repair(tmp_path / "z", da.from_array(a, chunks=20))
+    assert [task.key for task in found.tasks] == ["c/1/1"], "nothing tells that a shard is lost"
+    assert not shardwrite.verify(tmp_path / "z", against=da.from_array(a, chunks=20)).is_good
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "z", mode="r")[:32], a[:32])
+
+
+def appended(path, key):
+    """A shard as a writer leaves it that appends new chunks and dies before the new index stands."""
+    shard = path / key
+    good = shard.read_bytes()
+    shard.write_bytes(good + np.random.default_rng(1).bytes(333))
+    return good
+
+
+def test_a_torn_append_is_cut_back_by_a_scan_only_on_request(path, a):
+    good = appended(path, "c/1/2")
+    assert [p.key for p in shardwrite.verify(path).problems] == ["c/1/2"]
+    assert shardwrite.repair(path).salvaged == ()
+    done = shardwrite.repair(path, scan=True)
+    assert "backward scan" in done.salvaged[0]
+    assert (path / "c/1/2").read_bytes() == good
+    assert done.tasks == ()
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], a)
+
+
+def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):
+    calls = []
+
+    def fail(block):
+        calls.append(1)
+        if len(calls) > 40:
+            raise InterruptedError("told to")
+        return block
+
+    x = da.from_array(a, chunks=8).map_blocks(fail, dtype="i4", meta=np.empty((0, 0), "i4"))
+    keywords = {**KEYWORDS, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+    import dask
+
+    with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
+        x.to_sharded_zarr(tmp_path / "x", **keywords)
+    (key, *_) = sorted(str(p.relative_to(tmp_path / "x")) for p in (tmp_path / "x" / "c").rglob("*") if p.is_file())
+    good = appended(tmp_path / "x", key)
+    with pytest.raises(shardwrite.JournalError, match="recheck"):
+        shardwrite.repair(tmp_path / "x", x)
+    done = shardwrite.repair(tmp_path / "x", salvage=True)
+    assert "the size in the journal" in done.salvaged[0]
+    assert (tmp_path / "x" / key).read_bytes() == good
+    appended(tmp_path / "x", key)
+    da.from_array(a, chunks=8).to_sharded_zarr(tmp_path / "x", recheck=True, **keywords)
+    assert shardwrite.verify(tmp_path / "x", deep=True, against=da.from_array(a, chunks=8)).is_good
+
+
+def test_what_lost_and_empty_are_told_by(path, a):
+    report = shardwrite.verify(path)
+    assert (report.expected_by, report.n_missing, report.n_absent, report.is_good) == ("receipt", 0, 1, True)
+    (path / "c/0/1").unlink()
+    report = shardwrite.verify(path)
+    assert (report.n_missing, [p.key for p in report.problems]) == (1, ["c/0/1"])
+    (path / RECEIPT_NAME).unlink()
+    report = shardwrite.verify(path)
+    assert (report.expected_by, report.n_missing, report.is_good) == ("", 0, True)
+    report = shardwrite.verify(path, against=da.from_array(a, chunks=(7, 64)))
+    assert [p.key for p in report.problems] == ["c/0/1"]
+    assert "256 elements differ" in report.problems[0].message
+    assert "first at (0, 16), in inner chunk (0, 0)" in report.problems[0].message
+
+
+def test_against_compares_bits(tmp_path):
+    a = np.array([0.0, -0.0, np.nan, 1.0])
+    da.from_array(a, chunks=2).to_sharded_zarr(tmp_path / "x", shards=2, chunks=1)
+    assert shardwrite.verify(tmp_path / "x", against=da.from_array(a, chunks=3)).is_good
+    assert shardwrite.verify(tmp_path / "x", against=da.from_array(a.astype(">f8"), chunks=3)).is_good
+    report = shardwrite.verify(tmp_path / "x", against=da.from_array(np.abs(a), chunks=3))
+    assert [p.key for p in report.problems] == ["c/0"]
+    with pytest.raises(shardwrite.SpecError, match=r"against\.shape"):
+        shardwrite.verify(tmp_path / "x", against=da.zeros(3, chunks=3))
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes", "distributed"])
+def test_every_engine_verifies(path, a, scheduler):
+    import contextlib
+
+    import dask
+
+    damage(path)
+    with contextlib.ExitStack() as stack:
+        if scheduler == "distributed":
+            from distributed import Client
+
+            stack.enter_context(Client(n_workers=2, threads_per_worker=1, dashboard_address=None))
+        else:
+            stack.enter_context(dask.config.set(scheduler=scheduler))
+        report = shardwrite.verify(path, deep=True, against=da.from_array(a, chunks=20))
+    assert [p.key for p in report.problems] == ["c/1/1", "c/2/2", "c/3/0"]
+
+
+def test_the_commands(path, a, tmp_path):
+    np.save(tmp_path / "a.npy", a)
+
+    def run(*arguments):
+        return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+    assert run("verify", path, "--deep", "--against", tmp_path / "a.npy").exit_code == 0
+    damage(path)
+    assert run("verify", path, "--deep").exit_code == 1
+    told = run("repair", path)
+    assert told.exit_code == 85
+    assert "c/2/2" in told.output
+    assert "32:48, 32:48" in told.output
+    seen = run("census", path, "--html", tmp_path / "c.html", "--png", tmp_path / "c.png")
+    assert seen.exit_code == 0, seen.output
+    assert "bad" in seen.output
+    assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in (tmp_path / "c.html").read_text()
+    assert run("repair", path, "--source", tmp_path / "a.npy").exit_code == 0
+    assert run("verify", path, "--deep", "--against", tmp_path / "a.npy").exit_code == 0
+    told = run("info", path)
+    assert "finished" in told.output
