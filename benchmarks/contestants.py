@@ -56,6 +56,8 @@ class Contestant:
         Whether it runs on the dask scheduler of the case.
     note : str
         What a reader of the figures has to know.
+    is_asked_for : bool
+        Whether it takes part only where it is named.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Contestant:
     environment: dict[str, str] = field(default_factory=dict)
     uses_dask: bool = True
     note: str = ""
+    is_asked_for: bool = False
 
 
 def _dask_array(source: ArraySource, case: Case) -> Any:
@@ -78,16 +81,39 @@ def _codecs(case: Case) -> list[Any]:
     return [classes[codec["name"]].from_dict(codec) for codec in case.compressor.metadata()]
 
 
-def _write_shardwrite(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
-    importlib.import_module("shardwrite").to_sharded_zarr(
-        _dask_array(source, case),
-        str(path),
-        shards=case.shards,
-        chunks=case.chunks,
-        compressors=_codecs(case),
-        fill_value=0,
-        durability="none",
-    )
+def _with_durability(durability: str) -> Writer:
+    """Our own writer at a level."""
+
+    def write(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
+        importlib.import_module("shardwrite").to_sharded_zarr(
+            _dask_array(source, case),
+            str(path),
+            shards=case.shards,
+            chunks=case.chunks,
+            compressors=_codecs(case),
+            fill_value=0,
+            durability=durability,
+        )
+
+    return write
+
+
+class _NoJournal:
+    """Takes lines and forgets them."""
+
+    def append(self, fields: Any) -> None:
+        """Nothing."""
+
+
+def _without_journal(durability: str) -> Writer:
+    """The same with the journal switched off, which nobody can do but this benchmark: what it costs is the difference."""
+
+    def write(source: ArraySource, case: Case, path: Path, threads: int) -> None:
+        commit: Any = importlib.import_module("shardwrite.commit")
+        commit.journal_for = lambda *_: _NoJournal()
+        _with_durability(durability)(source, case, path, threads)
+
+    return write
 
 
 def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
@@ -167,7 +193,16 @@ def _regions(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[sl
 CONTESTANTS: dict[str, Contestant] = {
     entry.name: entry
     for entry in (
-        Contestant("shardwrite", _write_shardwrite, "shardwrite"),
+        Contestant("shardwrite", _with_durability("none"), "shardwrite"),
+        Contestant("shardwrite-no-journal", _without_journal("none"), "shardwrite", note="journal switched off", is_asked_for=True),
+        Contestant("shardwrite-full", _with_durability("full"), "shardwrite", note="durability full", is_asked_for=True),
+        Contestant(
+            "shardwrite-full-no-journal",
+            _without_journal("full"),
+            "shardwrite",
+            note="durability full, journal switched off",
+            is_asked_for=True,
+        ),
         Contestant("dask+zarr-python", _write_dask_zarr, "zarr", note="dask.array.store of whole-shard blocks, lock=False"),
         Contestant(
             "dask+zarrs",

@@ -129,7 +129,8 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.side_by_side", description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--cases", type=_names, help="comma-separated names; NAME* for all that begin so (default: all)")
-    parser.add_argument("--contestants", type=_names, default=list(CONTESTANTS), help="comma-separated (default: all)")
+    usual = [name for name, entry in CONTESTANTS.items() if not entry.is_asked_for]
+    parser.add_argument("--contestants", type=_names, default=usual, help=f"comma-separated, of {', '.join(CONTESTANTS)}")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--scale", choices=SCALES, default="default")
     parser.add_argument("--threads", type=int, default=2)
