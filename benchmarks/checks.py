@@ -54,7 +54,7 @@ def check_layout(source: Source, case: Case, path: Path) -> dict[str, int]:
     if set(found) != expected:
         extra, missing = len(set(found) - expected), len(expected - set(found))
         raise CheckError(f"{len(found)} shard files where {len(expected)} have data: {missing} missing, {extra} too many")
-    if others := [p.name for p in path.iterdir() if p.name not in {"c", "zarr.json"}]:
+    if others := [p.name for p in path.iterdir() if p.name not in {"c", "zarr.json", "shardwrite-receipt.json"}]:
         raise CheckError(f"left behind: {', '.join(sorted(others))}")
     picked = sorted(expected)[:: max(1, len(expected) // _INDEXES)]
     for ids in picked:

@@ -77,7 +77,12 @@ def test_the_system_is_asked_whether_the_close_went_well(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("step", "durability"),
-    [(step, level) for step in ("sync", "close", "publish") for level in ("full", "batch", "none") if (step, level) != ("sync", "none")],
+    [
+        (step, level)
+        for step in ("sync", "close", "publish")
+        for level in ("full", "batch", "none")
+        if (step, level) != ("sync", "none")
+    ],
 )
 def test_what_is_not_committed_is_not_in_the_journal(tmp_path, monkeypatch, x, step, durability):
     real, n_calls = getattr(posix.PosixWriter, step), []

@@ -13,6 +13,7 @@ from shardwrite.errors import (
     IncompleteError,
     JournalError,
     PlanError,
+    RunEndedError,
     ShardwriteError,
     SourceError,
     SpecError,
@@ -33,6 +34,8 @@ EXAMPLES = [
     SourceError("scalar", region=()),
     CodecError("not installed", codec="zstd"),
     JournalError("of another run", path="a/b"),
+    JournalError("held", path="a/b", holder={"host": "node7", "pid": 12}, differences=["source: 1 then, 2 now"]),
+    RunEndedError("taken over", path="a/b/run-1"),
     IncompleteError("2 parts are missing", missing=["0-of-3", "2-of-3"]),
 ]
 IDS = [f"{type(e).__name__}-{i}" for i, e in enumerate(EXAMPLES)]
