@@ -101,6 +101,16 @@ def _collector(session: Session, on_report: OnReport) -> Callable[[Any, GroupRep
     return collect
 
 
+def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
+    """Says which regions some tasks belong to, as far as their keys tell."""
+
+    def explain(keys: Sequence[Any]) -> str:
+        regions = [region for key in keys for session in sessions if (region := session.region_of(key))]
+        return f"shardwrite: while computing {' or '.join(dict.fromkeys(regions)) or 'the source'}"
+
+    return explain
+
+
 def _one_graph(sessions: Sequence[Session], engine: Engine) -> tuple[HighLevelGraph, list[list[Any]]]:
     """All groups of several sessions as one graph, and the keys of each."""
     graphs, keys = [], []
@@ -117,7 +127,9 @@ def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnRepo
     graph, keys = _one_graph(sessions, engine)
     collectors = {own[0][0]: _collector(session, on_report) for session, own in zip(sessions, keys, strict=True) if own}
     if collectors:
-        engine.run(graph, [key for own in keys for key in own], lambda key, report: collectors[key[0]](key, report))
+        engine.run(
+            graph, [key for own in keys for key in own], lambda key, report: collectors[key[0]](key, report), _explainer(sessions)
+        )
 
 
 def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport) -> None:
@@ -128,13 +140,13 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
         build = builder.fused if session.job.plan.partition.is_fused else builder.direct
         graph, keys = build(groups)
         if keys:
-            engine.run(graph, keys, collect)
+            engine.run(graph, keys, collect, _explainer([session]))
         return
     graph, block_keys = builder.encode(groups)
     if not block_keys:
         return
     encoded: dict[Any, Any] = {}
-    engine.run(graph, [key for keys in block_keys.values() for key in keys], encoded.__setitem__)
+    engine.run(graph, [key for keys in block_keys.values() for key in keys], encoded.__setitem__, _explainer([session]))
     layer, keys = builder.commit({rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()})
     engine.run(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, collect)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from shardwrite.journal import (
     as_runs,
     begin_run,
     close_journals,
+    differences,
     find_run,
     interrupted_end,
     probe,
@@ -125,6 +127,22 @@ class Session:
         """The builder of its graphs."""
         cut = engine.kind not in ("threads", "sync")
         return GroupGraph(self.job.plan, self.spec(), _source(self.job), self.ledger, f"{self.driver}-{name}", cut_source=cut)
+
+    def region_of(self, key: Any) -> str:
+        """What a task's key says of where it is in the array; nothing where it says nothing."""
+        source, partition = _source(self.job), self.job.plan.partition
+        if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
+            return ""
+        if key[0].startswith("shardwrite-"):
+            if self.driver not in key[0]:
+                return ""
+            bounds: Any = partition.group_box(key[1]).bounds
+        elif len(key) - 1 == source.ndim and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True)):
+            ends = [sum(sizes[: i + 1]) for i, sizes in zip(key[1:], source.chunks, strict=True)]
+            bounds = [(end - sizes[i], end) for end, i, sizes in zip(ends, key[1:], source.chunks, strict=True)]
+        else:
+            return ""
+        return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
 
     def enter(self, report: GroupReport) -> None:
         """Note what a task committed; its part files are no longer needed."""
@@ -261,6 +279,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         check_surroundings(job.target)
         if find_run(job.target) is None:
+            _refuse_another(job)
             check_target(job.target, job.options.mode)
     sessions = []
     for job in jobs:
@@ -278,6 +297,15 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
                 session.directory.publish(session.job.options.durability)
             session.catch_up(engine, may_list=True)
     return sessions
+
+
+def _refuse_another(job: Job) -> None:
+    """Refuse an array in the place, naming the fields in which it is another than the one to be written."""
+    if job.options.mode == "w-" and kind_of(job.target.path) == "array":
+        found = json.loads((job.target.path / "zarr.json").read_bytes())
+        changed = differences(found, job.plan.metadata.document)
+        what = f"an array exists there; it differs in {'; '.join(changed)}" if changed else "an array exists there, of another run"
+        raise SpecError(what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it')
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:

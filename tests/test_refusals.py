@@ -114,6 +114,8 @@ def test_what_stands_in_the_place(tmp_path, x):
     refused(tmp_path, x, SpecError, "symbolic link", store="link", mode="w")
     x.to_sharded_zarr(tmp_path / "array", **GOOD)
     refused(tmp_path, x + 1, SpecError, "array exists", 'mode="w"', store="array")
+    other = da.zeros((9, 16), chunks=5, dtype="f4")
+    refused(tmp_path, other, SpecError, "shape: [16, 16] there, [9, 16] now", 'mode="w"', store="array")
     refused(tmp_path, x, SpecError, "no group", store="array", name="inner")
 
 
@@ -158,6 +160,7 @@ def test_a_faulty_block(tmp_path, x, kind):
         y.to_sharded_zarr(tmp_path / "x", **GOOD)
     if error is SourceError:
         assert len(caught.value.region) == 2
+    assert any("region [" in note for note in caught.value.__notes__), "the error tells where"
     assert not (tmp_path / "x" / "zarr.json").exists(), "the array is not published"
     assert not list(tmp_path.rglob("*.swtmp"))
     with pytest.raises(SpecError, match="has not ended"):

@@ -23,7 +23,7 @@ class _Failure(click.ClickException):
     """An error with its exit code."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__("\n".join([str(error), *getattr(error, "__notes__", [])]))
         setattr(self, "exit_code", exit_code_of(error))  # noqa: B010 (click declares it on the class)
 
 

@@ -26,6 +26,7 @@ from shardwrite.stopping import is_draining, n_busy, wait_until_idle
 __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "local_threads"]
 
 OnResult = Callable[[Any, Any], None]
+Explain = Callable[[Sequence[Any]], str]
 _POLL_SECONDS = 0.02
 
 
@@ -44,8 +45,10 @@ class Engine(Protocol):
     memory_limit_nbytes: int
     """Memory of each process."""
 
-    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
+    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
         """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time.
+
+        To what a task raises a note is added: what `explain` says of the tasks that ran then.
 
         Raises
         ------
@@ -84,11 +87,15 @@ class LocalEngine:
         self.memory_limit_nbytes = _memory_available_nbytes() // self.n_processes
         self._get: Any = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
 
-    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
-        """See :meth:`Engine.run`."""
-        wanted = set(keys)
+    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
+        """See :meth:`Engine.run`; of several threads' tasks, nothing tells which one raised."""
+        wanted, running = set(keys), set()
+
+        def started(key: Any, *_: Any) -> None:
+            running.add(key)
 
         def finished(key: Any, value: Any, *_: Any) -> None:
+            running.discard(key)
             if key in wanted:
                 wanted.discard(key)
                 on_result(key, value)
@@ -98,10 +105,14 @@ class LocalEngine:
         if is_draining():
             raise Stopped
         try:
-            with Callback(posttask=finished):
+            with Callback(pretask=started, posttask=finished):
                 self._get(graph.cull(set(keys)), list(keys))
         except Stopped:
             wait_until_idle()
+            raise
+        except Exception as error:
+            if explain is not None:
+                error.add_note(explain(sorted(running, key=str)))
             raise
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
@@ -128,7 +139,7 @@ class ClusterEngine:
         limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
         self.memory_limit_nbytes = min(limits, default=_memory_available_nbytes() // self.n_processes)
 
-    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult) -> None:
+    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
         """See :meth:`Engine.run`."""
         from distributed import as_completed
 
@@ -136,7 +147,7 @@ class ClusterEngine:
             raise Stopped
         futures = self._client.get(graph.cull(set(keys)), list(keys), sync=False)
         keys_by_future = {future.key: key for future, key in zip(futures, keys, strict=True)}
-        completed = as_completed(futures, with_results=True)
+        completed = as_completed(futures, with_results=True, raise_errors=False)
         try:
             while not completed.is_empty():
                 if is_draining():
@@ -145,6 +156,11 @@ class ClusterEngine:
                     time.sleep(_POLL_SECONDS)
                     continue
                 future, value = next(completed)
+                if future.status == "error" and isinstance(value, tuple):
+                    _, error, trace = value
+                    if explain is not None:
+                        error.add_note(explain([keys_by_future[future.key]]))
+                    raise error.with_traceback(trace)
                 if isinstance(value, BaseException):  # cancelled, as when the scheduler is gone
                     raise value
                 on_result(keys_by_future[future.key], value)

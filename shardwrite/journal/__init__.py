@@ -5,7 +5,7 @@ from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.receipt import Receipt, read_receipt
 from shardwrite.journal.records import Beginning, Entry
 from shardwrite.journal.replay import Replay, replay, sweep, sweep_after_workers, sweep_listed
-from shardwrite.journal.rundir import RunDirectory, begin_run, find_run, interrupted_end, probe
+from shardwrite.journal.rundir import RunDirectory, begin_run, differences, find_run, interrupted_end, probe
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "as_runs",
     "begin_run",
     "close_journals",
+    "differences",
     "ensure_current",
     "find_run",
     "interrupted_end",

@@ -381,7 +381,7 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
         return found
     if old == new:
         return []
-    return [f"{at}: {_short(old)} then, {_short(new)} now"]
+    return [f"{at}: {_short(old)} there, {_short(new)} now"]
 
 
 def _short(value: Any) -> str:

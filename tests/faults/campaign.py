@@ -1,4 +1,4 @@
-"""The table of docs/reliability.md: ``python tests/faults/campaign.py --write docs/reliability.md``, as root, in about a quarter of an hour.
+"""The table of docs/reliability.md: ``python tests/faults/campaign.py --write docs/reliability.md``, as root; a quarter of an hour.
 
 Runs the harnesses beside this file, each as its own command, and replaces what stands between the marks in the document.
 """
