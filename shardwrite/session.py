@@ -45,7 +45,7 @@ from shardwrite.stores import DURABILITIES, PosixStore, as_store_error
 from shardwrite.target import Target, check_surroundings, check_target, kind_of
 from shardwrite.view import ShardedArray
 
-__all__ = ["Job", "Options", "Session", "begin", "finished", "incomplete", "join", "publish", "run_plan"]
+__all__ = ["Job", "Options", "Session", "begin", "finished", "incomplete", "join"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +170,34 @@ class Session:
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
         sweep_after_workers(self.directory, plan.metadata, self.driver)
-        publish(self.directory, self.ledger, result, self.job.options)
+        self.publish(result)
         return result
+
+    def publish(self, result: WriteResult) -> None:
+        """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
+        directory, options = self.directory, self.job.options
+        made_by = read_receipt(directory.target) if options.mode == "r+" else None
+        receipt = Receipt(
+            digest=directory.digest if made_by is None else made_by.digest,
+            run=directory.run,
+            identity=directory.facts["identity"] if made_by is None else made_by.identity,
+            durability=options.durability,
+            finished=datetime.now(UTC).isoformat(timespec="seconds"),
+            version=__version__,
+            result=result.to_dict(),
+            empty=as_runs(self.ledger.empty),
+        )
+        try:
+            with as_store_error(str(directory.target.path), "cannot publish"):
+                if options.mode != "r+":
+                    directory.publish(options.durability, self.driver)
+                directory.end(receipt, options.durability, self.driver)
+        except StoreError as error:
+            ended = read_receipt(directory.target)
+            if directory.path.exists() or ended is None or ended.digest != directory.digest:
+                raise
+            if ended.run != directory.run:
+                raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error
 
     def catch_up(self, engine: Engine, *, may_list: bool) -> None:
         """Learn from the journals what is done, check what a power cut may have taken, and sweep.
@@ -294,7 +320,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         with _ended_or(session.directory):
             session.directory.make_room(session.job.options.durability)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
-                session.directory.publish(session.job.options.durability)
+                session.directory.publish(session.job.options.durability, session.driver)
             session.catch_up(engine, may_list=True)
     return sessions
 
@@ -311,7 +337,7 @@ def _refuse_another(job: Job) -> None:
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
     return begin_run(
         job.target,
-        run_plan(job.plan, job.options.mode),
+        _run_plan(job.plan, job.options.mode),
         job.plan.metadata.text,
         mode=job.options.mode,
         restart=job.options.restart,
@@ -341,7 +367,7 @@ def _probe_new(directory: RunDirectory, engine: Engine) -> None:
         raise
 
 
-def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
+def _run_plan(plan: Plan, mode: str) -> dict[str, Any]:
     """A plan as a run keeps it; a run that writes into an array is another than the one that made it."""
     facts = plan.to_dict()
     if mode == "r+":
@@ -366,29 +392,3 @@ def join(job: Job, engine: Engine, *, may_list: bool) -> Iterator[Session]:
     with _open(job, directory) as session:
         session.catch_up(engine, may_list=may_list)
         yield session
-
-
-def publish(directory: RunDirectory, ledger: Ledger, result: WriteResult, options: Options) -> None:
-    """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
-    made_by = read_receipt(directory.target) if options.mode == "r+" else None
-    receipt = Receipt(
-        digest=directory.digest if made_by is None else made_by.digest,
-        run=directory.run,
-        identity=directory.facts["identity"] if made_by is None else made_by.identity,
-        durability=options.durability,
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        version=__version__,
-        result=result.to_dict(),
-        empty=as_runs(ledger.empty),
-    )
-    try:
-        with as_store_error(str(directory.target.path), "cannot publish"):
-            if options.mode != "r+":
-                directory.publish(options.durability)
-            directory.end(receipt, options.durability)
-    except StoreError as error:
-        ended = read_receipt(directory.target)
-        if directory.path.exists() or ended is None or ended.digest != directory.digest:
-            raise
-        if ended.run != directory.run:
-            raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error

@@ -14,7 +14,7 @@ from shardwrite.grid import Box
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, discard_ends
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
@@ -140,6 +140,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     for parts in run.path.glob("parts-*"):
         if parts.name.removeprefix("parts-") not in alive:
             shutil.rmtree(parts, ignore_errors=False)
+    discard_ends(run.target, run.path, alive)
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
         return sweep_listed(run.target.path, alive)

@@ -113,10 +113,10 @@ class RunDirectory:
                     os.rename(nothing, replaced)
         make_directories(self.target.path, durability)
 
-    def publish(self, durability: str) -> None:
-        """Step 5."""
+    def publish(self, durability: str, driver: str) -> None:
+        """Step 5, taken by a driver."""
         document = self.document
-        attempt = uuid.uuid4().hex
+        attempt = f"{driver}.end"
         for group in self.target.groups:
             if not (group / "zarr.json").exists():
                 new = {"zarr_format": 3, "node_type": "group", "attributes": {}}
@@ -141,15 +141,16 @@ class RunDirectory:
                 consolidated["metadata"][relative.as_posix()] = document
                 write_file(group / "zarr.json", _dump(metadata), durability=durability, attempt=attempt)
 
-    def end(self, receipt: Receipt, durability: str) -> None:
-        """Step 6."""
-        write_file(self.target.path / RECEIPT_NAME, receipt.encode(), durability=durability, attempt=uuid.uuid4().hex)
+    def end(self, receipt: Receipt, durability: str, driver: str) -> None:
+        """Step 6, taken by a driver."""
+        write_file(self.target.path / RECEIPT_NAME, receipt.encode(), durability=durability, attempt=f"{driver}.end")
         with contextlib.suppress(FileNotFoundError):  # another process was first
             os.rename(self.path, self.ended_path)
         self.remove_ended()
 
     def remove_ended(self) -> None:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
+        discard_ends(self.target, self.ended_path, alive=set())
         _remove(self.ended_path)
         for draft in self.target.run_path.glob("run-*"):  # of processes that died before their run began
             if draft != self.path and is_stale(draft):
@@ -198,6 +199,16 @@ class RunDirectory:
                 os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
         _remove(self.taken_path)
         self.remove_ended()
+
+
+def discard_ends(target: Target, run_path: Path, alive: set[str]) -> None:
+    """Remove the temporaries of drivers that died in steps 5 and 6; leases tell their names."""
+    for lease in run_path.glob("lease-*.json"):
+        driver = lease.stem.removeprefix("lease-")
+        if driver not in alive:
+            for directory in (target.path, *target.groups):
+                for name in ("zarr.json", RECEIPT_NAME):
+                    PosixStore(directory).discard_temporary(name, f"{driver}.end")
 
 
 @contextlib.contextmanager

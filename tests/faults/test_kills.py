@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import shardwrite
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
 
 SCRIPT = Path(__file__).with_name("kills.py")
 
@@ -46,3 +53,39 @@ def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     check_kills(summary, kills, most_vacuous=1)
     assert summary["kills"] == 21
     assert sum(not kill["finished"] for kill in kills) >= 20
+
+
+WRITER = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import dask, oracle
+with dask.config.set(scheduler="sync"):
+    oracle.source((32, 32), (8, 32)).to_sharded_zarr(sys.argv[1], shards=8, chunks=4, memory_limit="30kB", durability="full",
+                                                     progress=oracle.Acks(sys.argv[2]))
+"""
+CALLS = ("rename", "fsync", "writev", "link,linkat", "mkdir", "unlink", "rmdir,unlinkat")
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here (Debian's package strace)")
+@pytest.mark.parametrize("call", [pytest.param(call, marks=[] if call == "rename" else pytest.mark.long) for call in CALLS])
+def test_killed_at_a_system_call(tmp_path, call):
+    """Right before the k-th call of a kind on the array or beside it, for steps of k until there is none."""
+    n_killed = 0
+    for k in (1, 4, 9, 21):
+        path, acks = tmp_path / f"x{k}", oracle.Acks(tmp_path / f"acks{k}")
+        command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={k}"]
+        ended = subprocess.run(
+            [*command, sys.executable, "-c", WRITER, path, acks.path], capture_output=True, text=True, timeout=120, check=False
+        )
+        if "ptrace" in ended.stderr:
+            pytest.skip(f"strace may not trace here: {ended.stderr.splitlines()[0]}")
+        if ended.returncode == 0:
+            break
+        n_killed += 1
+        if path.exists() and (path.with_name(path.name + ".shardwrite") / "plan.json").exists():
+            oracle.check_partial(path, acks.ranks(), oracle.values((32, 32)))
+        subprocess.run([sys.executable, "-c", WRITER, path, tmp_path / "more"], check=True, timeout=120)
+        found = shardwrite.open_sharded(path)[:, :]
+        np.testing.assert_array_equal(found, oracle.values((32, 32)))
+        assert not list(path.rglob("*.swtmp"))
+    assert n_killed

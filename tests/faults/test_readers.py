@@ -1,0 +1,102 @@
+"""Fault family 8: readers while a run goes on; no value is ever wrong, and a shard is there whole or not at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+READER = """
+import sys, time
+sys.path.insert(0, {here!r})
+import numpy as np, oracle, tensorstore as ts, zarr
+path, which, stop = sys.argv[1:4]
+wanted = oracle.values((128, 128))
+n, n_partial, errors = 0, 0, 0
+import os
+print("ready", flush=True)
+while not os.path.exists(stop):
+    if not os.path.exists(path + "/zarr.json"):
+        continue
+    try:
+        if which == "tensorstore":
+            spec = {{"driver": "zarr3", "kvstore": {{"driver": "file", "path": path}}}}
+            found = ts.open(spec).result().read().result()
+        else:
+            found = zarr.open_array(path, mode="r")[...]
+    except Exception:
+        errors += 1
+        continue
+    n += 1
+    shards = found.reshape(16, 8, 16, 8).swapaxes(1, 2)
+    right = (shards == wanted.reshape(16, 8, 16, 8).swapaxes(1, 2)).all(axis=(2, 3))
+    absent = (shards == 0).all(axis=(2, 3))
+    assert (right | absent).all(), "a wrong value"
+    n_partial += bool(right.any() and absent.any())
+print(n, n_partial, errors)
+"""
+
+
+@pytest.mark.parametrize(
+    "durability", ["none", pytest.param("full", marks=pytest.mark.long), pytest.param("batch", marks=pytest.mark.long)]
+)
+def test_nobody_reads_a_wrong_value_while_it_is_written(tmp_path, durability):
+    path, stop = tmp_path / "x", tmp_path / "stop"
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", READER.format(here=str(Path(__file__).parent)), path, which, stop],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for which in ("zarr-python", "tensorstore")
+    ]
+    for reader in readers:
+        assert reader.stdout.readline() == "ready\n"
+
+    def slow(block):
+        time.sleep(0.02)
+        return block
+
+    x = oracle.source((128, 128), (8, 64)).map_blocks(slow, dtype="u4", meta=np.empty((0, 0), "u4"))
+    with dask.config.set(scheduler="threads", num_workers=2):
+        x.to_sharded_zarr(
+            path, shards=8, chunks=4, publish="first", durability=durability, memory_limit="60kB", max_source_reruns=100
+        )
+    stop.touch()
+    for reader in readers:
+        out, err = reader.communicate(timeout=60)
+        assert reader.returncode == 0, err
+        _, n_partial, errors = map(int, out.split())
+        assert n_partial > 0, "it never read while the run went on"
+        assert errors == 0, "new shards are never half there"
+    oracle.check_whole(path, oracle.values((128, 128)))
+
+
+def test_with_publish_last_nobody_sees_an_array_that_is_not_whole(tmp_path):
+    path, seen, done = tmp_path / "x", [], threading.Event()
+
+    def look():
+        while not done.is_set():
+            if (path / "zarr.json").exists():
+                seen.append(len([p for p in (path / "c").rglob("*") if p.is_file()]))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        oracle.source((64, 64), (8, 64)).to_sharded_zarr(path, shards=8, chunks=4)
+        time.sleep(0.05)
+    finally:
+        done.set()
+        looking.join()
+    assert seen
+    assert set(seen) == {64}
