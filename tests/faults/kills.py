@@ -145,13 +145,19 @@ def draw(rng, directory):
     return da.from_array(wanted, chunks=chunks), wanted, old, path, keywords, str(rng.choice(["sync", "threads"]))
 
 
+def most_in_flight(plan):
+    """Shards that may be committed and not in the journal yet: a task's, for each thread."""
+    return plan.resources.n_threads * max(len(list(plan.metadata.grid.shards_in(box))) for box in plan.partition.group_boxes())
+
+
 def kill_once(directory, rng) -> Kill:
     """One array, one kill."""
     x, wanted, old, path, keywords, scheduler = draw(rng, directory)
     log, acks = directory / "log", oracle.Acks(directory / "acks")
     found = Kill({**keywords, "scheduler": scheduler})
-    plan = shardwrite.plan(x, **{k: keywords[k] for k in ("shards", "chunks", "memory_limit", "strategy")})
-    found.in_flight = N_THREADS * max(len(list(plan.metadata.grid.shards_in(box))) for box in plan.partition.group_boxes())
+    with dask.config.set(scheduler=scheduler, num_workers=N_THREADS):  # tasks are larger where there are fewer threads
+        plan = shardwrite.plan(x, **{k: keywords[k] for k in ("shards", "chunks", "memory_limit", "strategy")})
+    found.in_flight = most_in_flight(plan)
     if old is not None:
         pid = child(write, old, path, lambda report: None, "sync", keywords | {"source_id": "an older array"}, log=log)
         found.trouble = ended_well(pid, log)
@@ -208,8 +214,9 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
     directory = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     path, log = directory / "x.zarr", directory / "log"
     keywords = {"shards": 8, "chunks": 4, "memory_limit": "200kB"}
-    plan = shardwrite.plan(x, **keywords)
-    in_flight = N_THREADS * max(len(list(plan.metadata.grid.shards_in(box))) for box in plan.partition.group_boxes())
+    with dask.config.set(scheduler="threads", num_workers=N_THREADS):
+        plan = shardwrite.plan(x, **keywords)
+    in_flight = most_in_flight(plan)
     kills = []
     try:
         for number in range(n_kills):
