@@ -42,9 +42,9 @@ def test_a_killed_run_goes_on(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", ["0", "1"])
-def test_two_hundred_kills(tmp_path, seed):
-    check_kills(*run(tmp_path, "--kills", "160", "--seed", seed), most_vacuous=60)
+def test_two_hundred_kills(tmp_path):
+    summary, kills = run(tmp_path, "--kills", "230", "--seed", "1")
+    check_kills(summary, kills, most_vacuous=30)
 
 
 @pytest.mark.long
@@ -71,7 +71,7 @@ CALLS = ("rename", "fsync", "writev", "link,linkat", "mkdir", "unlink", "rmdir,u
 def test_killed_at_a_system_call(tmp_path, call):
     """Right before the k-th call of a kind on the array or beside it, for steps of k until there is none."""
     n_killed = 0
-    for k in (1, 4, 9, 21):
+    for k in (1, 5, 14):
         path, acks = tmp_path / f"x{k}", oracle.Acks(tmp_path / f"acks{k}")
         command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={k}"]
         ended = subprocess.run(

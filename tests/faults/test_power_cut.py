@@ -53,7 +53,7 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("durability", "n_states"), [("full", 250), ("batch", 125)])
+@pytest.mark.parametrize(("durability", "n_states"), [("full", 250), ("batch", 70)])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
     states = cuts(filesystem, durability, n_states, seed=1)
