@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 
-__all__ = ["busy", "is_draining", "n_busy", "request_drain", "reset_drain", "wait_until_idle"]
+__all__ = ["busy", "is_draining", "n_busy", "request_drain", "reset_drain"]
 
 _drain = threading.Event()
 _lock = threading.Lock()
@@ -48,9 +47,3 @@ def busy() -> Iterator[None]:
 def n_busy() -> int:
     """Tasks of this process that encode or commit."""
     return _n_busy
-
-
-def wait_until_idle() -> None:
-    """Return when none does."""
-    while n_busy():
-        time.sleep(0.01)

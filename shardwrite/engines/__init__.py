@@ -10,6 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import dask
@@ -21,7 +22,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 from dask.system import CPU_COUNT
 
-from shardwrite.stopping import is_draining, n_busy, wait_until_idle
+from shardwrite.stopping import is_draining, n_busy
 
 __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "local_threads"]
 
@@ -105,15 +106,26 @@ class LocalEngine:
         if is_draining():
             raise Stopped
         try:
-            with Callback(pretask=started, posttask=finished):
-                self._get(graph.cull(set(keys)), list(keys))
+            with Callback(pretask=started, posttask=finished), self._pool() as pool:
+                self._get(graph.cull(set(keys)), list(keys), **pool)
         except Stopped:
-            wait_until_idle()
             raise
         except Exception as error:
             if explain is not None:
                 error.add_note(explain(sorted(running, key=str)))
             raise
+
+    @contextlib.contextmanager
+    def _pool(self) -> Iterator[dict[str, Any]]:
+        """Threads of a run's own, all of which have ended when the run has, however it ends."""
+        if self.kind != "threads":
+            yield {}
+            return
+        pool = ThreadPoolExecutor(self.n_threads)
+        try:
+            yield {"pool": pool}
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """See :meth:`Engine.on_every_worker`; the workers are on this machine and see what it sees."""
