@@ -229,4 +229,4 @@ def test_any_sequence():
 
 @pytest.mark.long
 def test_many_sequences():
-    run(150, 40)
+    run(60, 40)
