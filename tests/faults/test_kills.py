@@ -42,12 +42,14 @@ def test_a_killed_run_goes_on(tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_two_hundred_kills(tmp_path):
     summary, kills = run(tmp_path, "--kills", "230", "--seed", "1")
     check_kills(summary, kills, most_vacuous=30)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     summary, kills = run(tmp_path, "--one-array", "--shards", "10000", "--kills", "20")
     check_kills(summary, kills, most_vacuous=1)

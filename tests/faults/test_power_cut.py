@@ -53,6 +53,7 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("durability", "n_states"), [("full", 250), ("batch", 70)])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
@@ -62,6 +63,7 @@ def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_level_none_loses_acknowledged_shards(cuts, filesystem):
     states = cuts(filesystem, "none", 30)
@@ -69,6 +71,7 @@ def test_level_none_loses_acknowledged_shards(cuts, filesystem):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("step", ["file", "directory"])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_a_missing_sync_is_seen(cuts, monkeypatch, filesystem, step):

@@ -49,6 +49,7 @@ def test_a_sample_of_failing_calls(shim, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("calls", [["open", "fsync-directory"], ["write", "fsync"], ["close", "rename", "link", "mkdir"]])
 def test_every_failing_call(shim, tmp_path, calls):
     summary = run(shim, tmp_path, "--calls", *calls)
