@@ -194,7 +194,7 @@ class Session:
                 directory.end(receipt, options.durability, self.driver)
         except StoreError as error:
             ended = read_receipt(directory.target)
-            if directory.path.exists() or ended is None or ended.digest != directory.digest:
+            if not directory.has_ended or ended is None or ended.digest != directory.digest:
                 raise
             if ended.run != directory.run:
                 raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error
@@ -239,7 +239,7 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if directory.path.exists():
+        if not directory.has_ended:
             raise
         raise RunEndedError("another process has ended this run", path=str(directory.path)) from error
 

@@ -92,6 +92,17 @@ class RunDirectory:
         found: dict[str, Any] = json.loads((self.path / "zarr.json").read_bytes())
         return found
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to be over; storage that cannot tell leaves it standing, so that its own error is what people see."""
+        try:
+            os.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return False
+
     def parts(self, driver: str) -> Path:
         """Directory for the encoded units of a driver's tasks."""
         return self.path / f"parts-{driver}"

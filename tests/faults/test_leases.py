@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -232,3 +233,22 @@ def test_parts_of_a_run_that_nobody_began(tmp_path):
     plan = shardwrite.plan(x, shards=8, chunks=4)
     with pytest.raises(IncompleteError, match="prepare"):
         shardwrite.finalize(tmp_path / "x", plan)
+
+
+def test_storage_that_cannot_tell_does_not_end_a_run(tmp_path, monkeypatch):
+    """A dead file system is not a run that somebody else has ended: its own error is what people see."""
+    interrupted(tmp_path / "x")
+    run = find_run(resolve_target(tmp_path / "x", None))
+    real = os.stat
+
+    def stat(path, *args, **keywords):
+        if path == run.path:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, *args, **keywords)
+
+    assert not run.has_ended
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", stat)
+        assert not run.has_ended
+    run.path.rename(tmp_path / "elsewhere")
+    assert run.has_ended

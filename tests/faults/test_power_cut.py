@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwrite import errors
 from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,6 +38,7 @@ def check(states):
         assert not state.lost, state
         assert not state.torn, state
         assert not state.leaked, state
+        assert not state.error or issubclass(getattr(errors, state.error.split(":")[0]), errors.ShardwriteError), state
         assert not state.orphaned or (state.keywords["publish"] == "last" and not state.finished), state
     for state in states:
         assert state.resumed or state.finished, state
@@ -54,7 +56,7 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("durability", "n_states"), [("full", 120), ("batch", 40)])
+@pytest.mark.parametrize(("durability", "n_states"), [("full", 220), ("batch", 60)])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
     states = cuts(filesystem, durability, n_states, seed=1)
