@@ -35,15 +35,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import identity, is_stale, live_holders
+from shardwrite.errors import JournalError
+from shardwrite.journal.lease import is_stale, live_holders
 from shardwrite.journal.receipt import Receipt
 from shardwrite.stores import PosixStore, make_directories, write_file
-from shardwrite.target import RECEIPT_NAME, Target, check_surroundings, check_target
+from shardwrite.target import RECEIPT_NAME, Target
 
-__all__ = ["RunDirectory", "begin_run", "differences", "find_run", "interrupted_end", "probe"]
-
-_MAX_TRIES = 8
+__all__ = ["RunDirectory", "dump", "held", "remove"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +129,8 @@ class RunDirectory:
         for group in self.target.groups:
             if not (group / "zarr.json").exists():
                 new = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-                write_file(group / "zarr.json", _dump(new), durability=durability, attempt=attempt)
-        write_file(self.target.path / "zarr.json", _dump(document), durability=durability, attempt=attempt)
+                write_file(group / "zarr.json", dump(new), durability=durability, attempt=attempt)
+        write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
         self._consolidate(document, durability, attempt)
 
     def _consolidate(self, document: Mapping[str, Any], durability: str, attempt: str) -> None:
@@ -150,7 +148,7 @@ class RunDirectory:
                     below = json.loads((group / parent / "zarr.json").read_bytes())
                     consolidated["metadata"].setdefault(parent.as_posix(), below)
                 consolidated["metadata"][relative.as_posix()] = document
-                write_file(group / "zarr.json", _dump(metadata), durability=durability, attempt=attempt)
+                write_file(group / "zarr.json", dump(metadata), durability=durability, attempt=attempt)
 
     def end(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Step 6, taken by a driver."""
@@ -162,10 +160,10 @@ class RunDirectory:
     def remove_ended(self) -> None:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
         discard_ends(self.target, self.ended_path, alive=set())
-        _remove(self.ended_path)
+        remove(self.ended_path)
         for draft in self.target.run_path.glob("run-*"):  # of processes that died before their run began
             if draft != self.path and is_stale(draft):
-                _remove(draft)
+                remove(draft)
         (self.target.run_path / "plan.json").unlink(missing_ok=True)
         with _losing(errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):  # another run has begun there
             self.target.run_path.rmdir()
@@ -183,7 +181,7 @@ class RunDirectory:
                 os.rename(self.path, self.ended_path)
                 self.remove_ended()
             else:
-                _remove(self.path)
+                remove(self.path)
                 self.target.run_path.rmdir()
 
     def start_over(self) -> None:
@@ -196,7 +194,7 @@ class RunDirectory:
         """
         holders = live_holders(self.path)
         if holders:
-            raise _held(self, holders[0])
+            raise held(self, holders[0])
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, self.taken_path)
         self.remove_taken()
@@ -208,7 +206,7 @@ class RunDirectory:
         if not untouched and self.target.path.exists():
             with _losing(errno.ENOENT):  # another process was first
                 os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
-        _remove(self.taken_path)
+        remove(self.taken_path)
         self.remove_ended()
 
 
@@ -232,7 +230,7 @@ def _losing(*numbers: int) -> Any:
             raise
 
 
-def _remove(directory: Path) -> None:
+def remove(directory: Path) -> None:
     """Remove a tree, which another process may be removing too."""
 
     def failed(_: object, __: str, error: Any) -> None:
@@ -242,148 +240,13 @@ def _remove(directory: Path) -> None:
     shutil.rmtree(directory, onerror=failed)
 
 
-def _dump(document: Mapping[str, Any]) -> bytes:
+def dump(document: Mapping[str, Any]) -> bytes:
+    """A document of the run as it is stored."""
     return json.dumps(document, indent=2).encode()
 
 
-def find_run(target: Target) -> RunDirectory | None:
-    """The run that was begun beside an array and has not ended.
-
-    Raises
-    ------
-    JournalError
-        If ``plan.json`` is not one of ours.
-    """
-    path = target.run_path / "plan.json"
-    try:
-        facts = json.loads(path.read_bytes())
-        found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
-        is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
-    if not is_ours:
-        raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
-    if found.taken_path.exists():
-        found.remove_taken()  # what a crash left to do
-        return None
-    if not found.path.exists():
-        found.remove_ended()
-        return None
-    return found
-
-
-def _run_named(target: Target) -> str:
-    """The run that ``plan.json`` names; nothing where there is none, or where `find_run` would say what is wrong with it."""
-    try:
-        return str(json.loads((target.run_path / "plan.json").read_bytes())["run"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def interrupted_end(target: Target) -> str:
-    """Name of a run that was interrupted in step 6; else nothing."""
-    run = _run_named(target)
-    return "" if any((target.run_path / f"{state}-{run}").exists() for state in ("run", "taken")) else run
-
-
-def begin_run(
-    target: Target, plan: Mapping[str, Any], document: str, *, mode: str, restart: bool, durability: str
-) -> tuple[RunDirectory, bool]:
-    """Steps 1 and 2, or the run that is there already.
-
-    Parameters
-    ----------
-    target : Target
-        Where the array goes.
-    plan : mapping
-        The plan as a dictionary, with its ``digest``.
-    document : str
-        The array's metadata.
-    mode : str
-        See :func:`shardwrite.to_sharded_zarr`; looked at only where a run begins.
-    restart : bool
-        Take away what was begun.
-    durability : str
-        Of the run's own files.
-
-    Returns
-    -------
-    run : RunDirectory
-        The run.
-    is_new : bool
-        Whether it has just begun.
-
-    Raises
-    ------
-    SpecError
-        If something stands in the array's place.
-    JournalError
-        If another plan was begun there, naming what differs, or who is at it.
-    """
-    check_surroundings(target)
-    for _ in range(_MAX_TRIES):
-        found = find_run(target)
-        if found is None:
-            check_target(target, mode)
-            made = _create(target, plan, document, durability)
-            if made is not None:
-                return made, True
-        elif restart:
-            found.start_over()
-            restart = False
-        elif found.digest == plan["digest"]:
-            return found, False
-        else:
-            _refuse_other(found, plan)
-    raise JournalError(f"runs begin and end in {target.run_path} all the time", path=str(target.run_path))
-
-
-def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
-    """A new run, or None where another process was first."""
-    facts = {
-        **plan,
-        "run": uuid.uuid4().hex[:12],
-        "replaces": target.path.exists() and plan["mode"] != "r+",
-        "begun_by": identity(),
-    }
-    made = RunDirectory(target, facts)
-    attempt = uuid.uuid4().hex
-    draft = made.path / "plan.json"
-    is_claimed = False
-    try:
-        make_directories(made.path, durability)
-        write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
-        write_file(draft, _dump(facts), durability=durability, attempt=attempt)
-        try:
-            os.link(draft, target.run_path / "plan.json")  # atomic, and fails where one is
-        except FileExistsError:
-            _remove(made.path)
-            return None
-        is_claimed = True
-        if durability != "none":
-            PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
-    except OSError as error:
-        made.take_back(is_claimed=is_claimed)
-        raise StoreError(f"cannot write beside {target.path}: {error}", key=str(made.path), errno=error.errno) from error
-    return made
-
-
-def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
-    holders = live_holders(found.path)
-    if holders:
-        raise _held(found, holders[0])
-    changed = differences(found.facts.get("identity"), plan.get("identity"))
-    raise JournalError(
-        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. Run it again as it "
-        "was to finish it, or start over with restart=True (--restart), which takes its shards away",
-        path=str(found.target.run_path),
-        differences=changed,
-    )
-
-
-def _held(found: RunDirectory, holder: Mapping[str, Any]) -> JournalError:
+def held(found: RunDirectory, holder: Mapping[str, Any]) -> JournalError:
+    """The error that names who is at a run."""
     job = f", job {holder['job']}" if holder.get("job") else ""
     who = f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}{job}"
     return JournalError(
@@ -392,44 +255,3 @@ def _held(found: RunDirectory, holder: Mapping[str, Any]) -> JournalError:
         path=str(found.target.run_path),
         holder=dict(holder),
     )
-
-
-def differences(old: Any, new: Any, at: str = "") -> list[str]:
-    """Fields in which two documents differ, with both values, shortened."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found = []
-        for name in [*old, *(name for name in new if name not in old)]:
-            found += differences(old.get(name), new.get(name), f"{at}.{name}" if at else str(name))
-        return found
-    if old == new:
-        return []
-    return [f"{at}: {_short(old)} there, {_short(new)} now"]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def probe(path: str, token: str) -> tuple[str, int | None] | None:
-    """Write a file beside a token that the client left, and say what went wrong; run on every worker before a run.
-
-    Returns
-    -------
-    (str, int or None) or None
-        Message and error number; None where all is well.
-    """
-    store = PosixStore(path)
-    leaf = f"probe-{uuid.uuid4().hex}"
-    try:
-        with store.transaction("none", uuid.uuid4().hex) as transaction:
-            writer = transaction.create(leaf)
-            writer.write([b"probe"])
-            writer.finish()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(Path(path) / leaf)
-        if not (Path(path) / token).exists():
-            return f"{path} is another directory here than for the client", None
-    except OSError as error:
-        return str(error), error.errno
-    return None

@@ -26,9 +26,11 @@ def human(nbytes: float) -> str:
     --------
     >>> human(2_147_483_648)
     '2.15 GB'
+    >>> human(999_960)
+    '1 MB'
     """
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(nbytes) < 1000:
+        if abs(nbytes) < 999.5:  # what would be rounded to 1000 goes into the next unit
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:.4g} PB"

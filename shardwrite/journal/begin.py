@@ -1,0 +1,202 @@
+"""Finding the run that stands beside an array, beginning one, and refusing another.
+
+The run's directory and the order of a run's effects are in :mod:`shardwrite.journal.rundir`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import JournalError, StoreError
+from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.rundir import RunDirectory, dump, held, remove
+from shardwrite.stores import PosixStore, make_directories, write_file
+from shardwrite.target import Target, check_surroundings, check_target
+
+__all__ = ["begin_run", "differences", "find_run", "interrupted_end", "probe"]
+
+_MAX_TRIES = 8
+
+
+def find_run(target: Target) -> RunDirectory | None:
+    """The run that was begun beside an array and has not ended.
+
+    Raises
+    ------
+    JournalError
+        If ``plan.json`` is not one of ours.
+    """
+    path = target.run_path / "plan.json"
+    try:
+        facts = json.loads(path.read_bytes())
+        found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
+        is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
+    if not is_ours:
+        raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
+    if found.taken_path.exists():
+        found.remove_taken()  # what a crash left to do
+        return None
+    if not found.path.exists():
+        found.remove_ended()
+        return None
+    return found
+
+
+def _run_named(target: Target) -> str:
+    """The run that ``plan.json`` names; nothing where there is none, or where `find_run` would say what is wrong with it."""
+    try:
+        return str(json.loads((target.run_path / "plan.json").read_bytes())["run"])
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def interrupted_end(target: Target) -> str:
+    """Name of a run that was interrupted in step 6; else nothing."""
+    run = _run_named(target)
+    return "" if any((target.run_path / f"{state}-{run}").exists() for state in ("run", "taken")) else run
+
+
+def begin_run(
+    target: Target, plan: Mapping[str, Any], document: str, *, mode: str, restart: bool, durability: str
+) -> tuple[RunDirectory, bool]:
+    """Steps 1 and 2, or the run that is there already.
+
+    Parameters
+    ----------
+    target : Target
+        Where the array goes.
+    plan : mapping
+        The plan as a dictionary, with its ``digest``.
+    document : str
+        The array's metadata.
+    mode : str
+        See :func:`shardwrite.to_sharded_zarr`; looked at only where a run begins.
+    restart : bool
+        Take away what was begun.
+    durability : str
+        Of the run's own files.
+
+    Returns
+    -------
+    run : RunDirectory
+        The run.
+    is_new : bool
+        Whether it has just begun.
+
+    Raises
+    ------
+    SpecError
+        If something stands in the array's place.
+    JournalError
+        If another plan was begun there, naming what differs, or who is at it.
+    """
+    check_surroundings(target)
+    for _ in range(_MAX_TRIES):
+        found = find_run(target)
+        if found is None:
+            check_target(target, mode)
+            made = _create(target, plan, document, durability)
+            if made is not None:
+                return made, True
+        elif restart:
+            found.start_over()
+            restart = False
+        elif found.digest == plan["digest"]:
+            return found, False
+        else:
+            _refuse_other(found, plan)
+    raise JournalError(f"runs begin and end in {target.run_path} all the time", path=str(target.run_path))
+
+
+def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
+    """A new run, or None where another process was first."""
+    facts = {
+        **plan,
+        "run": uuid.uuid4().hex[:12],
+        "replaces": target.path.exists() and plan["mode"] != "r+",
+        "begun_by": identity(),
+    }
+    made = RunDirectory(target, facts)
+    attempt = uuid.uuid4().hex
+    draft = made.path / "plan.json"
+    is_claimed = False
+    try:
+        make_directories(made.path, durability)
+        write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
+        write_file(draft, dump(facts), durability=durability, attempt=attempt)
+        try:
+            os.link(draft, target.run_path / "plan.json")  # atomic, and fails where one is
+        except FileExistsError:
+            remove(made.path)
+            return None
+        is_claimed = True
+        if durability != "none":
+            PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
+    except OSError as error:
+        made.take_back(is_claimed=is_claimed)
+        raise StoreError(f"cannot write beside {target.path}: {error}", key=str(made.path), errno=error.errno) from error
+    return made
+
+
+def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
+    holders = live_holders(found.path)
+    if holders:
+        raise held(found, holders[0])
+    changed = differences(found.facts.get("identity"), plan.get("identity"))
+    raise JournalError(
+        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. Run it again as it "
+        "was to finish it, or start over with restart=True (--restart), which takes its shards away",
+        path=str(found.target.run_path),
+        differences=changed,
+    )
+
+
+def differences(old: Any, new: Any, at: str = "") -> list[str]:
+    """Fields in which two documents differ, with both values, shortened."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        found = []
+        for name in [*old, *(name for name in new if name not in old)]:
+            found += differences(old.get(name), new.get(name), f"{at}.{name}" if at else str(name))
+        return found
+    if old == new:
+        return []
+    return [f"{at}: {_short(old)} there, {_short(new)} now"]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def probe(path: str, token: str) -> tuple[str, int | None] | None:
+    """Write a file beside a token that the client left, and say what went wrong; run on every worker before a run.
+
+    Returns
+    -------
+    (str, int or None) or None
+        Message and error number; None where all is well.
+    """
+    store = PosixStore(path)
+    leaf = f"probe-{uuid.uuid4().hex}"
+    try:
+        with store.transaction("none", uuid.uuid4().hex) as transaction:
+            writer = transaction.create(leaf)
+            writer.write([b"probe"])
+            writer.finish()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(Path(path) / leaf)
+        if not (Path(path) / token).exists():
+            return f"{path} is another directory here than for the client", None
+    except OSError as error:
+        return str(error), error.errno
+    return None
