@@ -19,7 +19,7 @@ from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
 from shardwrite.planning import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
 from shardwrite.progress import reporting
 from shardwrite.run import as_delayed, execute
-from shardwrite.session import Job, Options
+from shardwrite.session import Job, Options, options_for_new
 from shardwrite.target import resolve_target
 
 __all__ = ["store", "to_sharded_zarr"]
@@ -142,7 +142,7 @@ def to_sharded_zarr(
         dimension_names=dimension_names,
         attributes=attributes,
     )
-    options = Options(mode=mode, publish=publish, durability=durability, restart=restart, recheck=recheck)
+    options = options_for_new(mode=mode, publish=publish, durability=durability, restart=restart, recheck=recheck)
     made = plan_with(
         x,
         engine,
@@ -206,7 +206,7 @@ def store(
             "as many stores as arrays are needed", field="stores", value=list(map(str, stores)), remedy=f"give {len(arrays)}"
         )
     engine = active_engine()
-    options = Options(**{k: keywords.pop(k) for k in OPTION_KEYWORDS if k in keywords})
+    options = options_for_new(**{k: keywords.pop(k) for k in OPTION_KEYWORDS if k in keywords})
     layout = layout_from({k: keywords.pop(k) for k in LAYOUT_KEYWORDS if k in keywords})
     unknown = set(keywords) - set(PLAN_DEFAULTS)
     if unknown:

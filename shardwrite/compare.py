@@ -50,10 +50,12 @@ def compare(engine: Engine, array: ShardedArray, source: dask.array.Array, skip:
         If the shape or the dtype is another.
     """
     if source.shape != array.shape:
-        raise SpecError("is not the array's", field="against.shape", value=source.shape, remedy=f"the array's is {array.shape}")
+        raise SpecError(
+            "is not the array's", field="against.shape", value=source.shape, remedy=f"give a source of shape {array.shape}"
+        )
     if source.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
         raise SpecError(
-            "is not the array's", field="against.dtype", value=str(source.dtype), remedy=f"the array's is {array.dtype}"
+            "is not the array's", field="against.dtype", value=str(source.dtype), remedy=f'convert it with astype("{array.dtype}")'
         )
     edges = [boundaries(sizes) for sizes in source.chunks]
     name = f"shardwrite-compare-{id(skip)}"

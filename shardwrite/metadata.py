@@ -27,6 +27,16 @@ __all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "ArrayMetadata", "Layo
 DEFAULT_COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}}, {"name": "crc32c"})
 DEFAULT_INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"})
 _VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+_REMEDIES = {
+    "dtype": "convert the source with astype to a type that zarr knows",
+    "filters": 'give array-to-array codecs that are installed, such as "transpose"',
+    "serializer": 'give one array-to-bytes codec that is installed, such as "bytes"',
+    "compressors": 'give bytes-to-bytes codecs that are installed, such as "zstd", "gzip", "blosc" or "crc32c"',
+    "fill_value": "give a scalar of the array's dtype",
+    "chunk_key_encoding": 'use "default" or "v2", with the separator "/" or "."',
+    "dimension_names": "give a name or None for each axis",
+    "attributes": "give a mapping that JSON can hold, numbers finite",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +242,7 @@ def _checked(attributes: Any) -> dict[str, Any] | None:
         json.dumps(attributes, allow_nan=False)
         return dict(attributes) if attributes is not None else None
     except (RecursionError, TypeError, ValueError) as error:
-        remedy = "give a mapping that JSON can hold, numbers finite"
-        raise SpecError(str(error), field="attributes", value=attributes, remedy=remedy) from error
+        raise SpecError(str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]) from error
 
 
 def _as_json(codec: Any) -> dict[str, Any]:
@@ -255,6 +264,9 @@ def _key_encoding(value: Any) -> Any:
 
 def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     """What to ask zarr for: object arrays say what they hold by their serializer."""
+    if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
+        remedy = 'give it one, for instance astype("datetime64[ns]")'
+        raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if not dtype.hasobject or dtype.kind == "T":  # numpy's own strings know what they are
         return dtype
     document = serializer if isinstance(serializer, Mapping) else serializer.to_dict() if hasattr(serializer, "to_dict") else {}
@@ -281,13 +293,15 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
     try:
         return attempt(**options)
     except Exception as error:  # zarr raises many types here; all of them mean that a keyword does not fit
-        remedy = "see zarr.create_array for what it takes"
         for field, value in {"dtype": str(dtype), **options}.items():
             try:
                 attempt(**({"compressors": None} if field == "dtype" else {"compressors": None, field: value}))
             except Exception as narrower:  # noqa: BLE001 (as above; raised again with its keyword)
-                raise SpecError(str(narrower), field=field, value=value, remedy=remedy) from error
-        raise SpecError(f"keywords do not fit together: {error}", field="dtype", value=str(dtype), remedy=remedy) from error
+                why = f"nothing is known by the name {narrower}" if isinstance(narrower, LookupError) else str(narrower)
+                raise SpecError(why, field=field, value=value, remedy=_REMEDIES[field]) from error
+        raise SpecError(
+            f"keywords do not fit together: {error}", field="dtype", value=str(dtype), remedy="give fewer of them"
+        ) from error
 
 
 def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:

@@ -16,7 +16,7 @@ from shardwrite.plan import Part, Plan
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_part, finish_parts, prepare_jobs
-from shardwrite.session import Job, Options
+from shardwrite.session import Job, Options, options_for_new
 from shardwrite.target import resolve_target
 
 __all__ = ["finalize", "prepare", "write_part"]
@@ -46,7 +46,7 @@ def prepare(
         See :func:`to_sharded_zarr`.
     """
     with local_threads() as engine:
-        options = Options(mode=mode, durability=durability, restart=restart)
+        options = options_for_new(mode=mode, durability=durability, restart=restart)
         prepare_jobs([Job(x, plan, resolve_target(store, name), options)], engine)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from numbers import Integral, Real
 from typing import Any
 
 import dask.array
@@ -132,6 +133,7 @@ def layout_from(keywords: dict[str, Any]) -> Layout:
 def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     """The plan of :func:`plan` for an engine, and checked to fit; `given` holds all of `PLAN_DEFAULTS`."""
     source = check_source(x)
+    check_knobs(given)
     itemsize = source.dtype.itemsize or 1
     shards, chunks, notes = resolve_shapes(source.shape, itemsize, given["shards"], given["chunks"], source.chunks)
     metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
@@ -152,12 +154,37 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     made.check_fits()
     if made.source_reruns > given["max_source_reruns"]:
         raise PlanError(
-            f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times on average",
+            f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times on average, and "
+            f"max_source_reruns allows {given['max_source_reruns']}",
             needed_nbytes=0,
             allowed_nbytes=0,
             knob="persist or store what the waves share, raise max_graph_tasks, or allow it with max_source_reruns",
         )
     return made
+
+
+def check_knobs(given: dict[str, Any]) -> None:
+    """Refuse keywords that say nothing of the array and are no numbers, or no texts.
+
+    Raises
+    ------
+    SpecError
+        Naming the keyword.
+    """
+
+    def is_positive(value: Any, kind: Any) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and bool(value > 0)
+
+    ratio, reruns, identity = given["compression_ratio"], given["max_source_reruns"], given["source_id"]
+    for field, is_good, remedy in (
+        ("write_empty_chunks", isinstance(given["write_empty_chunks"], bool), "give True or False"),
+        ("compression_ratio", ratio is None or is_positive(ratio, Real), "give for instance 2.5, or None"),
+        ("max_graph_tasks", is_positive(given["max_graph_tasks"], Integral), f"give for instance {MAX_GRAPH_TASKS}"),
+        ("max_source_reruns", is_positive(reruns, Real), f"give for instance {MAX_SOURCE_RERUNS}"),
+        ("source_id", identity is None or (isinstance(identity, str) and bool(identity)), "give a text, or None"),
+    ):
+        if not is_good:
+            raise SpecError("not what this keyword takes", field=field, value=given[field], remedy=remedy)
 
 
 def _memory_limit(limit: Any) -> int | None:
@@ -179,9 +206,14 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any,
         If the plan does not fit the memory.
     """
     source = check_source(x)
-    for field, ours, theirs in (("x.shape", source.shape, metadata.grid.shape), ("x.dtype", source.dtype, metadata.dtype)):
-        if ours != theirs:
-            raise SpecError("is not the array's", field=field, value=str(ours), remedy=f"the array's is {theirs}")
+    if source.shape != metadata.grid.shape:
+        raise SpecError(
+            "is not the array's", field="x.shape", value=source.shape, remedy=f"give a source of shape {metadata.grid.shape}"
+        )
+    if source.dtype.newbyteorder("=") != metadata.dtype.newbyteorder("="):
+        raise SpecError(
+            "is not the array's", field="x.dtype", value=str(source.dtype), remedy=f'convert it with astype("{metadata.dtype}")'
+        )
     made = make_plan(
         metadata,
         as_strategy(strategy),

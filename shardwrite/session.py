@@ -45,7 +45,7 @@ from shardwrite.stores import DURABILITIES, PosixStore, as_store_error
 from shardwrite.target import Target, check_surroundings, check_target, kind_of
 from shardwrite.view import ShardedArray
 
-__all__ = ["Job", "Options", "Session", "begin", "finished", "incomplete", "join"]
+__all__ = ["Job", "Options", "Session", "begin", "finished", "incomplete", "join", "options_for_new"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,22 @@ class Options:
         for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
             value = getattr(self, field)
             if value not in allowed:
-                raise SpecError("no such choice", field=field, value=value, remedy=f"use one of {list(allowed)}")
+                shown = [choice for choice in allowed if choice != "r+"]  # which is for our own use
+                raise SpecError("no such choice", field=field, value=value, remedy=f"use one of {shown}")
+
+
+def options_for_new(**given: Any) -> Options:
+    """Options of a run that makes an array.
+
+    Raises
+    ------
+    SpecError
+        If it is to write into one that exists: that has checks of its own.
+    """
+    options = Options(**given)
+    if options.mode == "r+":
+        raise SpecError("no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}")
+    return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +367,8 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
     if troubles:
         worker, (message, number) = troubles[0]
         raise StoreError(
-            f"{len(troubles)} of {len(outcomes)} workers cannot write to {directory.path}; {worker}: {message}",
+            f"store={str(directory.target.path)!r}: {len(troubles)} of {len(outcomes)} workers cannot write there; {worker}: "
+            f"{message}; give a directory that every worker can write to",
             key=str(directory.path),
             errno=number,
         )

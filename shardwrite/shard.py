@@ -219,9 +219,11 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
         block = block.data
     array = np.asarray(block)
     if array.shape != region.shape:
-        raise SourceError(f"dask declared shape {region.shape}, the block has {array.shape}", region=region.bounds)
+        message = f"dask declared shape {region.shape}, the block has {array.shape}; say so with map_blocks(chunks=...)"
+        raise SourceError(message, region=region.bounds)
     if array.dtype != dtype:
-        raise SourceError(f"dask declared dtype {dtype}, the block has {array.dtype}", region=region.bounds)
+        message = f"dask declared dtype {dtype}, the block has {array.dtype}; say so with map_blocks(dtype=...), or convert it"
+        raise SourceError(message, region=region.bounds)
     return array
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 
 __all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
 
 RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
+_MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)  # what file systems allow, less what stands beside an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,36 @@ def resolve_target(store: Any, name: str | None) -> Target:
     if not isinstance(store, str | os.PathLike):
         raise SpecError("not a path", field="store", value=store, remedy="give a directory's path or a file:// URL")
     text = os.fspath(store)
-    if text.startswith("file://"):
+    if text.startswith("file:///"):
         text = text.removeprefix("file://")
+    elif text.startswith("file:"):
+        raise SpecError("no URL of a local directory", field="store", value=text, remedy="give file:///an/absolute/path, or a path")
     elif "://" in text:
         raise SpecError(
             "only local files can be written yet", field="store", value=text, remedy="give a directory's path or a file:// URL"
         )
-    if not text or "\0" in text:
-        raise SpecError("not a path", field="store", value=text, remedy="give a directory's path")
+    root = Path(text).absolute() if text and _can_be_a_path(text) else None
+    if root is None or (not name and root.name in ("", "..")):
+        raise SpecError("not the path of a directory that can be made", field="store", value=text, remedy="give one with a name")
     if name is None or name == "":
-        return Target(Path(text).absolute())
-    if "\0" in name or any(part in ("", ".", "..") or part.startswith("__") for part in name.split("/")):
+        return Target(root)
+    if not isinstance(name, str) or not all(_is_plain(part) for part in name.split("/")):
         raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
-    return Target(Path(text).absolute(), name)
+    return Target(root, name)
+
+
+def _can_be_a_path(text: str) -> bool:
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in encoded and all(len(part) <= _MAX_NAME_NBYTES for part in encoded.split(b"/"))
+
+
+def _is_plain(part: str) -> bool:
+    """Whether a node may have this name: the Zarr specification's rules, and none of the names that are taken."""
+    is_taken = part == "zarr.json" or part.startswith("__") or part.endswith(RUN_SUFFIX)
+    return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)
 
 
 def kind_of(path: Path) -> str:
@@ -87,10 +105,15 @@ def kind_of(path: Path) -> str:
     document = path / "zarr.json"
     if document.exists():
         try:
-            node = json.loads(document.read_bytes())["node_type"]
-        except (ValueError, KeyError, TypeError):
+            found = json.loads(document.read_bytes())
+            node, version = found["node_type"], found["zarr_format"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             return "torn"
-        return node if node in ("array", "group") else "torn"
+        except IsADirectoryError:
+            return "other"
+        except OSError as error:
+            raise StoreError(f"cannot read {document}: {error.strerror}", key=str(document), errno=error.errno) from error
+        return node if node in ("array", "group") and version == 3 else "torn"
     with os.scandir(path) as entries:
         return "other" if next(entries, None) else "nothing"
 
@@ -129,12 +152,16 @@ def check_surroundings(target: Target) -> None:
         Naming what is in the way and the remedy.
     """
     for group in target.groups:
-        if kind_of(group) not in ("nothing", "group") and not (kind_of(group) == "other" and _only_ours(group)):
-            raise SpecError(
-                "is no group", field="name", value=target.name, remedy=f"{group} holds something else; give another name or store"
-            )
+        kind = kind_of(group)
+        if kind not in ("nothing", "group") and not (kind == "other" and _only_ours(group)):
+            why = "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
+            remedy = _REFUSALS["link"][1] if kind == "link" else "give another name or store"
+            message = f"{why} where its group should be, at {group}"
+            raise SpecError(message, field="name", value=target.name, remedy=remedy)
     if target.run_path.is_symlink():
         raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
+    if target.run_path.exists() and not target.run_path.is_dir():
+        raise SpecError("a file stands beside it", field="store", value=str(target.run_path), remedy="move the file away")
     if target.path.is_symlink():
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)

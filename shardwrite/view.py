@@ -172,7 +172,7 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     try:
         text = document.read_bytes().decode()
         json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"zarr.json is torn ({error})", field="store", value=str(target.path), remedy="write it again") from error
     return ShardedArray(parse_metadata(text), PosixStore(target.path))
 

@@ -12,6 +12,7 @@ import json
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numcodecs
@@ -116,11 +117,7 @@ class NativePipeline:
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        limit = self._nbytes if self._vlen is None else UNBOUNDED
-        for i in range(len(self._stages) - 1, -1, -1):
-            # what an earlier stage added is still there when this one is undone
-            slack = sum(s.added_nbytes if s.added_nbytes is not None else limit // 8 + 65536 for s in self._stages[:i])
-            data = self._stages[i].decode(data, limit + slack)
+        data = _undo(self._stages, data, self._nbytes if self._vlen is None else UNBOUNDED)
         shape = tuple(self._chunk_shape[a] for a in self._axes)
         if self._vlen is not None:
             claimed = int.from_bytes(memoryview(data)[:4], "little")
@@ -139,17 +136,33 @@ class NativePipeline:
         return chunk.astype(self._dtype, copy=False)
 
 
+def _undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
+    """What the stages were given, which is no more than `limit` bytes."""
+    for i in range(len(stages) - 1, -1, -1):
+        # what an earlier stage added is still there when this one is undone
+        slack = sum(s.added_nbytes if s.added_nbytes is not None else limit // 8 + 65536 for s in stages[:i])
+        data = stages[i].decode(data, limit + slack)
+    return data
+
+
 class ForeignPipeline:
-    """Any codecs that zarr's registry knows, by way of a one-chunk zarr array in memory for each thread."""
+    """Any codecs that zarr's registry knows, by way of a one-chunk zarr array in memory for each thread.
+
+    Bytes-to-bytes codecs at the end that have a stage go through that, which is bounded.
+    """
 
     encoded_nbytes: int | None = None
     is_identity = False
 
-    def __init__(self, chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any]) -> None:
+    def __init__(
+        self, chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any], stages: Sequence[BytesStage]
+    ) -> None:
         self._chunk_shape = chunk_shape
         self.stored_dtype = dtype
-        self._document = dict(document)
-        self.names = "+".join(str(codec["name"]) for codec in document["codecs"])
+        codecs = document["codecs"]
+        self._stages = tuple(stages)
+        self._document = {**document, "codecs": codecs[: len(codecs) - len(stages)]}
+        self.names = "+".join(str(codec["name"]) for codec in codecs)
         self._key = "c/" + "/".join("0" * len(chunk_shape)) if chunk_shape else "c"
         self._local = threading.local()
 
@@ -172,10 +185,28 @@ class ForeignPipeline:
             except (TypeError, ValueError, RuntimeError) as error:
                 raise CodecError(f"codecs {self.names} failed to encode: {error}", codec=self.names) from error
             encoded.append(memory.pop(self._key).to_bytes())
+        return self._finish(encoded)
+
+    def _finish(self, encoded: Sequence[Buffer]) -> Sequence[Buffer]:
+        for stage in self._stages:
+            encoded = stage.encode(encoded)
         return encoded
+
+    @cached_property
+    def _limit_nbytes(self) -> int:
+        """The most that the stages can have been given: known where the serializer writes elements as they are."""
+        nbytes = math.prod(self._chunk_shape) * self.stored_dtype.itemsize
+        if self.stored_dtype.hasobject or self.stored_dtype.kind == "T":
+            return UNBOUNDED
+        if self._document["codecs"][-1]["name"] != "bytes":
+            return 256 * nbytes + 2**20  # each element in a frame of its own, with a checksum and an entry in an index
+        array, memory = self.open()
+        array[...] = np.zeros(self._chunk_shape, self.stored_dtype)
+        return len(memory.pop(self._key))
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
+        data = _undo(self._stages, data, self._limit_nbytes) if self._stages else data
         array, memory = self.open()
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:
@@ -218,12 +249,24 @@ def build_pipeline(
         "codecs": [dict(codec) for codec in codecs],
         "attributes": {},
     }
-    pipeline = ForeignPipeline(chunk_shape, dtype, inner)
     try:
+        pipeline = ForeignPipeline(chunk_shape, dtype, inner, _stages_at_the_end(codecs, dtype))
         pipeline.open()
     except Exception as error:  # an unknown codec raises KeyError, a bad configuration whatever its class raises
-        raise CodecError(f"codecs {pipeline.names} cannot be used here: {error}", codec=pipeline.names) from error
+        names = "+".join(str(codec["name"]) for codec in codecs)
+        raise CodecError(f"codecs {names} cannot be used here: {error}", codec=names) from error
     return pipeline
+
+
+def _stages_at_the_end(codecs: Sequence[Codec], dtype: np.dtype[Any]) -> list[BytesStage]:
+    """Of the last codecs, as far as there are any."""
+    stages: list[BytesStage] = []
+    for codec in reversed(codecs):
+        stage = build_stage(codec["name"], codec.get("configuration", {}), max(1, dtype.itemsize))
+        if stage is None:
+            break
+        stages.insert(0, stage)
+    return stages
 
 
 def _native(codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]) -> NativePipeline | None:

@@ -32,6 +32,8 @@ UNBOUNDED = 2**40
 """Limit for what has none: elements of variable length."""
 
 _SMALL_NBYTES = 128 * 2**10
+_ZSTD_MAX_RATIO = 128 * 2**10 // 4  # a block holds at most 128 KiB (RFC 8878, 3.1.1.2) and takes 4 bytes or more
+_LZ4_MAX_RATIO = 255  # of a byte that lengthens a match
 
 Buffer = Any  # whatever supports the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
 
@@ -99,11 +101,12 @@ class ZstdStage:
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """See :meth:`BytesStage.decode`."""
-        claimed = _zstd_content_nbytes(memoryview(data))
+        claimed, is_unbounded = _zstd_content_nbytes(memoryview(data)), limit_nbytes >= UNBOUNDED
+        limit_nbytes = min(limit_nbytes, len(memoryview(data)) * _ZSTD_MAX_RATIO)
         if claimed is not None and claimed > limit_nbytes:
             raise CorruptShardError(f"zstd frame claims {claimed} bytes where at most {limit_nbytes} can be")
         try:
-            if claimed is None and limit_nbytes >= UNBOUNDED:
+            if claimed is None and is_unbounded:
                 return self._numcodec.decode(data)
             if claimed is None and self._zstandard is not None:
                 context = self._zstandard.ZstdDecompressor()
@@ -196,6 +199,7 @@ class BloscStage:
         if len(view) < 16:
             raise CorruptShardError("too short for a blosc header")
         claimed, stored = int.from_bytes(view[4:8], "little"), int.from_bytes(view[12:16], "little")
+        limit_nbytes = min(limit_nbytes, len(view) * _ZSTD_MAX_RATIO)  # none of the libraries inside does better
         if claimed > limit_nbytes or stored != len(view):
             raise CorruptShardError(f"blosc header claims {claimed} bytes in {stored}; at most {limit_nbytes} in {len(view)}")
         try:
@@ -253,6 +257,7 @@ class NumcodecsStage:
 
     def _decode_lz4(self, data: Buffer, limit_nbytes: int) -> Buffer:
         claimed = int.from_bytes(memoryview(data)[:4], "little")
+        limit_nbytes = min(limit_nbytes, len(memoryview(data)) * _LZ4_MAX_RATIO)
         if claimed > limit_nbytes:
             raise CorruptShardError(f"header claims {claimed} bytes where at most {limit_nbytes} can be")
         return self._codec.decode(bytes(data))

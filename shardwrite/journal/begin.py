@@ -39,8 +39,10 @@ def find_run(target: Target) -> RunDirectory | None:
         is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}", key=str(path), errno=error.errno) from error
     if not is_ours:
         raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
     if found.taken_path.exists():
@@ -144,7 +146,8 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
     except OSError as error:
         made.take_back(is_claimed=is_claimed)
-        raise StoreError(f"cannot write beside {target.path}: {error}", key=str(made.path), errno=error.errno) from error
+        message = f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that can be written to"
+        raise StoreError(message, key=str(made.path), errno=error.errno) from error
     return made
 
 

@@ -99,6 +99,6 @@ def read_receipt(target: Target) -> Receipt | None:
         return Receipt.decode(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=str(path)) from error

@@ -95,7 +95,7 @@ def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
     if value is None or isinstance(value, str):
         return None
     sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
-    for size in sizes:
+    for size in sizes or ([] if isinstance(value, Sequence) else [value]):
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise SpecError(
                 "sizes are positive integers", field=field, value=value, remedy=f"{size!r} is not one; give for instance 64"

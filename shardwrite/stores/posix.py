@@ -188,8 +188,14 @@ def make_directories(path: Path, durability: str) -> None:
     while not path.exists():
         made.append(path)
         path = path.parent
-    for directory in reversed(made):
-        directory.mkdir(exist_ok=True)
+    try:
+        for directory in reversed(made):
+            directory.mkdir(exist_ok=True)
+    except OSError:
+        for directory in made:
+            with contextlib.suppress(OSError):  # not made yet, or others use it already
+                directory.rmdir()
+        raise
     if durability != "none":
         for directory in made:
             fsync_directory(directory.parent)
