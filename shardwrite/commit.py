@@ -65,6 +65,8 @@ class WriteSpec:
         Encoded over decoded size above which a block goes to a part file.
     source_dtype : numpy.dtype
         What dask declared.
+    in_place : bool
+        Whether shards may be there already; one that turns out to be empty is then removed.
     """
 
     metadata: ArrayMetadata
@@ -78,6 +80,7 @@ class WriteSpec:
     batch_nbytes: int
     spool_ratio: float
     source_dtype: np.dtype[Any]
+    in_place: bool
 
     def attempt(self) -> str:
         """A name that no other attempt has."""

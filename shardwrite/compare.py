@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,47 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.fillvalue import is_same_type
 from shardwrite.grid import Box, boundaries, ravel
+from shardwrite.metadata import ArrayMetadata
 from shardwrite.view import ShardedArray
 
-__all__ = ["compare"]
+__all__ = ["check_source", "check_source_of", "compare"]
+
+
+def check_source(x: Any, field: str = "x") -> dask.array.Array:
+    """`x`, if it can be written.
+
+    Raises
+    ------
+    SpecError
+        No dask array, chunks of unknown size, or a dtype without a stored form.
+    """
+    if not isinstance(x, dask.array.Array):
+        raise SpecError("not a dask array", field=field, value=type(x).__name__, remedy="wrap it with dask.array.from_array")
+    if any(math.isnan(size) for sizes in x.chunks for size in sizes):
+        raise SpecError(
+            "chunk sizes are unknown", field=f"{field}.chunks", value=x.chunks, remedy=f"call {field}.compute_chunk_sizes() first"
+        )
+    return x
+
+
+def check_source_of(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
+    """`x`, if it can be what an array was made from.
+
+    Raises
+    ------
+    SpecError
+        If its shape or dtype is another.
+    """
+    source = check_source(x, field)
+    shape, dtype = metadata.grid.shape, metadata.dtype
+    if source.shape != shape:
+        raise SpecError("is not the array's", field=f"{field}.shape", value=source.shape, remedy=f"give a source of shape {shape}")
+    if not is_same_type(source.dtype, dtype):
+        remedy = f'convert it with astype("{dtype}")'
+        raise SpecError("is not the array's", field=f"{field}.dtype", value=str(source.dtype), remedy=remedy)
+    return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +81,7 @@ def compare(engine: Engine, array: ShardedArray, source: dask.array.Array, skip:
         Of its shape; of its dtype, or its byte order swapped.
     skip : set of int
         Shards not to look at.
-
-    Raises
-    ------
-    SpecError
-        If the shape or the dtype is another.
     """
-    if source.shape != array.shape:
-        raise SpecError(
-            "is not the array's", field="against.shape", value=source.shape, remedy=f"give a source of shape {array.shape}"
-        )
-    if source.dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
-        raise SpecError(
-            "is not the array's", field="against.dtype", value=str(source.dtype), remedy=f'convert it with astype("{array.dtype}")'
-        )
     edges = [boundaries(sizes) for sizes in source.chunks]
     name = f"shardwrite-compare-{id(skip)}"
     layer: dict[Any, Any] = {}
@@ -107,7 +132,7 @@ def _differences(array: ShardedArray, skip: _Skip, block: Any, box: Box) -> list
 def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Element by element; NaNs by their bits, so that -0.0 is not 0.0 and a NaN equals itself."""
     if got.dtype.kind in "OT" or got.dtype.itemsize == 0:
-        return np.asarray(got != expected, dtype=bool)
+        return np.asarray(got.astype(object) != expected.astype(object), dtype=bool)
     expected = np.ascontiguousarray(expected, dtype=got.dtype)
     shape = (*got.shape, got.dtype.itemsize)
     a = np.ascontiguousarray(got).reshape(-1).view(np.uint8).reshape(shape)

@@ -17,7 +17,7 @@ from zarr.dtype import parse_dtype
 
 from shardwrite.errors import SpecError
 
-__all__ = ["exact_fill", "fill_from_json", "zarr_dtype"]
+__all__ = ["exact_fill", "fill_from_json", "is_same_type", "zarr_dtype"]
 
 
 @lru_cache(maxsize=64)
@@ -43,6 +43,13 @@ def zarr_dtype(data_type: Any) -> Any:
         raise SpecError(
             f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows"
         ) from error
+
+
+def is_same_type(source: np.dtype[Any], stored: np.dtype[Any]) -> bool:
+    """Whether values pass from one to the other and back to the bit: the byte order may differ, and text may come as objects."""
+    if stored.hasobject or stored.kind == "T":
+        return source.fields is None and source.kind in ("O", stored.kind)
+    return source.kind not in "OT" and source.newbyteorder("=") == stored.newbyteorder("=")
 
 
 def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import dask.array
 from dask.base import tokenize
 
+from shardwrite.compare import check_source, check_source_of
 from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.graph import waves_reruns
@@ -205,15 +206,7 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any,
     PlanError
         If the plan does not fit the memory.
     """
-    source = check_source(x)
-    if source.shape != metadata.grid.shape:
-        raise SpecError(
-            "is not the array's", field="x.shape", value=source.shape, remedy=f"give a source of shape {metadata.grid.shape}"
-        )
-    if source.dtype.newbyteorder("=") != metadata.dtype.newbyteorder("="):
-        raise SpecError(
-            "is not the array's", field="x.dtype", value=str(source.dtype), remedy=f'convert it with astype("{metadata.dtype}")'
-        )
+    source = check_source_of(x, metadata, "x")
     made = make_plan(
         metadata,
         as_strategy(strategy),
@@ -223,21 +216,6 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any,
     )
     made.check_fits()
     return made
-
-
-def check_source(x: Any) -> dask.array.Array:
-    """`x`, if it can be written.
-
-    Raises
-    ------
-    SpecError
-        No dask array, chunks of unknown size, or a dtype without a stored form.
-    """
-    if not isinstance(x, dask.array.Array):
-        raise SpecError("not a dask array", field="x", value=type(x).__name__, remedy="wrap it with dask.array.from_array")
-    if any(math.isnan(size) for sizes in x.chunks for size in sizes):
-        raise SpecError("chunk sizes are unknown", field="x.chunks", value=x.chunks, remedy="call x.compute_chunk_sizes() first")
-    return x
 
 
 def _n_tasks(x: dask.array.Array) -> int:

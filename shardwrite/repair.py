@@ -18,6 +18,7 @@ import dask.array
 import numpy as np
 
 from shardwrite.commit import GroupReport
+from shardwrite.compare import check_source_of
 from shardwrite.engines import active_engine
 from shardwrite.errors import JournalError
 from shardwrite.grid import ravel
@@ -175,6 +176,8 @@ def repair(
     (True, True)
     """
     target, array, run = open_begun(store, name)
+    if x is not None:
+        check_source_of(x, array.metadata, "x")
     ledger = _ledger_of(run, array, may_write=x is not None)
     n_temporaries = sweep_listed(target.path, set())
     before = verify(store, name=name, deep=deep)

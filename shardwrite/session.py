@@ -136,6 +136,7 @@ class Session:
             batch_nbytes=BATCH_NBYTES,
             spool_ratio=plan.memory.spool_ratio,
             source_dtype=source.dtype,
+            in_place=self.job.options.mode == "r+",
         )
 
     def graph(self, name: str, engine: Engine) -> GroupGraph:

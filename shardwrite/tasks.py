@@ -99,7 +99,7 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
         else:
             writer.write(batch.buffers)
     if writer is None:
-        return EMPTY_SHARD
+        return _leave_empty(spec, transaction, index)
     if table is None:
         table = ShardIndex.build(offsets, sizes)
         encoded_index = metadata.index_codec.encode(table)
@@ -109,6 +109,13 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
             writer.write([encoded_index])
     writer.finish()
     return Written(end - base + len(encoded_index), table.checksum, n_present)
+
+
+def _leave_empty(spec: WriteSpec, transaction: Transaction, index: Shape) -> Written:
+    """A shard of the fill value only has no object."""
+    if spec.in_place:
+        transaction.remove(spec.metadata.shard_key(index))
+    return EMPTY_SHARD
 
 
 def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str) -> Iterator[Any]:
@@ -229,7 +236,7 @@ def _commit_shard(spec: WriteSpec, transaction: Transaction, index: Shape, units
     base = metadata.index_codec.encoded_nbytes if metadata.index_codec.location == "start" else 0
     placement = place(sizes, sequence, base)
     if not len(placement.sequence):
-        return EMPTY_SHARD
+        return _leave_empty(spec, transaction, index)
     table = ShardIndex.build(placement.offsets, sizes)
     encoded_index = metadata.index_codec.encode(table)
     writer = transaction.create(metadata.shard_key(index))

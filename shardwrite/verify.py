@@ -11,7 +11,7 @@ import dask.array
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.compare import compare
+from shardwrite.compare import check_source_of, compare
 from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import SpecError
 from shardwrite.grid import ravel, unravel
@@ -249,6 +249,8 @@ def verify(
     True
     """
     target, array, run = open_begun(store, name)
+    if against is not None:
+        check_source_of(against, array.metadata, "against")
     grid = array.metadata.grid
     engine = active_engine()
     by, expected = _expected(target, run, array.metadata)

@@ -6,6 +6,7 @@ The run's directory and the order of a run's effects are in :mod:`shardwrite.jou
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import uuid
@@ -201,5 +202,5 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
         if not (Path(path) / token).exists():
             return f"{path} is another directory here than for the client", None
     except OSError as error:
-        return str(error), error.errno
+        return f"{path} is missing here" if error.errno == errno.ENOENT else str(error), error.errno
     return None

@@ -35,6 +35,9 @@ class Transaction(Protocol):
     def create(self, key: str) -> ObjectWriter:
         """Begin an object."""
 
+    def remove(self, key: str) -> None:
+        """Take an object away, at once and as durably as the transaction says; none may be there."""
+
     def __enter__(self) -> Transaction: ...
 
     def __exit__(self, *exc_info: object) -> None: ...

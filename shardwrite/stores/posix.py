@@ -248,6 +248,19 @@ class PosixTransaction:
         self._open[key] = writer
         return writer
 
+    def remove(self, key: str) -> None:
+        """See :meth:`Transaction.remove`; a link is removed, and none is followed."""
+        path = self.store.root / check_key(key)
+        if not os.path.lexists(path):
+            return
+        with as_store_error(key, "cannot remove"):
+            self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
+            self._check()
+            with contextlib.suppress(FileNotFoundError):  # a duplicate of this task was first
+                os.unlink(path)
+            if self.durability != "none":
+                fsync_directory(path.parent)
+
     def _finished(self, writer: PosixWriter) -> None:
         if self.durability == "batch":
             del self._open[writer.key]
