@@ -94,14 +94,6 @@ def test_an_interrupted_repair_goes_on(path, a):
     assert not path.with_name("x.shardwrite").exists()
 
 
-def test_the_source_must_be_the_arrays(path, a):
-    damage(path)
-    with pytest.raises(shardwrite.SpecError, match=r"x\.shape"):
-        shardwrite.repair(path, da.from_array(a[:32], chunks=16))
-    with pytest.raises(shardwrite.SpecError, match=r"x\.dtype"):
-        shardwrite.repair(path, da.from_array(a.astype("f4"), chunks=16))
-
-
 def test_an_array_that_another_program_made(tmp_path, a):
     zarr.create_array(tmp_path / "z", data=a, shards=(16, 16), chunks=(4, 4))
     (tmp_path / "z/c/1/1").write_bytes(b"torn")
