@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import dask.array as da
@@ -28,9 +29,16 @@ ARRAYS = {
     "bytes": np.array([b"a", b"bcd", b""] * 20, dtype="S5").reshape(6, 10),
     "text": np.array(["a", "bcd", "é"] * 20, dtype="U3").reshape(6, 10),
     "structured": np.array([(n, n / 3) for n in range(100)], dtype=[("a", "<i4"), ("b", "<f8")]).reshape(10, 10),
+    "structured, big-endian": np.array([(n, n / 3) for n in range(100)], dtype=[("a", ">i4"), ("b", "<f8")]).reshape(10, 10),
+    "datetime without a time": np.array(["NaT", "2020-01-01", "1969-12-31", "1970-01-01"] * 9, dtype="M8[D]").reshape(6, 6),
+    "big-endian datetime": np.arange(100).reshape(10, 10).astype(">M8[ns]"),
+    **{
+        f"odd bits of {k}": np.random.default_rng(1).integers(0, 256, 100 * np.dtype(k).itemsize, "u1").view(k).reshape(10, 10)
+        for k in ("f2", "f4", "f8", ">f4", "c8", "c16")
+    },
 }
 # zarr-python 3.1 cannot shard structured dtypes, so it cannot read them either
-UNREADABLE = {"structured"}
+UNREADABLE = {"structured", "structured, big-endian"}
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
@@ -40,9 +48,25 @@ def test_dtypes(tmp_path, kind):
     back = shardwrite.from_sharded_zarr(tmp_path / "x").compute()
     np.testing.assert_array_equal(back, a)
     assert back.dtype == a.dtype.newbyteorder("<")
+    assert back.tobytes() == a.astype(back.dtype).tobytes(), "every bit comes back"
     if kind not in UNREADABLE:
         np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 1, 1)], ids=str)
+def test_dtypes_of_next_to_nothing(tmp_path, kind, shape):
+    first = 3 if kind == "bool" else 1  # that is not the fill value
+    a = ARRAYS[kind].reshape(-1)[first : first + math.prod(shape)].reshape(shape)
+    sizes = {"shards": (2,) * a.ndim, "chunks": (1,) * a.ndim}
+    da.from_array(a, chunks=-1).to_sharded_zarr(tmp_path / "x", durability="none", **sizes)
+    back = shardwrite.from_sharded_zarr(tmp_path / "x").compute()
+    back = np.asarray(back, dtype=a.dtype.newbyteorder("<"))
+    assert back.shape == shape
+    assert back.tobytes() == a.astype(back.dtype).tobytes()
+    report = shardwrite.verify(tmp_path / "x", deep=True, against=da.from_array(a, chunks=-1))
+    assert (report.is_good, report.n_present) == (True, a.size)
 
 
 @pytest.mark.parametrize("kind", ["StringDType", "vlen-utf8", "vlen-bytes"])
@@ -97,6 +121,43 @@ def test_emptiness_is_decided_on_bits(tmp_path, kind):
     read = zarr.open_array(tmp_path / "x", mode="r")[...]
     np.testing.assert_array_equal(read, a)
     assert (np.signbit(read) == np.signbit(a))[~np.isnan(a)].all()
+
+
+STRUCT = np.dtype([("a", "<i4"), ("b", "<f8")])
+OTHER_FILLS = {
+    "bool": (True, "?"),
+    "largest integer": (2**64 - 1, "u8"),
+    "float16 nan with payload": (np.array(0x7E01, "u2").view("f2")[()], "f2"),
+    "float64 nan with payload": (np.array(0x7FF8000000000123, "u8").view("f8")[()], "f8"),
+    "float64 signalling nan": (np.array(0x7FF0000000000001, "u8").view("f8")[()], "f8"),
+    "big-endian minus zero": (-0.0, ">f8"),
+    "complex of minus zeros": (complex(-0.0, -0.0), "c16"),
+    "no time": (np.datetime64("NaT"), "M8[s]"),
+    "bytes": (b"ab", "S3"),
+    "text": ("äb", "U3"),
+    "structured": (np.array((7, -0.0), STRUCT)[()], STRUCT),
+    "none": (None, "f8"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_FILLS)
+def test_only_the_fill_value_to_the_bit_is_empty(tmp_path, kind):
+    """Two shards, of the fill value and of the same with one bit changed in one element."""
+    fill, dtype = OTHER_FILLS[kind]
+    a = np.zeros((16, 4), dtype)
+    if fill is not None:
+        a[...] = fill
+    wanted = a.tobytes()[: a.itemsize]
+    changed = bytearray(a.tobytes())
+    changed[-a.itemsize if a.dtype.kind in "bSU" else -1] ^= 1
+    a = np.frombuffer(bytes(changed), dtype).reshape(16, 4)
+    keywords = {"shards": (8, 4), "chunks": 4, "durability": "none"}
+    result = da.from_array(a, chunks=5).to_sharded_zarr(tmp_path / "x", fill_value=fill, **keywords)
+    assert (result.n_shards, result.n_empty_shards) == (1, 1)
+    array = shardwrite.open_sharded(tmp_path / "x")
+    little = a.dtype.newbyteorder("<")
+    assert np.asarray(array.metadata.fill_value, little).tobytes() == np.frombuffer(wanted, dtype).astype(little).tobytes()
+    assert array[:, :].tobytes() == a.astype(little).tobytes()
 
 
 def test_complex_fill_with_payload(tmp_path):

@@ -1,4 +1,4 @@
-"""Bad input: a typed error that names field, value and remedy, before any byte is written; and faults in the task."""
+"""What a run publishes, replaces and leaves alone; what is refused is in `test_bad_input.py`."""
 
 from __future__ import annotations
 
