@@ -179,7 +179,7 @@ def repair(
     if x is not None:
         check_source_of(x, array.metadata, "x")
     ledger = _ledger_of(run, array, may_write=x is not None)
-    n_temporaries = sweep_listed(target.path, set())
+    n_temporaries = sweep_listed(target.path, set)
     before = verify(store, name=name, deep=deep)
     salvaged = _salvage(target, array, before, ledger, scan=scan) if salvage or scan else ()
     report = verify(store, name=name, deep=deep) if salvaged else before

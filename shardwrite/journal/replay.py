@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,11 +69,11 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
     """Read all journals of a run."""
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    alive = {holder["driver"] for holder in live_holders(run.path)}
     files = []
     for path in sorted(run.path.glob("journal-*.jsonl")):
         with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
             files.append(_parse(path, grid.n_shards))
+    alive = drivers_of(run)  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
             found.n_redone += int(found.ledger.is_done[list(entry.shards)].sum())
@@ -136,14 +136,16 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     int
         Files removed.
     """
-    alive = {holder["driver"] for holder in live_holders(run.path)}
-    for parts in run.path.glob("parts-*"):
+    all_parts = list(run.path.glob("parts-*"))
+    leases = list(run.path.glob("lease-*.json"))
+    alive = drivers_of(run)  # only now, as in `replay`
+    for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
             shutil.rmtree(parts, ignore_errors=False)
-    discard_ends(run.target, run.path, alive)
+    discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
-        return sweep_listed(run.target.path, alive)
+        return sweep_listed(run.target.path, lambda: drivers_of(run))
     n_removed = 0
     for beginning in found.unended:
         for index in _box(beginning, metadata):
@@ -175,21 +177,34 @@ def _box(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, .
     return metadata.grid.shards_in(Box(tuple(a for a, _ in elements), tuple(b for _, b in elements)))
 
 
-def sweep_listed(array: Path, alive: set[str]) -> int:
+def drivers_of(run: RunDirectory) -> set[str]:
+    """Names of the processes that work on a run now."""
+    return {str(holder["driver"]) for holder in live_holders(run.path)}
+
+
+def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
     """Remove every temporary under an array but those of living drivers; links are not followed.
+
+    Parameters
+    ----------
+    array : path
+        Where to look.
+    drivers_alive : callable
+        Says who is alive, once the temporaries are known.
 
     Returns
     -------
     int
         Files removed.
     """
-    n_removed = 0
+    found = []
     for directory, _, leaves in os.walk(array, followlinks=False):
-        for leaf in leaves:
-            if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX):
-                driver = leaf.removesuffix(TEMPORARY_SUFFIX).split(".")[-2]
-                if driver not in alive:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(Path(directory) / leaf)
-                        n_removed += 1
+        found += [Path(directory) / leaf for leaf in leaves if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)]
+    n_removed = 0
+    alive = drivers_alive()
+    for path in found:
+        if path.name.removesuffix(TEMPORARY_SUFFIX).split(".")[-2] not in alive:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+                n_removed += 1
     return n_removed

@@ -30,7 +30,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ class RunDirectory:
 
     def remove_ended(self) -> None:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
-        discard_ends(self.target, self.ended_path, alive=set())
+        discard_ends(self.target, list(self.ended_path.glob("lease-*.json")))
         remove(self.ended_path)
         for draft in self.target.run_path.glob("run-*"):  # of processes that died before their run began
             if draft != self.path and is_stale(draft):
@@ -210,14 +210,13 @@ class RunDirectory:
         self.remove_ended()
 
 
-def discard_ends(target: Target, run_path: Path, alive: set[str]) -> None:
-    """Remove the temporaries of drivers that died in steps 5 and 6; leases tell their names."""
-    for lease in run_path.glob("lease-*.json"):
+def discard_ends(target: Target, leases: Sequence[Path]) -> None:
+    """Remove the temporaries of drivers that died in steps 5 and 6, whose leases tell their names."""
+    for lease in leases:
         driver = lease.stem.removeprefix("lease-")
-        if driver not in alive:
-            for directory in (target.path, *target.groups):
-                for name in ("zarr.json", RECEIPT_NAME):
-                    PosixStore(directory).discard_temporary(name, f"{driver}.end")
+        for directory in (target.path, *target.groups):
+            for name in ("zarr.json", RECEIPT_NAME):
+                PosixStore(directory).discard_temporary(name, f"{driver}.end")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 import subprocess
@@ -18,12 +19,14 @@ import pytest
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError
-from shardwrite.journal import Lease, find_run, lease, live_holders
+from shardwrite.journal import Beginning, Lease, find_run, lease, live_holders
+from shardwrite.journal.records import encode_line
 from shardwrite.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
+replay = importlib.import_module("shardwrite.journal.replay")  # the package gives the function of that name
 SHAPE, KEYWORDS = (32, 32), {"shards": 8, "chunks": 4, "memory_limit": "20kB", "max_source_reruns": 100}
 
 
@@ -130,16 +133,46 @@ def test_the_same_plan_in_two_processes_at_once(tmp_path):
 
 
 def test_many_processes_write_one_plan(tmp_path):
+    """All begin within milliseconds of each other, a few times: nobody takes a writer that has just come for a dead one."""
     script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, shardwrite;"
-        "oracle.source((64, 64), (8, 64)).to_sharded_zarr(sys.argv[1], shards=8, chunks=4, memory_limit='60kB')"
+        f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, shardwrite\n"
+        "print('ready', flush=True); start = float(sys.stdin.readline())\n"
+        "for number, array in enumerate(sys.argv[1:]):\n"
+        "    time.sleep(max(0, start + 0.7 * number - time.time()))\n"
+        "    oracle.source((64, 64), (8, 64)).to_sharded_zarr(array, shards=8, chunks=4, memory_limit='60kB')\n"
     )
-    writers = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "x")], stderr=subprocess.PIPE, text=True) for _ in range(4)
-    ]
+    arrays = [str(tmp_path / f"x{number}") for number in range(5)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    writers = [subprocess.Popen([sys.executable, "-c", script, *arrays], **pipes) for _ in range(4)]
     for writer in writers:
-        assert writer.wait(120) == 0, writer.stderr.read()
-    oracle.check_whole(tmp_path / "x", oracle.values((64, 64)))
+        assert writer.stdout.readline() == "ready\n"
+    now = time.time()
+    for number, writer in enumerate(writers):
+        writer.stdin.write(f"{now + 0.1 + 0.02 * number}\n")
+        writer.stdin.flush()
+    for writer in writers:
+        _, errors = writer.communicate(timeout=120)
+        assert writer.returncode == 0, errors
+    for array in arrays:
+        oracle.check_whole(array, oracle.values((64, 64)))
+
+
+def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monkeypatch):
+    """The lease of a writer is older than the first line of its journal; so leases are looked at after journals."""
+    interrupted(tmp_path / "x")
+    run = find_run(resolve_target(tmp_path / "x", None))
+    late, beginning = run.path / "lease-late.json", Beginning("late.1", (0, 0), (1, 1))
+    lines = [{"writer": {**lease.identity(), "host": "elsewhere"}, "driver": "late", "durability": "full"}, beginning.to_dict()]
+    (run.path / "journal-late-elsewhere-1-a.jsonl").write_bytes(b"".join(map(encode_line, lines)))
+    assert beginning in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended  # it has no lease
+    parse = replay._parse
+
+    def parse_as_it_comes(path, n_shards):
+        late.write_text(json.dumps({**lease.identity(), "host": "elsewhere"}))
+        return parse(path, n_shards)
+
+    monkeypatch.setattr(replay, "_parse", parse_as_it_comes)
+    assert beginning not in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended
 
 
 def test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing(tmp_path):
