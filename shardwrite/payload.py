@@ -79,7 +79,7 @@ class Payload:
         if self._fd >= 0:
             os.close(self._fd)
             if kind is not None:
-                with contextlib.suppress(FileNotFoundError):  # the run has ended
+                with contextlib.suppress(OSError):  # it must not hide the error that led here; the end of the run removes it
                     self._path.unlink()
 
     def extend(self, buffers: Sequence[Buffer]) -> None:

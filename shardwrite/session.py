@@ -163,7 +163,8 @@ class Session:
     def enter(self, report: GroupReport) -> None:
         """Note what a task committed; its part files are no longer needed."""
         for path in report.part_files:
-            Path(path).unlink(missing_ok=True)
+            with as_store_error(path, "cannot remove"):
+                Path(path).unlink(missing_ok=True)
         self.ledger.enter(report.entry, report.process)
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
@@ -185,7 +186,8 @@ class Session:
         if len(self.ledger.missing):
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
-        sweep_after_workers(self.directory, plan.metadata, self.driver)
+        with as_store_error(str(target.path), "cannot sweep"):
+            sweep_after_workers(self.directory, plan.metadata, self.driver)
         self.publish(result)
         return result
 
@@ -333,7 +335,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
                 _probe(directory, engine)
         sessions.append(stack.enter_context(_open(job, directory)))
     for session in sessions:
-        with _ended_or(session.directory):
+        with _ended_or(session.directory), as_store_error(str(session.directory.path), "cannot go on with"):
             session.directory.make_room(session.job.options.durability)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.directory.publish(session.job.options.durability, session.driver)

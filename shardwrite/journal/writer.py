@@ -6,6 +6,7 @@ power cut takes cost work that is done again, while a shard is always durable be
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import uuid
@@ -97,7 +98,8 @@ class JournalWriter:
     def _abandon(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # a line that this loses costs work that is done again, no more
+                os.close(fd)
 
     def close(self) -> None:
         """Close the file; a line after that opens another."""
