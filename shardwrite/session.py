@@ -186,9 +186,9 @@ class Session:
         if len(self.ledger.missing):
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
-        with as_store_error(str(target.path), "cannot sweep"):
+        with as_store_error(str(target.path), "cannot finish"):
             sweep_after_workers(self.directory, plan.metadata, self.driver)
-        self.publish(result)
+            self.publish(result)
         return result
 
     def publish(self, result: WriteResult) -> None:

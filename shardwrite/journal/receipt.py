@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.ledger import from_runs
 from shardwrite.target import RECEIPT_NAME, Target
 
@@ -93,6 +93,8 @@ def read_receipt(target: Target) -> Receipt | None:
     ------
     JournalError
         If what stands there is no receipt.
+    StoreError
+        If it cannot be read.
     """
     path = target.path / RECEIPT_NAME
     try:
@@ -102,3 +104,5 @@ def read_receipt(target: Target) -> Receipt | None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=str(path)) from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}", key=str(path), errno=error.errno) from error
