@@ -32,11 +32,15 @@ def ensure_current(run_path: str) -> None:
     ------
     RunEndedError
         If it is.
+    StoreError
+        If that cannot be told.
     """
     try:
         os.stat(run_path)
     except FileNotFoundError as error:
         raise _ended(run_path) from error
+    except OSError as error:
+        raise StoreError(f"cannot look at the run: {error.strerror}", key=run_path, errno=error.errno) from error
 
 
 def _ended(run_path: str) -> RunEndedError:
