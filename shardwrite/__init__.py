@@ -9,6 +9,7 @@ import dask.array as _dask_array
 from shardwrite import errors
 from shardwrite._version import __version__
 from shardwrite.api import store, to_sharded_zarr
+from shardwrite.compaction import Compaction, compact
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.parts import finalize, prepare, write_part
 from shardwrite.picture import Census
@@ -17,6 +18,7 @@ from shardwrite.planning import plan
 from shardwrite.repair import Repair, repair
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
+from shardwrite.updates import abandon, erase, write_region
 from shardwrite.verify import Report, census, verify
 from shardwrite.view import from_sharded_zarr, open_sharded
 
@@ -25,6 +27,7 @@ setattr(_dask_array.Array, "to_sharded_zarr", to_sharded_zarr)  # noqa: B010 (my
 __all__ = [
     "AppendOnly",
     "Census",
+    "Compaction",
     "FixedOrder",
     "Part",
     "Plan",
@@ -32,7 +35,10 @@ __all__ = [
     "Report",
     "WriteResult",
     "__version__",
+    "abandon",
     "census",
+    "compact",
+    "erase",
     "finalize",
     "from_sharded_zarr",
     "open_sharded",
@@ -43,5 +49,6 @@ __all__ = [
     "to_sharded_zarr",
     "verify",
     "write_part",
+    "write_region",
     *errors.__all__,
 ]

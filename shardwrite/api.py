@@ -14,13 +14,14 @@ import dask.array
 from shardwrite.commit import GroupReport
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
+from shardwrite.job import Job, Options, options_for_new
 from shardwrite.metadata import Layout
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
 from shardwrite.planning import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
 from shardwrite.progress import reporting
 from shardwrite.run import as_delayed, execute
-from shardwrite.session import Job, Options, options_for_new
 from shardwrite.target import resolve_target
+from shardwrite.updates import write_region
 
 __all__ = ["store", "to_sharded_zarr"]
 
@@ -34,6 +35,9 @@ def to_sharded_zarr(
     shards: Sized = "auto",
     chunks: Sized = "auto",
     name: str | None = None,
+    region: Any = None,
+    axis: int = 0,
+    casting: str = "safe",
     compressors: Any = "auto",
     filters: Any = "auto",
     serializer: Any = "auto",
@@ -74,6 +78,8 @@ def to_sharded_zarr(
         ``"256MB"``, or ``"auto"``.
     name : str, optional
         Path of the array in the store; groups above it are created. Without it the store is the array.
+    region, axis, casting
+        Write into an array that exists: see :func:`write_region`. Keywords that describe an array are then not taken.
     compressors, filters, serializer, fill_value, chunk_key_encoding, dimension_names, attributes
         As in `zarr.create_array`. ``compressors="auto"`` is zstd, and a crc32c after it.
     index_location : {"end", "start"}
@@ -142,26 +148,44 @@ def to_sharded_zarr(
         dimension_names=dimension_names,
         attributes=attributes,
     )
-    options = options_for_new(mode=mode, publish=publish, durability=durability, restart=restart, recheck=recheck)
-    made = plan_with(
-        x,
-        engine,
-        layout=layout,
-        shards=shards,
-        chunks=chunks,
-        strategy=strategy,
-        write_empty_chunks=write_empty_chunks,
-        memory_limit=memory_limit,
-        source_id=source_id,
-        compression_ratio=compression_ratio,
-        max_graph_tasks=max_graph_tasks,
-        max_source_reruns=max_source_reruns,
-    )
+    knobs: dict[str, Any] = {
+        "strategy": strategy,
+        "write_empty_chunks": write_empty_chunks,
+        "memory_limit": memory_limit,
+        "source_id": source_id,
+        "max_graph_tasks": max_graph_tasks,
+    }
+    how: dict[str, Any] = {"durability": durability, "restart": restart, "recheck": recheck}
+    sizes: dict[str, Any] = {"shards": shards, "chunks": chunks}
+    if region is not None:
+        refuse_for_region(layout, {**sizes, "mode": mode, "publish": publish})
+        where: dict[str, Any] = {"name": name, "axis": axis, "casting": casting}
+        return write_region(x, store, region, **where, **knobs, **how, progress=progress, compute=compute)
+    options = options_for_new(mode=mode, publish=publish, **how)
+    limits = {"compression_ratio": compression_ratio, "max_source_reruns": max_source_reruns}
+    made = plan_with(x, engine, layout=layout, **sizes, **limits, **knobs)
     job = Job(x, made, resolve_target(store, name), options)
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:
         return execute([job], engine, on_report)[0]
+
+
+def refuse_for_region(layout: Layout, others: dict[str, Any]) -> None:
+    """Refuse keywords that say how an array is made, where it exists.
+
+    Raises
+    ------
+    SpecError
+        Naming the first of them.
+    """
+    usual: dict[str, Any] = {"shards": "auto", "chunks": "auto", "mode": "w-", "publish": "last"}
+    for field in dataclasses.fields(Layout):
+        usual[field.name], others = field.default, {**others, field.name: getattr(layout, field.name)}
+    for keyword, value in others.items():
+        if value is not usual[keyword] and value != usual[keyword]:
+            remedy = "leave it out: the array that exists decides"
+            raise SpecError("is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy)
 
 
 def store(

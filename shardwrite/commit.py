@@ -65,8 +65,10 @@ class WriteSpec:
         Encoded over decoded size above which a block goes to a part file.
     source_dtype : numpy.dtype
         What dask declared.
-    in_place : bool
-        Whether shards may be there already; one that turns out to be empty is then removed.
+    exists : bool
+        Whether the array was there before; then shards may be, too, and one that turns out to be empty is removed.
+    region : Box, optional
+        What the source covers; all of the grid by default. What else is in its shards stays as it is.
     """
 
     metadata: ArrayMetadata
@@ -80,7 +82,22 @@ class WriteSpec:
     batch_nbytes: int
     spool_ratio: float
     source_dtype: np.dtype[Any]
-    in_place: bool
+    exists: bool
+    region: Box | None = None
+
+    def touched(self, box: Box) -> Box:
+        """A box, less the inner chunks that the source does not touch."""
+        if self.region is None:
+            return box
+        grid, common = self.metadata.grid, box.intersect(self.region)
+        start = tuple(a // c * c for a, c in zip(common.start, grid.chunks, strict=True))
+        stop = tuple(ceil_div(b, c) * c for b, c in zip(common.stop, grid.chunks, strict=True))
+        return Box(start, stop).intersect(grid.whole) if common.size else common
+
+    def covers(self, index: Shape) -> bool:
+        """Whether the source gives all of a shard."""
+        grid = self.metadata.grid
+        return self.region is None or self.region.contains(grid.shard_box(index).intersect(grid.whole))
 
     def attempt(self) -> str:
         """A name that no other attempt has."""
@@ -238,6 +255,9 @@ def _entry(spec: WriteSpec, written: dict[Shape, Written], attempt: str, seconds
 
 def _raw_nbytes(spec: WriteSpec, group: Box, done: dict[Shape, Written]) -> int:
     grid, itemsize = spec.metadata.grid, spec.metadata.itemsize
+    if spec.region is not None:
+        group = group.intersect(spec.region)
+        return sum(grid.shard_box(index).intersect(group).size for index in done) * itemsize
     if len(done) == math.prod(ceil_div(n, s) for n, s in zip(group.shape, grid.shards, strict=True)):
         return group.size * itemsize
     return sum(grid.shard_box(index).intersect(grid.whole).size for index in done) * itemsize

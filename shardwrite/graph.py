@@ -22,9 +22,9 @@ from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Ledger
 from shardwrite.payload import EncodedBlock
 from shardwrite.plan import Plan
-from shardwrite.tasks import SourcePieces, commit_group, encode_block, write_group
+from shardwrite.tasks import SourcePieces, commit_group, encode_block, rewrite_group, write_group
 
-__all__ = ["GroupGraph", "waves_reruns"]
+__all__ = ["GroupGraph", "rewriting", "source_edges", "waves_reruns"]
 
 Key = tuple[Any, ...]
 
@@ -58,7 +58,7 @@ class GroupGraph:
         self._plan, self._spec, self._source, self._ledger, self._name = plan, spec, source, ledger, name
         self._n_left = ledger.left_in_groups(plan.partition.group_edges)
         self._cut_source = cut_source
-        self._edges = [boundaries(sizes) for sizes in source.chunks]
+        self._edges = source_edges(plan, source)
         self._spans: list[dict[tuple[int, int], list[tuple[int, int, int]]]] = [{} for _ in self._edges]
 
     def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
@@ -93,6 +93,8 @@ class GroupGraph:
     def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
         """Blocks of a group that hold a unit of a shard that is left to do."""
         blocks = self._plan.partition.blocks_in(group)
+        if self._plan.region is not None:
+            blocks = [block for block in blocks if block.intersect(self._plan.region).size]
         if done:
             grid = self._plan.metadata.grid
             blocks = [block for block in blocks if any(index not in done for index in grid.shards_in(block))]
@@ -144,7 +146,7 @@ class GroupGraph:
         known = self._spans[axis]
         if (start, stop) not in known:
             edges = self._edges[axis]
-            first, last = bisect_right(edges, start) - 1, bisect_left(edges, stop)
+            first, last = _span(edges, start, stop)
             # a chunk of no elements has a block that nobody needs
             known[start, stop] = [(i, edges[i], edges[i + 1]) for i in range(first, last) if edges[i] < edges[i + 1]]
         return known[start, stop]
@@ -167,6 +169,28 @@ def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) ->
     return commit_group(spec, where.group, where.blocks, encoded, where.skip)
 
 
+def rewriting(plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+    """Graph and keys of tasks that write shards anew from themselves; each gives a `GroupReport`."""
+    left = ledger.left_in_groups(plan.partition.group_edges)
+    layer: Any = {}
+    for rank in groups:
+        if left[rank]:
+            group = plan.partition.group_box(rank)
+            layer[(f"shardwrite-rewrite-{name}", rank)] = (rewrite_group, spec, group, ledger.done_within(group))
+    return HighLevelGraph({"rewrite": layer}, {"rewrite": set()}), list(layer)
+
+
+def source_edges(plan: Plan, source: Array) -> list[list[int]]:
+    """Boundaries of the source's chunks along each axis, in the coordinates of the plan's grid."""
+    start = (0,) * source.ndim if plan.region is None else plan.region.start
+    return [[a + edge for edge in boundaries(sizes)] for a, sizes in zip(start, source.chunks, strict=True)]
+
+
+def _span(edges: Sequence[int], start: int, stop: int) -> tuple[int, int]:
+    """First of the pieces between `edges` that an interval touches, and the one after the last."""
+    return max(0, bisect_right(edges, start) - 1), min(len(edges) - 1, bisect_left(edges, stop))
+
+
 def waves_reruns(plan: Plan, source: Array) -> Plan:
     """The plan, with `source_reruns` counted on the graph: what several waves need runs once in each.
 
@@ -174,11 +198,11 @@ def waves_reruns(plan: Plan, source: Array) -> Plan:
     """
     if len(plan.waves) == 1 or len(source.dask.layers) == 1:  # with one layer, the chunks do tell
         return plan
-    edges = [boundaries(sizes) for sizes in source.chunks]
+    edges = source_edges(plan, source)
     seen: set[Any] = set()
     n_run = 0
     for wave in plan.waves:
-        spans = [range(bisect_right(e, a) - 1, bisect_left(e, b)) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
+        spans = [range(*_span(e, a, b)) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
         needed = source.dask.cull({(source.name, *index) for index in itertools.product(*spans)})
         keys = set(needed.to_dict())
         n_run += len(keys)

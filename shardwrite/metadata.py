@@ -19,7 +19,7 @@ import zarr
 from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.fillvalue import exact_fill, fill_from_json, zarr_dtype
-from shardwrite.grid import Shape, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 from shardwrite.index import IndexCodec
 
 __all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "ArrayMetadata", "Layout", "make_metadata", "parse_metadata"]
@@ -80,6 +80,8 @@ class ArrayMetadata:
     ----------
     text : str
         The document as it stands in the store.
+    window : tuple of (tuple of int, tuple of int), optional
+        Only a part of the array: its first shard, and its shape in elements. The grid and the keys are then the part's.
 
     Notes
     -----
@@ -87,6 +89,7 @@ class ArrayMetadata:
     """
 
     text: str
+    window: tuple[Shape, Shape] | None = None
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -94,14 +97,14 @@ class ArrayMetadata:
         parsed: dict[str, Any] = json.loads(self.text)
         return parsed
 
-    def __getstate__(self) -> dict[str, str]:
-        return {"text": self.text}
+    def __getstate__(self) -> dict[str, Any]:
+        return {"text": self.text, "window": self.window}
 
     @cached_property
     def grid(self) -> ShardGrid:
         """Shape, shards and inner chunks."""
         return ShardGrid(
-            tuple(self.document["shape"]),
+            tuple(self.document["shape"]) if self.window is None else self.window[1],
             tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"]),
             tuple(self.sharding["chunk_shape"]),
         )
@@ -164,10 +167,23 @@ class ArrayMetadata:
         """Storage key of a shard, relative to the array."""
         encoding = self.document["chunk_key_encoding"]
         separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
-        parts = [str(i) for i in index]
+        first = (0,) * len(index) if self.window is None else self.window[0]
+        parts = [str(i + f) for i, f in zip(index, first, strict=True)]
         if encoding["name"] == "default":
             return str(separator.join(["c", *parts]))
         return str(separator.join(parts)) or "0"
+
+    def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
+        """The part of the array that the shards under a region make up, and the region in that part's coordinates."""
+        grid = self.grid
+        first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
+        origin = tuple(i * s for i, s in zip(first, grid.shards, strict=True))
+        stop = tuple(min(ceil_div(b, s) * s, n) for b, s, n in zip(region.stop, grid.shards, grid.shape, strict=True))
+        return ArrayMetadata(self.text, (first, Box(origin, stop).shape)), region.shift(origin)
+
+    def with_shape(self, shape: Shape) -> ArrayMetadata:
+        """The same array grown, or cut."""
+        return ArrayMetadata(json.dumps({**self.document, "shape": list(shape)}, indent=2))
 
     @property
     def raw_nbytes(self) -> int:

@@ -12,11 +12,11 @@ import dask.array
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import local_threads
+from shardwrite.job import Job, Options, options_for_new
 from shardwrite.plan import Part, Plan
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_part, finish_parts, prepare_jobs
-from shardwrite.session import Job, Options, options_for_new
 from shardwrite.target import resolve_target
 
 __all__ = ["finalize", "prepare", "write_part"]

@@ -85,7 +85,7 @@ class Payload:
     def extend(self, buffers: Sequence[Buffer]) -> None:
         """Append buffers; they may be reused afterwards."""
         for buffer in buffers:
-            self._memory += buffer
+            self._memory += memoryview(buffer)  # an array would be added, not appended
         if len(self._memory) > self._limit or (self._fd >= 0 and len(self._memory) >= _COPY_NBYTES):
             self._spool()
 

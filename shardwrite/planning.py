@@ -29,7 +29,17 @@ from shardwrite.plan import (
 )
 from shardwrite.strategies import as_strategy
 
-__all__ = ["LAYOUT_KEYWORDS", "PLAN_DEFAULTS", "layout_from", "plan", "plan_into", "plan_with"]
+__all__ = [
+    "LAYOUT_KEYWORDS",
+    "PLAN_DEFAULTS",
+    "identity_of",
+    "layout_from",
+    "memory_limit_of",
+    "n_tasks_of",
+    "plan",
+    "plan_into",
+    "plan_with",
+]
 
 LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -142,9 +152,9 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         metadata,
         as_strategy(given["strategy"]),
         SourceLayout(
-            source.chunks, _n_tasks(source), given["source_id"] or _identity(source), is_stable=given["source_id"] is not None
+            source.chunks, n_tasks_of(source), given["source_id"] or identity_of(source), is_stable=given["source_id"] is not None
         ),
-        Resources(engine.n_threads, _memory_limit(given["memory_limit"]) or engine.memory_limit_nbytes),
+        Resources(engine.n_threads, memory_limit_of(given["memory_limit"]) or engine.memory_limit_nbytes),
         write_empty_chunks=given["write_empty_chunks"],
         stage_units=engine.kind == "processes",
         max_graph_tasks=given["max_graph_tasks"],
@@ -188,7 +198,8 @@ def check_knobs(given: dict[str, Any]) -> None:
             raise SpecError("not what this keyword takes", field=field, value=given[field], remedy=remedy)
 
 
-def _memory_limit(limit: Any) -> int | None:
+def memory_limit_of(limit: Any) -> int | None:
+    """The keyword as bytes."""
     if isinstance(limit, str):
         limit = parse_nbytes(limit, "memory_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -210,20 +221,20 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any,
     made = make_plan(
         metadata,
         as_strategy(strategy),
-        SourceLayout(source.chunks, _n_tasks(source), _identity(source)),
-        Resources(engine.n_threads, _memory_limit(memory_limit) or engine.memory_limit_nbytes),
+        SourceLayout(source.chunks, n_tasks_of(source), identity_of(source)),
+        Resources(engine.n_threads, memory_limit_of(memory_limit) or engine.memory_limit_nbytes),
         stage_units=engine.kind == "processes",
     )
     made.check_fits()
     return made
 
 
-def _n_tasks(x: dask.array.Array) -> int:
+def n_tasks_of(x: dask.array.Array) -> int:
     """Tasks of the source's graph, without making them: layers that are not yet materialised count their outputs."""
     return sum(len(layer) if layer.is_materialized() else math.prod(x.numblocks) for layer in x.dask.layers.values())
 
 
-def _identity(x: dask.array.Array) -> str:
+def identity_of(x: dask.array.Array) -> str:
     """Names the source by what dask calls it; where that is drawn at random for each graph, by its chunks."""
     if any(_RANDOM_NAME.search(layer) for layer in x.dask.layers):
         return f"chunks:{tokenize(x.dtype, x.chunks)}"

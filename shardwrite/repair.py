@@ -23,6 +23,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import JournalError
 from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
+from shardwrite.job import Job, Options
 from shardwrite.journal import Ledger, RunDirectory, live_holders, replay, sweep_listed
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
@@ -31,7 +32,6 @@ from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_missing
 from shardwrite.salvage import index_ends_at, scan_for_index
-from shardwrite.session import Job, Options
 from shardwrite.stores import write_file
 from shardwrite.target import Target
 from shardwrite.verify import Report, ShardState, open_begun, verify

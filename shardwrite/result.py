@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from shardwrite.errors import JournalError
-from shardwrite.journal import Ledger, Receipt
+from shardwrite.journal import Ledger
 from shardwrite.plan.render import human, table_html, table_text
 
 __all__ = ["WriteResult", "result_from_receipt", "result_of"]
@@ -89,12 +89,13 @@ class WriteResult:
 
 
 def result_of(
-    path: str, ledger: Ledger, itemsize: int, *, seconds: float, n_tasks: int, layout: str, n_resumed: int
+    path: str, ledger: Ledger, itemsize: int, *, seconds: float, n_tasks: int, layout: str, n_resumed: int, raw_nbytes: int | None
 ) -> WriteResult:
-    """The result of what a ledger says is done."""
+    """The result of what a ledger says is done; `raw_nbytes` where that is not all of its shards' elements."""
+    totals = ledger.totals(itemsize)
     return WriteResult(
         path=path,
-        **ledger.totals(itemsize),
+        **(totals if raw_nbytes is None else {**totals, "raw_nbytes": raw_nbytes}),
         seconds=seconds,
         n_tasks=n_tasks,
         layout=layout,
@@ -103,8 +104,8 @@ def result_of(
     )
 
 
-def result_from_receipt(receipt: Receipt) -> WriteResult:
-    """The result that a receipt keeps; all of its shards were there before.
+def result_from_receipt(kept: Any) -> WriteResult:
+    """The result that a receipt keeps as a document; all of its shards were there before.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def result_from_receipt(receipt: Receipt) -> WriteResult:
     """
     names = {field.name for field in fields(WriteResult)}
     try:
-        found = WriteResult(**{name: value for name, value in receipt.result.items() if name in names})
-    except TypeError as error:
+        found = WriteResult(**{name: value for name, value in kept.items() if name in names})
+    except (AttributeError, TypeError) as error:
         raise JournalError(f"the receipt lacks fields: {error}", path="") from error
     return replace(found, n_resumed_shards=found.n_shards + found.n_empty_shards, seconds=0.0)

@@ -16,11 +16,13 @@ from dask.highlevelgraph import HighLevelGraph
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import RunEndedError
+from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
+from shardwrite.job import Job, finished, incomplete
 from shardwrite.journal import Ledger, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.result import WriteResult
-from shardwrite.session import Job, Session, begin, finished, incomplete, join
+from shardwrite.session import Session, begin, join
 
 __all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
 
@@ -28,7 +30,7 @@ OnReport = Callable[[GroupReport], None]
 
 
 def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
-    """Write the shards of an existing array that `known` does not say are good."""
+    """Write the shards of an existing array that `known` does not say are good; without a source, anew from themselves."""
     start = time.perf_counter()
     with contextlib.ExitStack() as stack, _explaining([job]):
         (session,) = begin([job], engine, stack)
@@ -134,8 +136,13 @@ def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnRepo
 
 def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport) -> None:
     """Some groups of one session."""
-    builder = session.graph(name, engine)
     collect = _collector(session, on_report)
+    if session.job.source is None:
+        graph, keys = rewriting(session.job.plan, session.spec(), session.ledger, f"{session.driver}-{name}", groups)
+        if keys:
+            engine.run(graph, keys, collect, _explainer([session]))
+        return
+    builder = session.graph(name, engine)
     if not session.job.plan.is_staged:
         build = builder.fused if session.job.plan.partition.is_fused else builder.direct
         graph, keys = build(groups)

@@ -3,106 +3,50 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
+import random
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import dask.array
 import numpy as np
 
-from shardwrite._version import __version__
 from shardwrite.commit import GroupReport, WriteSpec
 from shardwrite.engines import Engine
-from shardwrite.errors import IncompleteError, RunEndedError, SpecError, StoreError
-from shardwrite.graph import GroupGraph
-from shardwrite.grid import unravel
+from shardwrite.errors import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.graph import GroupGraph, source_edges
+from shardwrite.grid import Box
 from shardwrite.inspection import inspect_shards
+from shardwrite.job import Job, incomplete, make_receipt, refuse_another, run_plan
 from shardwrite.journal import (
     Lease,
     Ledger,
-    Receipt,
     RunDirectory,
-    as_runs,
     begin_run,
     close_journals,
-    differences,
     find_run,
-    interrupted_end,
+    make_way,
     probe,
     read_receipt,
+    recover_changes,
     replay,
     sweep,
     sweep_after_workers,
 )
-from shardwrite.metadata import ArrayMetadata, parse_metadata
-from shardwrite.plan import BATCH_NBYTES, Plan
-from shardwrite.result import WriteResult, result_from_receipt, result_of
-from shardwrite.stores import DURABILITIES, PosixStore, as_store_error
-from shardwrite.target import Target, check_surroundings, check_target, kind_of
+from shardwrite.plan import BATCH_NBYTES
+from shardwrite.result import WriteResult, result_of
+from shardwrite.stores import PosixStore, as_store_error
+from shardwrite.target import check_surroundings, check_target
 from shardwrite.view import ShardedArray
 
-__all__ = ["Job", "Options", "Session", "begin", "finished", "incomplete", "join", "options_for_new"]
+__all__ = ["Session", "begin", "join"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How to run, as against what to write.
-
-    Attributes
-    ----------
-    mode : {"w-", "w", "r+"}
-        Whether an array in the place may be replaced, or is written into; looked at only where a run begins.
-    publish : {"last", "first"}
-        When ``zarr.json`` appears.
-    durability : {"full", "batch", "none"}
-        When a shard counts as committed.
-    restart : bool
-        Take away what was begun and not ended.
-    recheck : bool
-        Decode what the journal says is committed before going on from there.
-    """
-
-    mode: str = "w-"
-    publish: str = "last"
-    durability: str = "full"
-    restart: bool = False
-    recheck: bool = False
-
-    def __post_init__(self) -> None:
-        choices = (("mode", ("w-", "w", "r+")), ("publish", ("last", "first")), ("durability", DURABILITIES))
-        for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
-            value = getattr(self, field)
-            if value not in allowed:
-                shown = [choice for choice in allowed if choice != "r+"]  # which is for our own use
-                raise SpecError("no such choice", field=field, value=value, remedy=f"use one of {shown}")
-
-
-def options_for_new(**given: Any) -> Options:
-    """Options of a run that makes an array.
-
-    Raises
-    ------
-    SpecError
-        If it is to write into one that exists: that has checks of its own.
-    """
-    options = Options(**given)
-    if options.mode == "r+":
-        raise SpecError("no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}")
-    return options
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One array to write; without a source where it is only to be finished."""
-
-    source: dask.array.Array | None
-    plan: Plan
-    target: Target
-    options: Options
+_MAX_TRIES = 3
 
 
 def _source(job: Job) -> dask.array.Array:
@@ -123,7 +67,7 @@ class Session:
 
     def spec(self) -> WriteSpec:
         """What its tasks need to know."""
-        plan, source = self.job.plan, _source(self.job)
+        plan, source = self.job.plan, self.job.source
         return WriteSpec(
             metadata=plan.metadata,
             strategy=plan.strategy,
@@ -135,8 +79,9 @@ class Session:
             write_empty_chunks=plan.write_empty_chunks,
             batch_nbytes=BATCH_NBYTES,
             spool_ratio=plan.memory.spool_ratio,
-            source_dtype=source.dtype,
-            in_place=self.job.options.mode == "r+",
+            source_dtype=plan.metadata.dtype if source is None else source.dtype,
+            exists=self.job.options.mode == "r+",
+            region=plan.region,
         )
 
     def graph(self, name: str, engine: Engine) -> GroupGraph:
@@ -146,18 +91,23 @@ class Session:
 
     def region_of(self, key: Any) -> str:
         """What a task's key says of where it is in the array; nothing where it says nothing."""
-        source, partition = _source(self.job), self.job.plan.partition
+        plan, source, partition = self.job.plan, _source(self.job), self.job.plan.partition
         if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
             return ""
         if key[0].startswith("shardwrite-"):
             if self.driver not in key[0]:
                 return ""
-            bounds: Any = partition.group_box(key[1]).bounds
+            box = partition.group_box(key[1])
+            box = box if plan.region is None else box.intersect(plan.region)
         elif len(key) - 1 == source.ndim and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True)):
-            ends = [sum(sizes[: i + 1]) for i, sizes in zip(key[1:], source.chunks, strict=True)]
-            bounds = [(end - sizes[i], end) for end, i, sizes in zip(ends, key[1:], source.chunks, strict=True)]
+            edges = source_edges(plan, source)
+            box = Box(
+                tuple(e[i] for e, i in zip(edges, key[1:], strict=True)),
+                tuple(e[i + 1] for e, i in zip(edges, key[1:], strict=True)),
+            )
         else:
             return ""
+        bounds = box.shift(tuple(-o for o in plan.origin)).bounds
         return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
 
     def enter(self, report: GroupReport) -> None:
@@ -178,6 +128,7 @@ class Session:
             n_tasks=plan.n_tasks if n_tasks is None else n_tasks,
             layout=plan.layout,
             n_resumed=self.n_resumed,
+            raw_nbytes=None if plan.region is None else plan.raw_nbytes,
         )
 
     def finish(self, seconds: float) -> WriteResult:
@@ -187,6 +138,7 @@ class Session:
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
         with as_store_error(str(target.path), "cannot finish"):
+            recover_changes(self.directory.path, PosixStore(target.path))  # of tasks that another has done meanwhile
             sweep_after_workers(self.directory, plan.metadata, self.driver)
             self.publish(result)
         return result
@@ -194,27 +146,22 @@ class Session:
     def publish(self, result: WriteResult) -> None:
         """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
         directory, options = self.directory, self.job.options
-        made_by = read_receipt(directory.target) if options.mode == "r+" else None
-        receipt = Receipt(
-            digest=directory.digest if made_by is None else made_by.digest,
-            run=directory.run,
-            identity=directory.facts["identity"] if made_by is None else made_by.identity,
-            durability=options.durability,
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
-            version=__version__,
-            result=result.to_dict(),
-            empty=as_runs(self.ledger.empty),
-        )
         try:
-            with as_store_error(str(directory.target.path), "cannot publish"):
-                if options.mode != "r+":
+            with as_store_error(str(directory.target.path), "cannot publish"), contextlib.ExitStack() as stack:
+                if self.job.is_update:
+                    stack.enter_context(directory.ending())
+                    directory.grow(options.durability, self.driver)
+                elif options.mode != "r+":
                     directory.publish(options.durability, self.driver)
-                directory.end(receipt, options.durability, self.driver)
+                receipt = make_receipt(directory, self.job, self.ledger, result)
+                directory.leave(receipt, options.durability, self.driver)
+            with as_store_error(str(directory.target.path), "cannot end"):
+                directory.end()
         except StoreError as error:
             ended = read_receipt(directory.target)
-            if not directory.has_ended or ended is None or ended.digest != directory.digest:
+            if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
                 raise
-            if ended.run != directory.run:
+            if not ended.is_of(directory.digest, directory.run):
                 raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error
 
     def catch_up(self, engine: Engine, *, may_list: bool) -> None:
@@ -228,6 +175,7 @@ class Session:
             Whether the array may be listed to find what was left behind.
         """
         metadata = self.job.plan.metadata
+        recover_changes(self.directory.path, PosixStore(self.job.target.path))
         found = replay(self.directory, metadata)
         if self.job.options.recheck:
             found.untrusted |= set(np.flatnonzero(found.ledger.is_done).tolist())
@@ -274,41 +222,6 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
             close_journals(session.driver)
 
 
-def incomplete(metadata: ArrayMetadata, target: Target, missing: Any, remedy: str) -> IncompleteError:
-    """The error that says which shards are missing."""
-    grid = metadata.grid
-    names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
-    listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
-    return IncompleteError(
-        f"{target.path} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not committed ({listed}); {remedy}",
-        missing=names,
-    )
-
-
-def finished(job: Job, joined: str = "") -> WriteResult | None:
-    """The result of a run of the same plan that has ended, if the array is still as that run left it.
-
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    joined : str
-        Name of a run that this process had joined.
-    """
-    ending = interrupted_end(job.target) or joined
-    if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
-        return None
-    receipt = read_receipt(job.target)
-    if receipt is None or receipt.digest != job.plan.digest:
-        return None
-    if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
-        return None  # the same name may stand for other data by now, and the user said to replace
-    found = parse_metadata((job.target.path / "zarr.json").read_text())
-    if found.document != job.plan.metadata.document:
-        return None
-    return result_from_receipt(receipt)
-
-
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
     """Look at every target, and only if all are good, begin or join a run at each, under leases that `stack` holds.
 
@@ -323,11 +236,12 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         check_surroundings(job.target)
         if find_run(job.target) is None:
-            _refuse_another(job)
+            refuse_another(job)
             check_target(job.target, job.options.mode)
+        make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart or job.options.mode == "w")
     sessions = []
     for job in jobs:
-        directory, is_new = _begin_one(job)
+        directory, is_new = _begin_beside(job)
         if is_new:
             _probe_new(directory, engine)
         else:
@@ -343,24 +257,33 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     return sessions
 
 
-def _refuse_another(job: Job) -> None:
-    """Refuse an array in the place, naming the fields in which it is another than the one to be written."""
-    if job.options.mode == "w-" and kind_of(job.target.path) == "array":
-        found = json.loads((job.target.path / "zarr.json").read_bytes())
-        changed = differences(found, job.plan.metadata.document)
-        what = f"an array exists there; it differs in {'; '.join(changed)}" if changed else "an array exists there, of another run"
-        raise SpecError(what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it')
-
-
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
     return begin_run(
         job.target,
-        _run_plan(job.plan, job.options.mode),
+        run_plan(job.plan, job.options.mode),
         job.plan.metadata.text,
         mode=job.options.mode,
         restart=job.options.restart,
         durability=job.options.durability,
     )
+
+
+def _begin_beside(job: Job) -> tuple[RunDirectory, bool]:
+    """Begin, and look again who else has begun: of two that did so at one moment, none goes on before the other has gone."""
+    for attempt in itertools.count():
+        directory, is_new = _begin_one(job)
+        try:
+            make_way(job.target, directory.facts, restart=False)
+        except JournalError:
+            if not is_new:
+                raise
+            directory.take_back(is_claimed=True)
+            if attempt == _MAX_TRIES:
+                raise
+            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
+        else:
+            return directory, is_new
+    raise AssertionError
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:
@@ -384,14 +307,6 @@ def _probe_new(directory: RunDirectory, engine: Engine) -> None:
     except BaseException:
         directory.take_back(is_claimed=True)
         raise
-
-
-def _run_plan(plan: Plan, mode: str) -> dict[str, Any]:
-    """A plan as a run keeps it; a run that writes into an array is another than the one that made it."""
-    facts = plan.to_dict()
-    if mode == "r+":
-        facts["identity"] = {**facts["identity"], "mode": "r+"}
-    return {**facts, "digest": plan.digest + ("+" if mode == "r+" else ""), "mode": mode}
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.order import boxes, permutation
 
-__all__ = ["EncodedBatch", "Pieces", "decode_shard", "encode_unit", "read_index", "units_of"]
+__all__ = ["Background", "EncodedBatch", "Pieces", "decode_shard", "encode_unit", "read_index", "units_of"]
 
 Array = npt.NDArray[Any]
 _scratch = threading.local()
@@ -143,8 +143,20 @@ class EncodedBatch:
     is_last: bool
 
 
+Background = Callable[[Array, Box], None]
+"""Puts what is there already into a batch of inner chunks, given also the box that these fill."""
+
+
 def encode_unit(
-    metadata: ArrayMetadata, unit: Box, pieces: Pieces, *, order: str, batch_nbytes: int, write_empty_chunks: bool
+    metadata: ArrayMetadata,
+    unit: Box,
+    pieces: Pieces,
+    *,
+    order: str,
+    batch_nbytes: int,
+    write_empty_chunks: bool,
+    covered: Box | None = None,
+    background: Background | None = None,
 ) -> Iterator[EncodedBatch]:
     """Encode a box of whole inner chunks.
 
@@ -155,13 +167,17 @@ def encode_unit(
     unit : Box
         In-bounds elements, starting on the inner chunk grid.
     pieces : Pieces
-        The source; it covers the unit.
+        The source; it covers the unit, or `covered`.
     order : {"C", "F", "morton"}
         Order of the unit's inner chunks.
     batch_nbytes : int
         Decoded bytes to cut and encode at a time.
     write_empty_chunks : bool
         Encode inner chunks of the fill value only, too.
+    covered : Box, optional
+        The part of the unit that the source covers; the unit by default.
+    background : callable, optional
+        Gives the elements of the unit that the source does not cover.
 
     Yields
     ------
@@ -175,8 +191,10 @@ def encode_unit(
         start = tuple(u + a * c for u, a, c in zip(unit.start, cells.start, grid.chunks, strict=True))
         region = Box(start, tuple(a + n * c for a, n, c in zip(start, cells.shape, grid.chunks, strict=True)))
         tiles = _tiles(metadata, cells.size)
-        if not unit.contains(region):  # inner chunks on the array's edge are filled up
+        if not (covered or unit).contains(region):  # inner chunks on the array's edge are filled up
             tiles[...] = metadata.fill_value
+            if background is not None:
+                background(tiles, region)
         pieces.copy_into(tiles, cells.shape, grid.chunks, region)
         sequence = permutation(cells.shape, order)
         if not write_empty_chunks:

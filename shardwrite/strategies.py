@@ -17,9 +17,11 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Shape
 from shardwrite.order import ORDER_ALIASES, canonical_order, permutation
 
-__all__ = ["AppendOnly", "FixedOrder", "Placement", "Strategy", "as_strategy", "place"]
+__all__ = ["KEEP", "AppendOnly", "FixedOrder", "Placement", "Revision", "Stored", "Strategy", "as_strategy", "place"]
 
 Ranks = npt.NDArray[np.int64]
+KEEP = -2
+"""Encoded size of an inner chunk that an update does not touch; -1 is one that it leaves empty."""
 
 
 class Strategy(Protocol):
@@ -44,6 +46,71 @@ class Strategy(Protocol):
             For each unit, in the plan's order, the row-major ranks of its inner chunks.
         """
 
+    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
+        """What becomes of a shard that exists.
+
+        Parameters
+        ----------
+        old : Stored
+            The shard as it is.
+        nbytes : numpy.ndarray of int64, shape (n,)
+            New encoded size by rank; -1 where empty, `KEEP` where nothing changes.
+        sequence : numpy.ndarray of int64
+            What :meth:`sequence` gave.
+        base : int
+            Size of the index where that comes first, else 0.
+        """
+
+    @property
+    def in_place(self) -> bool:
+        """Whether shards that exist are changed where they stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A shard as it is.
+
+    Attributes
+    ----------
+    offsets, nbytes : numpy.ndarray of int64, shape (n,)
+        Where each inner chunk lies, by rank; -1 where empty.
+    total_nbytes : int
+        Of the object.
+    index_span : tuple of int
+        Start and stop of the index in it.
+    """
+
+    offsets: Ranks
+    nbytes: Ranks
+    total_nbytes: int
+    index_span: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A shard as an update leaves it.
+
+    Attributes
+    ----------
+    how : {"rewrite", "append", "in place"}
+        A new object; a clone of the old one with something after it; or the old one, changed.
+    offsets, nbytes : numpy.ndarray of int64, shape (n,)
+        The new index by rank; `nbytes` is negative where empty.
+    sequence : numpy.ndarray of int64
+        Ranks of the inner chunks to write: all of them into a new object, else the new ones.
+    kept_nbytes : int
+        Bytes of the old object that stay where they are.
+    end : int
+        End of the inner chunks: where the index goes, unless it comes first.
+    """
+
+    how: str
+    offsets: Ranks
+    nbytes: Ranks
+    sequence: Ranks
+    kept_nbytes: int
+    end: int
+
 
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
@@ -54,22 +121,31 @@ class FixedOrder:
     order : {"C", "F", "morton"}
         Row-major, column-major or Morton; ``"lexicographic"``, ``"colexicographic"`` and ``"unordered"``
         (no preference, here row-major) are taken as zarr-python's names.
+    in_place : bool
+        Into shards that exist, write a new inner chunk where the old one stands if it is not larger, else after the end; not
+        atomic for readers.
+    max_unused : float
+        Share of unused bytes above which a shard is written anew instead.
 
     Examples
     --------
     >>> FixedOrder("lexicographic")
-    FixedOrder(order='C')
+    FixedOrder(order='C', in_place=False, max_unused=0.25)
     """
 
     order: str = "C"
+    in_place: bool = False
+    max_unused: float = 0.25
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
+        if isinstance(self.max_unused, bool) or not 0 <= self.max_unused <= 1:
+            raise SpecError("not a share", field="max_unused", value=self.max_unused, remedy="give a number from 0 to 1")
 
     @property
     def label(self) -> str:
         """``fixed-order (C)`` and so on."""
-        return f"fixed-order ({self.order})"
+        return f"fixed-order ({self.order}{', in place' if self.in_place else ''})"
 
     @property
     def streaming_order(self) -> str:
@@ -80,10 +156,39 @@ class FixedOrder:
         """See :meth:`Strategy.sequence`; depends on the grid only."""
         return permutation(chunks_per_shard, self.order)
 
+    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
+        """See :meth:`Strategy.revise`."""
+        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
+        if self.in_place:
+            changed = _in_place(old, nbytes, merged, sequence, nbytes <= old.nbytes, old.index_span[0] or old.total_nbytes)
+            n_unused = changed.end - base - int(merged[merged > 0].sum())
+            if n_unused <= self.max_unused * changed.end and int(nbytes[nbytes > 0].sum()) <= old.total_nbytes // 2:
+                return changed  # where most is new, a new shard costs no more
+        placement = place(merged, sequence, base)
+        return Revision("rewrite", placement.offsets, merged, placement.sequence, 0, base + placement.data_nbytes)
+
+
+def _in_place(old: Stored, nbytes: Ranks, merged: Ranks, sequence: Ranks, fits: npt.NDArray[np.bool_], end_of_old: int) -> Revision:
+    """New inner chunks over old ones where they fit, the others after the end of the object."""
+    new = sequence[nbytes[sequence] >= 0]
+    behind = new[~fits[new]]
+    ends = old.total_nbytes + np.cumsum(nbytes[behind])
+    offsets = old.offsets.copy()
+    offsets[behind] = ends - nbytes[behind]
+    end = int(ends[-1]) if len(behind) else end_of_old
+    return Revision("in place", offsets, merged, new, old.total_nbytes, end)
+
 
 @dataclass(frozen=True, slots=True)
 class AppendOnly:
     """Units appended in the plan's order, row-major inside each, and the index after them.
+
+    Into shards that exist, new inner chunks go after the end, of a clone that then takes the shard's place.
+
+    Parameters
+    ----------
+    in_place : bool
+        Append to the shard itself; while that lasts, readers may find no index that is whole.
 
     Examples
     --------
@@ -91,10 +196,12 @@ class AppendOnly:
     'append-only'
     """
 
+    in_place: bool = False
+
     @property
     def label(self) -> str:
         """``append-only``."""
-        return "append-only"
+        return f"append-only{' (in place)' if self.in_place else ''}"
 
     @property
     def streaming_order(self) -> str:
@@ -104,6 +211,18 @@ class AppendOnly:
     def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need it)
         """See :meth:`Strategy.sequence`; depends on the units."""
         return np.concatenate([np.empty(0, np.int64), *units])
+
+    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
+        """See :meth:`Strategy.revise`."""
+        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
+        if self.in_place:
+            return _in_place(old, nbytes, merged, sequence, np.zeros(len(nbytes), dtype=bool), old.total_nbytes)
+        new = sequence[nbytes[sequence] >= 0]
+        kept = old.total_nbytes if base else old.index_span[0]  # nobody needs the clone's old index
+        ends = kept + np.cumsum(nbytes[new])
+        offsets = old.offsets.copy()
+        offsets[new] = ends - nbytes[new]
+        return Revision("append", offsets, merged, new, kept, int(ends[-1]) if len(new) else kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +278,7 @@ def as_strategy(value: object) -> Strategy:
     Examples
     --------
     >>> as_strategy("morton")
-    FixedOrder(order='morton')
+    FixedOrder(order='morton', in_place=False, max_unused=0.25)
     """
     if isinstance(value, FixedOrder | AppendOnly):
         return value

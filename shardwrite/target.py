@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError, StoreError
 
-__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
+__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
 
 RUN_SUFFIX = ".shardwrite"
+UPDATES = "updates"
 RECEIPT_NAME = "shardwrite-receipt.json"
 _MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)  # what file systems allow, less what stands beside an array
 
@@ -27,10 +28,13 @@ class Target:
         The store.
     name : str
         Path of the array in it; empty where the store is the array.
+    update : str
+        Which update of the array this is; empty where it is written as a whole.
     """
 
     root: Path
     name: str = ""
+    update: str = ""
 
     @property
     def path(self) -> Path:
@@ -39,8 +43,19 @@ class Target:
 
     @property
     def run_path(self) -> Path:
-        """Directory beside the array."""
-        return self.path.with_name(self.path.name + RUN_SUFFIX)
+        """Directory beside the array, or in that directory, where it is updated."""
+        beside = self.path.with_name(self.path.name + RUN_SUFFIX)
+        return beside / UPDATES / self.update if self.update else beside
+
+    @property
+    def others(self) -> list[Target]:
+        """The array as a whole, and every update of it that was begun; less this one."""
+        whole = replace(self, update="")
+        try:
+            names = sorted(os.listdir(whole.run_path / UPDATES))
+        except (FileNotFoundError, NotADirectoryError):
+            names = []
+        return [target for target in (whole, *(replace(self, update=name) for name in names)) if target != self]
 
     @property
     def groups(self) -> list[Path]:

@@ -6,6 +6,7 @@ may run twice, or beside its own duplicate: temporary names differ by attempt, a
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,18 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.assemble import EncodedUnit, assemble, nothing, revise, rewrite, split_block
 from shardwrite.commit import EMPTY_SHARD, GroupReport, WriteSpec, Written, commit_shards, retried
 from shardwrite.errors import ShardwriteError, SourceError
-from shardwrite.grid import Box, Shape, boundaries
+from shardwrite.existing import Backdrop, ExistingShard, open_shard
+from shardwrite.grid import Box, Shape
 from shardwrite.index import ShardIndex
-from shardwrite.metadata import ArrayMetadata
+from shardwrite.journal import recover_changes, shard_lock
 from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
-from shardwrite.shard import Pieces, check_block, encode_unit, ranks_in_shard, units_of
+from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
 from shardwrite.stopping import busy
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction
-from shardwrite.strategies import place
 
-__all__ = ["SourcePieces", "commit_group", "encode_block", "write_group"]
+__all__ = ["SourcePieces", "commit_group", "encode_block", "rewrite_group", "write_group"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,12 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     """
     with busy():
         pieces = source.load(arrays, spec.source_dtype)
-        units = {index: unit for index, unit in units_of(spec.metadata.grid, source.box) if index not in source.skip}
+        touched = spec.touched(source.box)
+        units = {index: unit for index, unit in units_of(spec.metadata.grid, touched) if index not in source.skip}
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            return _stream_shard(spec, transaction, index, units[index], pieces)
+            write_one = _stream_shard if spec.covers(index) else _update_shard
+            return write_one(spec, transaction, index, units[index], pieces)
 
         return commit_shards(spec, source.box, list(units), write)
 
@@ -99,7 +103,7 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
         else:
             writer.write(batch.buffers)
     if writer is None:
-        return _leave_empty(spec, transaction, index)
+        return nothing(spec, transaction, index)
     if table is None:
         table = ShardIndex.build(offsets, sizes)
         encoded_index = metadata.index_codec.encode(table)
@@ -111,17 +115,59 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
     return Written(end - base + len(encoded_index), table.checksum, n_present)
 
 
-def _leave_empty(spec: WriteSpec, transaction: Transaction, index: Shape) -> Written:
-    """A shard of the fill value only has no object."""
-    if spec.in_place:
-        transaction.remove(spec.metadata.shard_key(index))
-    return EMPTY_SHARD
+@contextlib.contextmanager
+def _opened(spec: WriteSpec, index: Shape) -> Iterator[ExistingShard | None]:
+    """A shard to be updated; under its lock, and whole again, if it is to be changed where it stands."""
+    key = spec.metadata.shard_key(index)
+    with contextlib.ExitStack() as stack:
+        if spec.strategy.in_place:
+            stack.enter_context(shard_lock(spec.run_path, key))
+            recover_changes(Path(spec.run_path), spec.store, key=key, is_locked=True)
+        old = open_shard(spec.metadata, spec.store, index)
+        yield old if old is None else stack.enter_context(old)
 
 
-def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str) -> Iterator[Any]:
+def _update_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
+    """Encode the part of a shard that the source touches, and put it among the rest."""
+    metadata = spec.metadata
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(_opened(spec, index))
+        path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
+        payload = stack.enter_context(Payload(path, spec.spool_ratio * unit.size * metadata.itemsize))
+        sizes = _extend(spec, payload, index, unit, pieces, old)
+        starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
+        encoded = EncodedUnit(ranks_in_shard(metadata.grid, index, unit), sizes, starts, 0)
+        result = payload.result()
+        payloads = stack.enter_context(Payloads([result]))
+        written = revise(spec, transaction, index, [encoded], payloads, old)
+        if isinstance(result, PartFile):
+            Path(result.path).unlink(missing_ok=True)
+        return written
+
+
+def _extend(
+    spec: WriteSpec, payload: Payload, index: Shape, unit: Box, pieces: Pieces, old: ExistingShard | None
+) -> npt.NDArray[np.int64]:
+    """Add an encoded unit to a payload; gives the sizes of its inner chunks, row-major."""
+    sizes = np.full(math.prod(spec.metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
+    backdrop = Backdrop(spec.metadata, index, old, spec.region) if spec.region is not None else None
+    for batch in _encoded(spec, unit, pieces, "C", backdrop):
+        sizes[batch.ranks] = batch.nbytes
+        payload.extend(batch.buffers)
+    return sizes
+
+
+def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str, background: Background | None = None) -> Iterator[Any]:
     """Batches of a unit; what the source's values make a codec raise is told with the region."""
     batches = encode_unit(
-        spec.metadata, unit, pieces, order=order, batch_nbytes=spec.batch_nbytes, write_empty_chunks=spec.write_empty_chunks
+        spec.metadata,
+        unit,
+        pieces,
+        order=order,
+        batch_nbytes=spec.batch_nbytes,
+        write_empty_chunks=spec.write_empty_chunks,
+        covered=spec.region,
+        background=background,
     )
     try:
         yield from batches
@@ -129,6 +175,30 @@ def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str) -> Iterator
         if isinstance(error, ShardwriteError):
             raise
         raise SourceError(f"cannot be encoded as {spec.metadata.dtype}: {error}", region=unit.bounds) from error
+
+
+def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupReport:
+    """Write the shards of a group anew, from themselves.
+
+    Parameters
+    ----------
+    spec : WriteSpec
+        The run.
+    group : Box
+        Whole shards.
+    skip : frozenset of tuple of int
+        Positions of shards in the group that stay as they are.
+    """
+
+    def write(transaction: Transaction, index: Shape) -> Written:
+        old = open_shard(spec.metadata, spec.store, index)
+        if old is None:
+            return EMPTY_SHARD
+        with old:
+            return rewrite(spec, transaction, index, old)
+
+    with busy():
+        return commit_shards(spec, group, [index for index in spec.metadata.grid.shards_in(group) if index not in skip], write)
 
 
 def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> EncodedBlock:
@@ -154,25 +224,16 @@ def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> Enco
     sizes = [np.empty(0, dtype=np.int64)]
     path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
     with Payload(path, spec.spool_ratio * source.box.size * metadata.itemsize) as payload:
-        for index, unit in units_of(metadata.grid, source.box):
+        for index, unit in units_of(metadata.grid, spec.touched(source.box)):
             if index in source.skip:
                 continue
-            unit_sizes = np.full(math.prod(metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
-            for batch in _encoded(spec, unit, pieces, "C"):
-                unit_sizes[batch.ranks] = batch.nbytes
-                payload.extend(batch.buffers)
-            sizes.append(unit_sizes)
+            is_covered = spec.region is None or spec.region.contains(unit)
+            with contextlib.ExitStack() as stack:
+                old = None if is_covered else open_shard(metadata, spec.store, index)
+                if old is not None:
+                    stack.enter_context(old)
+                sizes.append(_extend(spec, payload, index, unit, pieces, old))
         return EncodedBlock(np.concatenate(sizes), payload.result())
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """A unit's share of an encoded block."""
-
-    ranks: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    block: int
 
 
 def commit_group(
@@ -193,59 +254,17 @@ def commit_group(
     skip : frozenset of tuple of int
         Positions of shards in the group that are done already.
     """
-    units: dict[Shape, list[_Unit]] = {}
+    units: dict[Shape, list[EncodedUnit]] = {}
     for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):
-        _split(spec.metadata, box, block, number, units, skip)
+        split_block(spec, box, block, number, units, skip)
     with busy(), Payloads([block.payload for block in encoded]) as payloads:
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            return _commit_shard(spec, transaction, index, units[index], payloads)
+            if spec.covers(index):
+                return assemble(spec, transaction, index, units[index], payloads)
+            with _opened(spec, index) as old:
+                return revise(spec, transaction, index, units[index], payloads, old)
 
         shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
         report = commit_shards(spec, group, shards, write)
     return replace(report, part_files=tuple(b.payload.path for b in encoded if isinstance(b.payload, PartFile)))
-
-
-def _split(
-    metadata: ArrayMetadata,
-    box: Box,
-    block: EncodedBlock,
-    number: int,
-    units: dict[Shape, list[_Unit]],
-    skip: frozenset[Shape],
-) -> None:
-    """Add the units of a block to their shards."""
-    present = np.maximum(block.chunk_nbytes, 0)
-    starts = np.cumsum(present) - present
-    parts = [
-        (index, ranks_in_shard(metadata.grid, index, unit)) for index, unit in units_of(metadata.grid, box) if index not in skip
-    ]
-    edges = boundaries([len(ranks) for _, ranks in parts])
-    for (index, ranks), a, b in zip(parts, edges[:-1], edges[1:], strict=True):
-        units.setdefault(index, []).append(_Unit(ranks, block.chunk_nbytes[a:b], starts[a:b], number))
-
-
-def _commit_shard(spec: WriteSpec, transaction: Transaction, index: Shape, units: Sequence[_Unit], payloads: Payloads) -> Written:
-    """Write one shard from its units."""
-    metadata = spec.metadata
-    n = metadata.grid.n_chunks_per_shard
-    sizes, starts, block = np.full(n, -1, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    for unit in units:
-        sizes[unit.ranks], starts[unit.ranks], block[unit.ranks] = unit.sizes, unit.starts, unit.block
-    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
-    base = metadata.index_codec.encoded_nbytes if metadata.index_codec.location == "start" else 0
-    placement = place(sizes, sequence, base)
-    if not len(placement.sequence):
-        return _leave_empty(spec, transaction, index)
-    table = ShardIndex.build(placement.offsets, sizes)
-    encoded_index = metadata.index_codec.encode(table)
-    writer = transaction.create(metadata.shard_key(index))
-    if base:
-        writer.write([encoded_index])
-    chunks = placement.sequence
-    for buffers in payloads.read(block[chunks], starts[chunks], sizes[chunks]):
-        writer.write(buffers)
-    if not base:
-        writer.write([encoded_index])
-    writer.finish()
-    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(chunks))

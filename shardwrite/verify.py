@@ -174,7 +174,7 @@ def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata)
     if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
         return "journal", replay(run, metadata).ledger
     receipt = read_receipt(target)
-    if receipt is None:
+    if receipt is None or receipt.empty is None:
         return "", None
     ledger = Ledger(metadata.grid)
     ledger.is_done[:] = True

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import shardwrite
 from shardwrite.graph import GroupGraph, _Blocks
+from shardwrite.job import Job, Options
 from shardwrite.journal import Ledger, RunDirectory
-from shardwrite.session import Job, Options, Session
+from shardwrite.session import Session
 from shardwrite.shard import decode_shard
 from shardwrite.target import RECEIPT_NAME, resolve_target
 from shardwrite.tasks import SourcePieces, write_group

@@ -21,6 +21,7 @@ from shardwrite.cli.common import (
 )
 from shardwrite.cli.demo import run_demo
 from shardwrite.cli.execute import execute
+from shardwrite.cli.updates import abandon, compact, erase, update
 from shardwrite.outcome import handling_signals
 
 __all__ = ["main"]
@@ -32,7 +33,7 @@ def main() -> None:
     """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
 
 
-for _other in (info, verify, census, repair, execute):
+for _other in (info, verify, census, repair, execute, update, erase, compact, abandon):
     main.add_command(_other)
 
 

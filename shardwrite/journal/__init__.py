@@ -3,14 +3,17 @@
 from shardwrite.journal.begin import begin_run, differences, find_run, interrupted_end, probe
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
-from shardwrite.journal.receipt import Receipt, read_receipt
+from shardwrite.journal.neighbours import give_up, make_way, neighbours, unfinished_append
+from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
 from shardwrite.journal.records import Beginning, Entry
+from shardwrite.journal.redo import Change, change_in_place, recover_changes, shard_lock
 from shardwrite.journal.replay import Replay, replay, sweep, sweep_after_workers, sweep_listed
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
 
 __all__ = [
     "Beginning",
+    "Change",
     "Entry",
     "Lease",
     "Ledger",
@@ -19,18 +22,26 @@ __all__ = [
     "RunDirectory",
     "as_runs",
     "begin_run",
+    "change_in_place",
     "close_journals",
     "differences",
+    "empty_after",
     "ensure_current",
     "find_run",
+    "give_up",
     "interrupted_end",
     "journal_for",
     "live_holders",
+    "make_way",
+    "neighbours",
     "probe",
     "read_receipt",
+    "recover_changes",
     "release_all",
     "replay",
+    "shard_lock",
     "sweep",
     "sweep_after_workers",
     "sweep_listed",
+    "unfinished_append",
 ]

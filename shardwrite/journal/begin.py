@@ -20,7 +20,7 @@ from shardwrite.journal.rundir import RunDirectory, dump, held, remove
 from shardwrite.stores import PosixStore, make_directories, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
-__all__ = ["begin_run", "differences", "find_run", "interrupted_end", "probe"]
+__all__ = ["begin_run", "differences", "facts_of", "find_run", "interrupted_end", "probe"]
 
 _MAX_TRIES = 8
 
@@ -55,17 +55,18 @@ def find_run(target: Target) -> RunDirectory | None:
     return found
 
 
-def _run_named(target: Target) -> str:
-    """The run that ``plan.json`` names; nothing where there is none, or where `find_run` would say what is wrong with it."""
+def facts_of(target: Target) -> dict[str, Any]:
+    """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
     try:
-        return str(json.loads((target.run_path / "plan.json").read_bytes())["run"])
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        return ""
+        found = json.loads((target.run_path / "plan.json").read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
-    run = _run_named(target)
+    run = str(facts_of(target).get("run", ""))
     return "" if any((target.run_path / f"{state}-{run}").exists() for state in ("run", "taken")) else run
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from shardwrite.errors import StoreError
 
-__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_stale", "live_holders", "release_all"]
+__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_alive", "is_stale", "live_holders", "release_all"]
 
 HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
@@ -138,6 +138,15 @@ def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
     return found
+
+
+def is_alive(path: Path, data: bytes) -> bool:
+    """Whether the holder that a file names lives, or may; one that is not touched is old after `TTL_SECONDS`."""
+    try:
+        age = file_system_time(path.parent) - path.stat().st_mtime
+    except FileNotFoundError:
+        return False
+    return _lives(_parse(data), identity(), age)
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.ledger import from_runs
+from shardwrite.grid import Shape, ShardGrid
+from shardwrite.journal.ledger import as_runs, from_runs
 from shardwrite.target import RECEIPT_NAME, Target
 
-__all__ = ["Receipt", "read_receipt"]
+__all__ = ["Receipt", "empty_after", "read_receipt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,13 @@ class Receipt:
         Of shardwrite.
     result : dict
         The result's fields.
-    empty : list of [int, int]
-        Shards that are empty by design and have no object: first rank and count of each run of neighbours.
+    empty : list of [int, int], optional
+        Shards that are empty by design and have no object: first rank and count of each run of neighbours. None where nobody
+        knows, because the array was written by another program.
+    updates : list of dict
+        What was written into the array since, the last of it: ``digest``, ``run``, ``identity``, ``finished`` and ``result``.
+    shape : list of int, optional
+        Of the array after the last of them.
     """
 
     digest: str
@@ -48,14 +55,16 @@ class Receipt:
     finished: str
     version: str
     result: dict[str, Any]
-    empty: list[list[int]]
+    empty: list[list[int]] | None
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    shape: list[int] | None = None
 
     def encode(self) -> bytes:
         """As a file."""
         return json.dumps({"format": 1, **asdict(self)}, indent=1).encode()
 
     @classmethod
-    def decode(cls, data: bytes, n_shards: int | None = None) -> Receipt:
+    def decode(cls, data: bytes) -> Receipt:
         """From a file.
 
         Raises
@@ -71,19 +80,37 @@ class Receipt:
             raise ValueError("fields that are no text")
         if not isinstance(found["identity"], dict) or not isinstance(found["result"], dict):
             raise ValueError("fields that are no objects")  # noqa: TRY004 (the file is wrong, not its type)
-        if n_shards is not None:
-            from_runs(found["empty"], n_shards)
-        return cls(**texts, identity=found["identity"], result=found["result"], empty=found["empty"])
+        updates = found.get("updates", [])
+        if not isinstance(updates, list) or not all(isinstance(update, dict) for update in updates):
+            raise ValueError("updates that are no objects")
+        return cls(
+            **texts,
+            identity=found["identity"],
+            result=found["result"],
+            empty=found["empty"],
+            updates=updates,
+            shape=found.get("shape"),
+        )
+
+    def update(self, digest: str) -> dict[str, Any] | None:
+        """The last update of a digest."""
+        return next((update for update in reversed(self.updates) if update.get("digest") == digest), None)
+
+    def is_of(self, digest: str, run: str | None = None) -> bool:
+        """Whether it tells of a plan, or of one run of it."""
+        runs = [self.run] if self.digest == digest else []
+        runs += [str(update.get("run")) for update in self.updates if update.get("digest") == digest]
+        return bool(runs) if run is None else run in runs
 
     def empty_ranks(self, n_shards: int) -> npt.NDArray[np.int64]:
-        """Ranks of the shards that are empty by design.
+        """Ranks of the shards that are empty by design; of none where nobody knows.
 
         Raises
         ------
         ValueError
             If they do not fit a grid of `n_shards`.
         """
-        return from_runs(self.empty, n_shards)
+        return from_runs(self.empty or [], n_shards)
 
 
 def read_receipt(target: Target) -> Receipt | None:
@@ -106,3 +133,28 @@ def read_receipt(target: Target) -> Receipt | None:
         raise JournalError(message, path=str(path)) from error
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}", key=str(path), errno=error.errno) from error
+
+
+def empty_after(before: Receipt, grid: ShardGrid, first: Shape, is_empty: npt.NDArray[np.bool_]) -> list[list[int]] | None:
+    """Shards that are empty by design after an update of some; what an array has grown by besides them was never written.
+
+    Parameters
+    ----------
+    before : Receipt
+        What is known of the others.
+    grid : ShardGrid
+        Of the array as it is now.
+    first : tuple of int
+        Position of the first shard of the update.
+    is_empty : numpy.ndarray of bool
+        Which of its shards are empty.
+    """
+    if before.empty is None:
+        return None
+    counts = replace(grid, shape=tuple(before.shape or before.identity["metadata"]["shape"])).counts
+    old = np.zeros(math.prod(counts), dtype=bool)
+    old[before.empty_ranks(len(old))] = True
+    now = np.ones(grid.counts, dtype=bool)
+    now[tuple(slice(n) for n in counts)] = old.reshape(counts)
+    now[tuple(slice(a, a + n) for a, n in zip(first, is_empty.shape, strict=True))] = is_empty
+    return as_runs(np.flatnonzero(now.ravel()))

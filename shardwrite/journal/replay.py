@@ -18,7 +18,7 @@ from shardwrite.journal.rundir import RunDirectory, discard_ends
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
-__all__ = ["Replay", "replay", "sweep", "sweep_after_workers", "sweep_listed"]
+__all__ = ["Replay", "replay", "shards_of", "sweep", "sweep_after_workers", "sweep_listed"]
 
 
 @dataclass(slots=True)
@@ -145,10 +145,10 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
-        return sweep_listed(run.target.path, lambda: drivers_of(run))
+        return sweep_listed(run.target.path, lambda: drivers_of(run) | _drivers_beside(run))
     n_removed = 0
     for beginning in found.unended:
-        for index in _box(beginning, metadata):
+        for index in shards_of(beginning, metadata):
             n_removed += store.discard_temporary(metadata.shard_key(index), beginning.attempt)
     return n_removed
 
@@ -160,11 +160,11 @@ def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str)
     for path in run.path.glob(f"journal-{driver}-*.jsonl"):
         if not path.name.startswith(f"journal-{driver}-{me['host']}-{me['pid']}-"):
             for beginning in _parse(path, metadata.grid.n_shards).unended:
-                for index in _box(beginning, metadata):
+                for index in shards_of(beginning, metadata):
                     store.discard_temporary(metadata.shard_key(index), beginning.attempt)
 
 
-def _box(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
+def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
     """Positions of the shards of a task, as far as they are in the grid."""
     counts = metadata.grid.counts
     if not len(beginning.start) == len(beginning.stop) == len(counts):
@@ -180,6 +180,12 @@ def _box(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, .
 def drivers_of(run: RunDirectory) -> set[str]:
     """Names of the processes that work on a run now."""
     return {str(holder["driver"]) for holder in live_holders(run.path)}
+
+
+def _drivers_beside(run: RunDirectory) -> set[str]:
+    """Names of the processes that work on other runs on the same array."""
+    paths = [path for other in run.target.others for path in other.run_path.glob("run-*")]
+    return {str(holder["driver"]) for path in paths for holder in live_holders(path)}
 
 
 def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:

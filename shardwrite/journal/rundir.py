@@ -31,15 +31,17 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError
 from shardwrite.journal.lease import is_stale, live_holders
+from shardwrite.journal.lock import exclusive
 from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.redo import recover_changes
 from shardwrite.stores import PosixStore, make_directories, write_file
-from shardwrite.target import RECEIPT_NAME, Target
+from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
 __all__ = ["RunDirectory", "dump", "held", "remove"]
 
@@ -133,6 +135,20 @@ class RunDirectory:
         write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
         self._consolidate(document, durability, attempt)
 
+    def grow(self, durability: str, driver: str) -> None:
+        """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
+        current = json.loads((self.target.path / "zarr.json").read_bytes())
+        shape = [max(sizes) for sizes in zip(current["shape"], self.document["shape"], strict=True)]
+        if shape != current["shape"]:
+            document = {**current, "shape": shape}
+            attempt = f"{driver}.end"
+            write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
+            self._consolidate(document, durability, attempt)
+
+    def ending(self) -> contextlib.AbstractContextManager[None]:
+        """Held while an update changes what the array has one of: its metadata and its receipt."""
+        return exclusive(replace(self.target, update="").run_path / "lock-end.json", self.path)
+
     def _consolidate(self, document: Mapping[str, Any], durability: str, attempt: str) -> None:
         """Put the array into the consolidated metadata of every group above that has some."""
         for group in self.target.path.parents:
@@ -150,9 +166,12 @@ class RunDirectory:
                 consolidated["metadata"][relative.as_posix()] = document
                 write_file(group / "zarr.json", dump(metadata), durability=durability, attempt=attempt)
 
-    def end(self, receipt: Receipt, durability: str, driver: str) -> None:
-        """Step 6, taken by a driver."""
+    def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
+        """Step 6, taken by a driver: the receipt."""
         write_file(self.target.path / RECEIPT_NAME, receipt.encode(), durability=durability, attempt=f"{driver}.end")
+
+    def end(self) -> None:
+        """Step 6, the rest."""
         with contextlib.suppress(FileNotFoundError):  # another process was first
             os.rename(self.path, self.ended_path)
         self.remove_ended()
@@ -161,12 +180,9 @@ class RunDirectory:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
         discard_ends(self.target, list(self.ended_path.glob("lease-*.json")))
         remove(self.ended_path)
-        for draft in self.target.run_path.glob("run-*"):  # of processes that died before their run began
-            if draft != self.path and is_stale(draft):
-                remove(draft)
+        discard_drafts(self.target, self.path)
         (self.target.run_path / "plan.json").unlink(missing_ok=True)
-        with _losing(errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):  # another run has begun there
-            self.target.run_path.rmdir()
+        remove_empty(self.target)
 
     def take_back(self, *, is_claimed: bool) -> None:
         """End a run that has changed nothing yet; an error here must not hide the one that led here.
@@ -182,7 +198,7 @@ class RunDirectory:
                 self.remove_ended()
             else:
                 remove(self.path)
-                self.target.run_path.rmdir()
+                remove_empty(self.target)
 
     def start_over(self) -> None:
         """Take a run and its shards away; what it was to replace and has not yet moved stays.
@@ -200,7 +216,8 @@ class RunDirectory:
         self.remove_taken()
 
     def remove_taken(self) -> None:
-        """What is left of a run that was taken away."""
+        """What is left of a run that was taken away; shards amid a change are made whole first."""
+        recover_changes(self.taken_path, PosixStore(self.target.path))
         is_in_place = self.facts.get("mode") == "r+"
         untouched = is_in_place or (self.facts["replaces"] and not (self.taken_path / "replaced").exists())
         if not untouched and self.target.path.exists():
@@ -208,6 +225,23 @@ class RunDirectory:
                 os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
         remove(self.taken_path)
         self.remove_ended()
+
+
+def discard_drafts(target: Target, but: Path | None = None) -> None:
+    """Remove what processes have left that died before their run began, and the directory if that was all."""
+    for draft in target.run_path.glob("run-*"):
+        if draft != but and is_stale(draft):
+            remove(draft)
+    if but is None:
+        remove_empty(target)
+
+
+def remove_empty(target: Target) -> None:
+    """The directory beside the array goes with its last run."""
+    beside = replace(target, update="").run_path
+    for emptied in (target.run_path, beside / UPDATES, beside):
+        with contextlib.suppress(OSError):  # another run has begun there; or it stays, and does no harm
+            emptied.rmdir()
 
 
 def discard_ends(target: Target, leases: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwrite.grid import boundaries
+from shardwrite.grid import Box, boundaries
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
@@ -33,6 +33,8 @@ def make_plan(
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     compression_ratio: float | None = None,
     notes: Sequence[str] = (),
+    region: Box | None = None,
+    append_axis: int | None = None,
 ) -> Plan:
     """The plan for writing a source as an array.
 
@@ -56,6 +58,10 @@ def make_plan(
         Decoded over encoded size that is expected; the worst case is 1.
     notes : sequence of str
         Explanations of choices made before.
+    region : Box, optional
+        What the source covers of a part of an array that exists; margins beside it are among the source's chunks.
+    append_axis : int, optional
+        The axis along which the array grows by the region.
     """
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
@@ -76,6 +82,8 @@ def make_plan(
             max_graph_tasks=max_graph_tasks,
             compression_ratio=compression_ratio,
             notes=tuple(notes),
+            region=region,
+            append_axis=append_axis,
         )
 
     plan = plan_for(cut(fused=True), is_staged=False)

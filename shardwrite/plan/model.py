@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.errors import PlanError, SpecError
-from shardwrite.grid import Box, ceil_div
+from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
 from shardwrite.plan.partition import Partition
@@ -81,6 +81,9 @@ class Plan:
         How often a source task runs, on average; 1 unless waves share source tasks.
     notes : tuple of str
         Choices that were left to the planner, explained.
+    region : Box, optional
+        What the source covers, where it is a part of an array that exists. `metadata` is then that of the part of the array whose
+        shards the region touches, and the region lies in that part's coordinates.
     """
 
     metadata: ArrayMetadata
@@ -94,10 +97,27 @@ class Plan:
     source_reruns: float = 1.0
     compression_ratio: float | None = None
     notes: tuple[str, ...] = field(default=())
+    region: Box | None = None
+    append_axis: int | None = None
+
+    @property
+    def first_shard(self) -> Shape:
+        """Position, in the array's shard grid, of the first shard of this plan's."""
+        return self.metadata.window[0] if self.metadata.window else (0,) * self.metadata.grid.ndim
+
+    @property
+    def origin(self) -> Shape:
+        """First element of that shard, in the array's coordinates."""
+        return tuple(i * s for i, s in zip(self.first_shard, self.metadata.grid.shards, strict=True))
+
+    @property
+    def array_region(self) -> Box | None:
+        """The region in the array's coordinates."""
+        return None if self.region is None else self.region.shift(tuple(-o for o in self.origin))
 
     @property
     def n_shards(self) -> int:
-        """Shards that overlap the array; as many files, less those that are all fill value."""
+        """Shards that the source touches; as many files, less those that are all fill value."""
         return self.metadata.grid.n_shards
 
     @property
@@ -107,8 +127,8 @@ class Plan:
 
     @property
     def raw_nbytes(self) -> int:
-        """Decoded bytes of the array."""
-        return self.metadata.raw_nbytes
+        """Decoded bytes of what is written."""
+        return self.metadata.raw_nbytes if self.region is None else self.region.size * self.metadata.itemsize
 
     @property
     def layout(self) -> str:
@@ -174,13 +194,21 @@ class Plan:
         SpecError
             If the region is none.
         """
-        grid = self.metadata.grid
-        box = region if isinstance(region, Box) else as_box(region, grid.shape)
+        grid, origin = self.metadata.grid, self.origin
+        box = (region if isinstance(region, Box) else as_box(region, tuple(self.metadata.document["shape"]))).shift(origin)
         refs = []
         for index in grid.shards_in(box.intersect(grid.whole)):
             inside = grid.shard_box(index).intersect(grid.whole)
-            refs.append(ShardRef(index, self.metadata.shard_key(index), inside, box.contains(inside)))
+            place = tuple(i + f for i, f in zip(index, self.first_shard, strict=True))
+            at = inside.shift(tuple(-o for o in origin))
+            refs.append(ShardRef(place, self.metadata.shard_key(index), at, box.contains(inside)))
         return refs
+
+    @cached_property
+    def shared_shards(self) -> list[ShardRef]:
+        """Shards that the source covers only in part: whoever writes the other part must wait for this one."""
+        region = self.array_region
+        return [] if region is None else [ref for ref in self.shards_for(region) if not ref.is_whole]
 
     def part(self, index: int, count: int) -> Part:
         """Part `index` of `count`: whole groups, balanced by bytes, a pure function of the plan and the two numbers.
@@ -220,6 +248,7 @@ class Plan:
                 "units": [list(edges) for edges in units] if units else None,
                 "write_empty_chunks": self.write_empty_chunks,
                 "source": self.source.identity,
+                **self._of_region(),
             },
             "shards": self.n_shards,
             "inner_chunks": self.n_inner_chunks,
@@ -240,6 +269,14 @@ class Plan:
             "threads_per_process": self.resources.n_threads,
             "notes": list(self.notes),
         }
+
+    def _of_region(self) -> dict[str, Any]:
+        """Where an update goes; nothing for a whole array."""
+        region = self.array_region
+        if region is None:
+            return {}
+        append = {} if self.append_axis is None else {"append_axis": self.append_axis}
+        return {"region": [list(pair) for pair in region.bounds], **append}
 
     def to_json(self, indent: int | None = 2) -> str:
         """:meth:`to_dict` and the digest, as JSON."""
@@ -306,7 +343,7 @@ class Part:
     @property
     def shards(self) -> list[ShardRef]:
         """Its shards."""
-        return [ref for box in self.boxes() for ref in self.plan.shards_for(box)]
+        return [ref for box in self.boxes() for ref in self.plan.shards_for(box.shift(tuple(-o for o in self.plan.origin)))]
 
     def __str__(self) -> str:
         of = self.plan.partition.n_groups

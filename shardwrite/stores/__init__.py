@@ -4,12 +4,11 @@ from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Sto
 from shardwrite.stores.posix import (
     TEMPORARY_SUFFIX,
     PosixStore,
-    as_store_error,
-    check_key,
     discard_open_temporaries,
     make_directories,
     write_file,
 )
+from shardwrite.stores.reading import as_store_error, check_key
 
 __all__ = [
     "DURABILITIES",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["DURABILITIES", "ObjectReader", "ObjectWriter", "Store", "Transaction"]
+__all__ = ["DURABILITIES", "ObjectEditor", "ObjectReader", "ObjectWriter", "Store", "Transaction"]
 
 DURABILITIES = ("full", "batch", "none")
 
@@ -19,8 +19,17 @@ class ObjectWriter(Protocol):
     def write_at(self, offset: int, data: bytes) -> None:
         """Write bytes into what was appended before."""
 
-    def finish(self) -> None:
-        """Make the object visible, whole, as durably as the transaction says (with ``"batch"``, at its end)."""
+    def copy(self, reader: Any, offset: int, nbytes: int) -> None:
+        """Append a range of an object that is open in the same store, without passing it through this process if possible."""
+
+    def finish(self, guard: Callable[[], None] | None = None) -> None:
+        """Make the object visible, whole, as durably as the transaction says (with ``"batch"``, at its end).
+
+        Parameters
+        ----------
+        guard : callable, optional
+            Called right before that; what it raises stops it.
+        """
 
     def abort(self) -> None:
         """Remove every trace of it."""
@@ -35,8 +44,11 @@ class Transaction(Protocol):
     def create(self, key: str) -> ObjectWriter:
         """Begin an object."""
 
-    def remove(self, key: str) -> None:
-        """Take an object away, at once and as durably as the transaction says; none may be there."""
+    def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
+        """Take an object away, at once and as durably as the transaction says; none may be there.
+
+        `guard` is that of :meth:`ObjectWriter.finish`.
+        """
 
     def __enter__(self) -> Transaction: ...
 
@@ -47,6 +59,8 @@ class ObjectReader(Protocol):
     """An open object."""
 
     nbytes: int
+    version: Any
+    """Equal to the store's `version` of its key until the object is replaced or written to."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """Exactly `nbytes` bytes.
@@ -58,6 +72,26 @@ class ObjectReader(Protocol):
         """
 
     def __enter__(self) -> ObjectReader: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+class ObjectEditor(Protocol):
+    """An object that is changed where it stands; readers see every step."""
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """A range, less what lies beyond the end."""
+
+    def write_at(self, offset: int, data: Any) -> None:
+        """Write bytes at an offset, also beyond the end."""
+
+    def truncate(self, nbytes: int) -> None:
+        """Cut the object to a size."""
+
+    def sync(self) -> None:
+        """Make all of that durable."""
+
+    def __enter__(self) -> ObjectEditor: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
 
@@ -80,6 +114,12 @@ class Store(Protocol):
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """Remove what an attempt at an object has left behind; whether there was something."""
+
+    def edit(self, key: str) -> ObjectEditor:
+        """An object that is there, to be changed where it stands."""
+
+    def version(self, key: str) -> Any:
+        """What changes whenever an object is replaced or written to; None where there is none."""
 
     def open(self, key: str) -> ObjectReader | None:
         """An object for reading, or None where there is none."""

@@ -18,20 +18,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.editing import PosixEditor
+from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
 
 __all__ = [
     "TEMPORARY_SUFFIX",
     "PosixStore",
-    "as_store_error",
-    "check_key",
     "discard_open_temporaries",
     "make_directories",
     "write_file",
@@ -41,6 +42,7 @@ TEMPORARY_SUFFIX = ".swtmp"
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
+_MAX_TRIES = 8
 _temporaries: set[Path] = set()
 """Temporaries that this process has not yet published or removed."""
 
@@ -71,30 +73,6 @@ def discard_open_temporaries() -> None:
     for path in list(_temporaries):
         with contextlib.suppress(OSError):  # published meanwhile, or the disk is gone; the next run sweeps
             os.unlink(path)
-
-
-def check_key(key: str) -> str:
-    """`key`, if it stays inside the store.
-
-    Raises
-    ------
-    StoreError
-        Absolute, empty, with empty parts, ``.``, ``..`` or NUL.
-    """
-    if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
-        raise StoreError(f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL)
-    return key
-
-
-@contextlib.contextmanager
-def as_store_error(key: str, doing: str) -> Iterator[None]:
-    """Turn an error of the system into a `StoreError` that says what was being done, to what."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{doing} {key!r}: {error.strerror or error}", key=key, errno=error.errno) from error
 
 
 def fsync_directory(path: Path) -> None:
@@ -149,6 +127,15 @@ class PosixStore:
                 return None
             return PosixReader(key, fd)
 
+    def edit(self, key: str) -> PosixEditor:
+        """See :meth:`Store.edit`; a link is not followed."""
+        return PosixEditor(key, self.root / check_key(key))
+
+    def version(self, key: str) -> Version | None:
+        """See :meth:`Store.version`."""
+        with as_store_error(key, "cannot look at"):
+            return version_of(self.root / check_key(key))
+
     def make_parents(self, path: Path, plain: set[str]) -> None:
         """Make the directories of `path` that are missing, up to the root; none of them below the root may be a link."""
         missing = []
@@ -184,18 +171,25 @@ class PosixStore:
 
 def make_directories(path: Path, durability: str) -> None:
     """Make a directory and its missing ancestors; their entries are durable unless the level is ``"none"``."""
-    made = []
-    while not path.exists():
-        made.append(path)
-        path = path.parent
-    try:
-        for directory in reversed(made):
-            directory.mkdir(exist_ok=True)
-    except OSError:
-        for directory in made:
-            with contextlib.suppress(OSError):  # not made yet, or others use it already
-                directory.rmdir()
-        raise
+    made: dict[Path, None] = {}
+    for attempt in itertools.count():
+        missing = []
+        directory = path
+        while not directory.exists():
+            missing.append(directory)
+            directory = directory.parent
+        try:
+            for directory in reversed(missing):
+                directory.mkdir(exist_ok=True)
+                made[directory] = None
+            break
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and attempt < _MAX_TRIES:
+                continue  # another process has just removed an empty ancestor
+            for directory in reversed(made):
+                with contextlib.suppress(OSError):  # others use it already
+                    directory.rmdir()
+            raise
     if durability != "none":
         for directory in made:
             fsync_directory(directory.parent)
@@ -248,18 +242,17 @@ class PosixTransaction:
         self._open[key] = writer
         return writer
 
-    def remove(self, key: str) -> None:
+    def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`Transaction.remove`; a link is removed, and none is followed."""
         path = self.store.root / check_key(key)
-        if not os.path.lexists(path):
-            return
         with as_store_error(key, "cannot remove"):
-            self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
-            self._check()
-            with contextlib.suppress(FileNotFoundError):  # a duplicate of this task was first
-                os.unlink(path)
-            if self.durability != "none":
-                fsync_directory(path.parent)
+            if os.path.lexists(path):
+                self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
+                self._check(guard)
+                with contextlib.suppress(FileNotFoundError):  # a duplicate of this task was first
+                    os.unlink(path)
+                if self.durability != "none":
+                    fsync_directory(path.parent)
 
     def _finished(self, writer: PosixWriter) -> None:
         if self.durability == "batch":
@@ -272,16 +265,17 @@ class PosixTransaction:
             if self.durability == "full":
                 writer.sync()
             writer.close()
-            self._check()
+            self._check(writer.guard)
             writer.publish()
             del self._open[writer.key]
             if self.durability == "full":
                 self.store.sync_parents(writer.path, self._known.synced)
         self.committed.add(writer.key)
 
-    def _check(self) -> None:
-        if self._guard is not None:
-            self._guard()
+    def _check(self, guard: Callable[[], None] | None = None) -> None:
+        for check in (self._guard, guard):
+            if check is not None:
+                check()
 
     def _flush(self) -> None:
         """All data durable, then all visible, then all names durable: an old object is never lost for a torn new one."""
@@ -291,6 +285,8 @@ class PosixTransaction:
                 self._check()
             for writer in batch:
                 with as_store_error(writer.key, "cannot commit"):
+                    if step == "publish" and writer.guard is not None:
+                        writer.guard()
                     getattr(writer, step)()
         self._waiting = []
         for writer in {writer.path.parent: writer for writer in batch}.values():
@@ -305,6 +301,7 @@ class PosixWriter:
     def __init__(self, transaction: PosixTransaction, key: str, path: Path, temporary: Path, fd: int) -> None:
         self.key = key
         self.path = path
+        self.guard: Callable[[], None] | None = None
         self._transaction = transaction
         self._temporary = temporary
         self._fd = fd
@@ -323,8 +320,14 @@ class PosixWriter:
                 n = os.pwrite(self._fd, view, offset)
                 view, offset = view[n:], offset + n
 
-    def finish(self) -> None:
+    def copy(self, reader: PosixReader, offset: int, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.copy`."""
+        with as_store_error(self.key, "cannot copy into"):
+            copy_range(reader.fd, offset, self._fd, nbytes)
+
+    def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Steps 3 to 6."""
+        self.guard = guard
         self._transaction._finished(self)  # noqa: SLF001 (writer and transaction are one class in two parts)
 
     def sync(self) -> None:
@@ -368,33 +371,6 @@ def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
             batch[0] = batch[0][written:]
             written = os.writev(fd, batch)
     return total
-
-
-class PosixReader:
-    """See :class:`~shardwrite.stores.base.ObjectReader`."""
-
-    def __init__(self, key: str, fd: int) -> None:
-        self._key = key
-        self._fd = fd
-        self.nbytes = os.fstat(fd).st_size
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """See :meth:`ObjectReader.read`."""
-        parts = []
-        with as_store_error(self._key, "cannot read"):
-            while nbytes > 0:
-                part = os.pread(self._fd, min(nbytes, 1 << 30), offset)
-                if not part:
-                    raise StoreError(f"{self._key!r} ends at byte {offset}", key=self._key, errno=errno.EIO)
-                parts.append(part)
-                offset, nbytes = offset + len(part), nbytes - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def __enter__(self) -> PosixReader:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        os.close(self._fd)
 
 
 def write_file(path: Path, data: bytes, *, durability: str, attempt: str) -> None:

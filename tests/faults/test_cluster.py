@@ -16,8 +16,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 import shardwrite
+from shardwrite.job import Job, Options
 from shardwrite.journal import Ledger, find_run, replay
-from shardwrite.session import Job, Options, Session
+from shardwrite.session import Session
 from shardwrite.session import _begin_one as begin_one
 from shardwrite.target import resolve_target
 from shardwrite.tasks import write_group

@@ -1,0 +1,257 @@
+"""Shards put together: encoded units, and what stays of the shard that is there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.commit import EMPTY_SHARD, WriteSpec, Written
+from shardwrite.existing import ExistingShard
+from shardwrite.grid import Box, Shape, boundaries
+from shardwrite.index import ShardIndex
+from shardwrite.journal import Change, change_in_place, ensure_current
+from shardwrite.payload import EncodedBlock, Payloads
+from shardwrite.shard import ranks_in_shard, units_of
+from shardwrite.stores import ObjectWriter, Transaction
+from shardwrite.strategies import KEEP, Revision, Stored, place
+
+__all__ = ["EncodedUnit", "assemble", "nothing", "revise", "rewrite", "split_block"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedUnit:
+    """A unit's share of an encoded block.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64, shape (n,)
+        Row-major ranks of its inner chunks in the shard.
+    sizes : numpy.ndarray of int64, shape (n,)
+        Their encoded sizes; negative where empty.
+    starts : numpy.ndarray of int64, shape (n,)
+        Where each begins in the block's payload.
+    block : int
+        Number of the block.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    block: int
+
+
+def split_block(
+    spec: WriteSpec,
+    box: Box,
+    block: EncodedBlock,
+    number: int,
+    units: dict[Shape, list[EncodedUnit]],
+    skip: frozenset[Shape],
+) -> None:
+    """Add the units of a block to their shards."""
+    grid = spec.metadata.grid
+    present = np.maximum(block.chunk_nbytes, 0)
+    starts = np.cumsum(present) - present
+    parts = [(index, ranks_in_shard(grid, index, unit)) for index, unit in units_of(grid, spec.touched(box)) if index not in skip]
+    edges = boundaries([len(ranks) for _, ranks in parts])
+    for (index, ranks), a, b in zip(parts, edges[:-1], edges[1:], strict=True):
+        units.setdefault(index, []).append(EncodedUnit(ranks, block.chunk_nbytes[a:b], starts[a:b], number))
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Encoded inner chunks of one shard, by rank: sizes, and where the bytes lie."""
+
+    sizes: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    block: npt.NDArray[np.int64]
+    payloads: Payloads
+
+    def write(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+        """Append inner chunks in sequence."""
+        if not len(ranks):
+            return
+        for buffers in self.payloads.read(self.block[ranks], self.starts[ranks], self.sizes[ranks]):
+            writer.write(buffers)
+
+    def read(self, rank: int) -> bytes:
+        """An inner chunk."""
+        parts = self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])
+        return b"".join(itertools.chain.from_iterable(parts))
+
+
+def _chunks_of(spec: WriteSpec, units: Sequence[EncodedUnit], payloads: Payloads, untouched: int) -> _Chunks:
+    n = spec.metadata.grid.n_chunks_per_shard
+    sizes, starts, block = np.full(n, untouched, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    for unit in units:
+        sizes[unit.ranks], starts[unit.ranks], block[unit.ranks] = unit.sizes, unit.starts, unit.block
+    return _Chunks(sizes, starts, block, payloads)
+
+
+def _base(spec: WriteSpec) -> int:
+    codec = spec.metadata.index_codec
+    return codec.encoded_nbytes if codec.location == "start" else 0
+
+
+def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Sequence[EncodedUnit], payloads: Payloads) -> Written:
+    """Write a new shard from its units.
+
+    Parameters
+    ----------
+    spec : WriteSpec
+        The run.
+    transaction : Transaction
+        Where to.
+    index : tuple of int
+        Position of the shard.
+    units : sequence of EncodedUnit
+        What it is made of.
+    payloads : Payloads
+        Their bytes.
+    """
+    metadata, base = spec.metadata, _base(spec)
+    chunks = _chunks_of(spec, units, payloads, -1)
+    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
+    placement = place(chunks.sizes, sequence, base)
+    if not len(placement.sequence):
+        return nothing(spec, transaction, index)
+    table = ShardIndex.build(placement.offsets, chunks.sizes)
+    encoded_index = metadata.index_codec.encode(table)
+    writer = transaction.create(metadata.shard_key(index))
+    if base:
+        writer.write([encoded_index])
+    chunks.write(writer, placement.sequence)
+    if not base:
+        writer.write([encoded_index])
+    writer.finish()
+    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(placement.sequence))
+
+
+def nothing(spec: WriteSpec, transaction: Transaction, index: Shape) -> Written:
+    """A shard that is to hold nothing: where an array is updated, its object goes."""
+    if spec.exists:
+        transaction.remove(spec.metadata.shard_key(index))
+    return EMPTY_SHARD
+
+
+def revise(
+    spec: WriteSpec,
+    transaction: Transaction,
+    index: Shape,
+    units: Sequence[EncodedUnit],
+    payloads: Payloads,
+    old: ExistingShard | None,
+) -> Written:
+    """Write the inner chunks of some units into a shard, and leave the others as they are, byte for byte.
+
+    Parameters
+    ----------
+    spec, transaction, index, units, payloads
+        See :func:`assemble`.
+    old : ExistingShard, optional
+        The shard as it is.
+    """
+    if old is None:
+        return assemble(spec, transaction, index, units, payloads)
+    metadata, base = spec.metadata, _base(spec)
+    chunks = _chunks_of(spec, units, payloads, KEEP)
+    stored = old.stored()
+    if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():  # what was empty stays so
+        return Written(stored.total_nbytes, old.index.checksum, int((stored.nbytes >= 0).sum()))
+    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
+    revision = spec.strategy.revise(stored, chunks.sizes, sequence, base)
+    if not (revision.nbytes >= 0).any():
+        transaction.remove(metadata.shard_key(index), old.check_current)
+        return EMPTY_SHARD
+    table = ShardIndex.build(revision.offsets, revision.nbytes)
+    encoded_index = metadata.index_codec.encode(table)
+    n_chunks = int((revision.nbytes >= 0).sum())
+    if revision.how == "in place":
+        place_of_index = None if _stays(table, revision, stored) else 0 if base else revision.end
+        nbytes = _change(spec, transaction, revision, chunks, old, (place_of_index, encoded_index))
+        return Written(nbytes, table.checksum, n_chunks)
+    writer = transaction.create(metadata.shard_key(index))
+    if revision.how == "append":
+        writer.copy(old.reader, 0, revision.kept_nbytes)
+        chunks.write(writer, revision.sequence)
+    else:
+        if base:
+            writer.write([encoded_index])
+        _write_mixed(writer, revision, chunks, old)
+    if not base:
+        writer.write([encoded_index])
+    elif revision.how == "append":
+        writer.write_at(0, encoded_index)
+    writer.finish(old.check_current)
+    nbytes = revision.end + (0 if base else len(encoded_index))
+    return Written(nbytes, table.checksum, n_chunks)
+
+
+def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: ExistingShard) -> Written:
+    """Write a shard anew, without what nobody refers to; its inner chunks are copied as they are.
+
+    Parameters
+    ----------
+    spec, transaction, index
+        See :func:`assemble`.
+    old : ExistingShard
+        The shard as it is.
+    """
+    metadata, base = spec.metadata, _base(spec)
+    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
+    kept = old.stored().nbytes
+    placement = place(kept, sequence, base)
+    if not len(placement.sequence):
+        transaction.remove(metadata.shard_key(index), old.check_current)
+        return EMPTY_SHARD
+    table = ShardIndex.build(placement.offsets, kept)
+    encoded_index = metadata.index_codec.encode(table)
+    writer = transaction.create(metadata.shard_key(index))
+    if base:
+        writer.write([encoded_index])
+    for offset, nbytes in old.spans(placement.sequence):
+        writer.copy(old.reader, offset, nbytes)
+    if not base:
+        writer.write([encoded_index])
+    writer.finish(old.check_current)
+    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(placement.sequence))
+
+
+def _stays(table: ShardIndex, revision: Revision, stored: Stored) -> bool:
+    """Whether the index is the same as before: chunks of a fixed size take each other's places."""
+    return revision.end <= stored.total_nbytes and (table.table == ShardIndex.build(stored.offsets, stored.nbytes).table).all()
+
+
+def _change(
+    spec: WriteSpec,
+    transaction: Transaction,
+    revision: Revision,
+    chunks: _Chunks,
+    old: ExistingShard,
+    index: tuple[int | None, bytes],
+) -> int:
+    """Write into the shard itself; gives its size."""
+    writes = [(int(revision.offsets[rank]), chunks.read(rank)) for rank in revision.sequence.tolist()]
+    if index[0] is not None:
+        writes.append((index[0], index[1]))
+    change = Change(old.key, old.reader.nbytes, writes)
+    change_in_place(spec.run_path, spec.store, change, spec.durability, old.reader.version, lambda: ensure_current(spec.run_path))
+    transaction.committed.add(old.key)
+    return max(old.reader.nbytes, *(offset + len(data) for offset, data in writes))
+
+
+def _write_mixed(writer: ObjectWriter, revision: Revision, chunks: _Chunks, old: ExistingShard) -> None:
+    """Inner chunks in sequence, each from where it is: a unit's payload, or the old shard."""
+    is_old = chunks.sizes[revision.sequence] == KEEP
+    breaks = (np.flatnonzero(is_old[1:] != is_old[:-1]) + 1).tolist()
+    for first, last in zip([0, *breaks], [*breaks, len(is_old)], strict=True):
+        ranks = revision.sequence[first:last]
+        if not is_old[first]:
+            chunks.write(writer, ranks)
+            continue
+        for offset, nbytes in old.spans(ranks):
+            writer.copy(old.reader, offset, nbytes)

@@ -1,0 +1,181 @@
+"""Writing shards anew that hold much that nobody refers to: what updates in place and appends have left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardwrite.commit import GroupReport
+from shardwrite.engines import active_engine
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.inspection import ShardTable, inspect_shards
+from shardwrite.job import Job, Options
+from shardwrite.journal import Ledger, find_run
+from shardwrite.metadata import parse_metadata
+from shardwrite.plan import Resources, SourceLayout, make_plan
+from shardwrite.plan.render import human, table_html, table_text
+from shardwrite.progress import reporting
+from shardwrite.run import execute_missing
+from shardwrite.strategies import FixedOrder
+from shardwrite.target import resolve_target
+from shardwrite.view import ShardedArray, open_sharded
+
+__all__ = ["Compaction", "compact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What was written anew.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    n_shards, n_rewritten : int
+        Shards with a file, and those of them that held too much that is unused.
+    stored_nbytes_before, stored_nbytes : int
+        Bytes of all shards.
+    unused_nbytes_before, unused_nbytes : int
+        Those of them that nobody refers to.
+    seconds : float
+        For all of it.
+    """
+
+    path: str
+    n_shards: int
+    n_rewritten: int
+    stored_nbytes_before: int
+    stored_nbytes: int
+    unused_nbytes_before: int
+    unused_nbytes: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return asdict(self)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            ("array", self.path),
+            ("shards", f"{self.n_rewritten:,} of {self.n_shards:,} written anew"),
+            ("bytes", f"{human(self.stored_nbytes)}, before {human(self.stored_nbytes_before)}"),
+            ("unused", f"{human(self.unused_nbytes)}, before {human(self.unused_nbytes_before)}"),
+            ("time", f"{self.seconds:.2f} s"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("compacted", self._rows())
+
+    def _repr_html_(self) -> str:
+        return table_html("compacted", self._rows())
+
+
+def compact(
+    store: Any,
+    *,
+    name: str | None = None,
+    above: float = 0.3,
+    order: str = "C",
+    durability: str = "full",
+    restart: bool = False,
+    progress: bool | Callable[[GroupReport], None] = False,
+) -> Compaction:
+    """Write anew, in parallel, every shard of which more than a share is unused; inner chunks are copied as they are.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    name : str, optional
+        Path of the array in it.
+    above : float
+        Share of a shard's bytes, from 0 to 1.
+    order : {"C", "F", "morton"}
+        Of the inner chunks in the new shards.
+    durability, restart, progress
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Compaction
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there.
+    CorruptShardError
+        If a shard is bad; nothing has changed then.
+    JournalError
+        If another run works on the array.
+
+    Notes
+    -----
+    Afterwards the indexes of the new shards are read again: the same inner chunks, of the same size together.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10)
+    >>> _ = x.to_sharded_zarr(path, shards=100, chunks=10)
+    >>> for _ in range(3):
+    ...     _ = (-x[:50]).to_sharded_zarr(path, region=slice(0, 50), strategy=shardwrite.AppendOnly())
+    >>> done = shardwrite.compact(path)
+    >>> done.n_rewritten, done.unused_nbytes_before > 0, done.unused_nbytes
+    (1, True, 0)
+    """
+    if isinstance(above, bool) or not 0 <= above <= 1:
+        raise SpecError("not a share", field="above", value=above, remedy="give a number from 0 to 1")
+    target = resolve_target(store, name)
+    metadata = parse_metadata(open_sharded(store, name).metadata.text, writing=True)
+    array = open_sharded(store, name)
+    engine = active_engine()
+    before = _inspected(array, np.arange(metadata.grid.n_shards))
+    wasteful = unused(before) > above * before.stored_nbytes
+    part, whole = metadata.part(metadata.grid.whole)
+    sizes = [[min(s, n - a) for a in range(0, n, s)] for n, s in zip(metadata.grid.shape, metadata.grid.shards, strict=True)]
+    plan = make_plan(
+        part,
+        FixedOrder(order),
+        SourceLayout(tuple(map(tuple, sizes)), 0, "the array itself"),
+        Resources(engine.n_threads, engine.memory_limit_nbytes),
+        region=whole,
+    )
+    known = Ledger(metadata.grid)
+    known.is_done[~wasteful] = True
+    known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
+    job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
+    seconds = 0.0
+    if wasteful.any() or find_run(job.target) is not None:  # one that was interrupted is to be ended
+        with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
+            seconds = execute_missing(job, engine, on_report, known).seconds
+    after = _inspected(array, before.ranks[wasteful])
+    for facts in ("used_nbytes", "n_chunks"):
+        if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
+            raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; verify it, and restore it from its source")
+    stay = ~wasteful
+    return Compaction(
+        path=str(target.path),
+        n_shards=int(before.is_present.sum()),
+        n_rewritten=int(wasteful.sum()),
+        stored_nbytes_before=int(before.stored_nbytes.sum()),
+        stored_nbytes=int(before.stored_nbytes[stay].sum() + after.stored_nbytes.sum()),
+        unused_nbytes_before=int(unused(before).sum()),
+        unused_nbytes=int(unused(before)[stay].sum() + unused(after).sum()),
+        seconds=seconds,
+    )
+
+
+def _inspected(array: ShardedArray, ranks: Any) -> ShardTable:
+    table = inspect_shards(active_engine(), array, ranks, deep=False)
+    if table.problems:
+        rank, message = table.problems[0]
+        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; repair them before")
+    return table
+
+
+def unused(table: ShardTable) -> Any:
+    """Bytes of each shard that nobody refers to."""
+    return table.stored_nbytes - table.used_nbytes - table.index_nbytes

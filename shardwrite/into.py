@@ -1,0 +1,136 @@
+"""From a dask array and a region to the plan of an update of an array that exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array
+import numpy as np
+
+from shardwrite.compare import check_source
+from shardwrite.engines import Engine
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box, Shape
+from shardwrite.journal import read_receipt, unfinished_append
+from shardwrite.metadata import parse_metadata
+from shardwrite.plan import Plan, Resources, SourceLayout, as_box, make_plan
+from shardwrite.planning import identity_of, memory_limit_of, n_tasks_of
+from shardwrite.strategies import as_strategy
+from shardwrite.target import Target
+from shardwrite.view import open_sharded
+
+__all__ = ["APPEND", "plan_region"]
+
+APPEND = "append"
+
+
+def plan_region(
+    x: Any,
+    target: Target,
+    region: Any,
+    engine: Engine,
+    *,
+    axis: int,
+    strategy: Any,
+    casting: str,
+    write_empty_chunks: bool,
+    memory_limit: int | str | None,
+    source_id: str | None,
+    max_graph_tasks: int,
+) -> tuple[dask.array.Array, Plan]:
+    """How `x` would be written into a region of an array, and `x` in the array's dtype.
+
+    Raises
+    ------
+    SpecError
+        No array is there, it cannot be updated with this strategy, or `x` does not fit the region.
+    PlanError
+        If the plan does not fit the memory.
+    """
+    metadata = parse_metadata(open_sharded(target.root, target.name or None).metadata.text, writing=True)
+    chosen = as_strategy(strategy)
+    if chosen.in_place and not metadata.index_codec.has_checksum:
+        raise SpecError(
+            "changes shards in place, and without a checksum nobody could tell an index that is torn",
+            field="strategy",
+            value=chosen.label,
+            remedy="give the same without in_place=True, or an array whose index_codecs end with crc32c",
+        )
+    source = _cast(check_source(x), metadata.dtype, casting)
+    identity = source_id or identity_of(x)
+    if isinstance(region, str):
+        axis = _axis(region, axis, metadata.grid.ndim)
+        box = _appended(target, metadata.grid.shape, source.shape, axis, identity, is_stable=source_id is not None)
+        grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
+        metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
+    else:
+        axis = -1
+        box = as_box(region, metadata.grid.shape)
+    if source.shape != box.shape:
+        remedy = f"give an array of shape {box.shape}, or another region"
+        raise SpecError("is not the region's", field="x.shape", value=source.shape, remedy=remedy)
+    if not box.size:
+        raise SpecError("holds no elements", field="region", value=box.bounds, remedy="give a region of one element or more")
+    part, inside = metadata.part(box)
+    made = make_plan(
+        part,
+        chosen,
+        SourceLayout(_with_margins(source, inside, part.grid.shape), n_tasks_of(x), identity, is_stable=source_id is not None),
+        Resources(engine.n_threads, memory_limit_of(memory_limit) or engine.memory_limit_nbytes),
+        write_empty_chunks=write_empty_chunks,
+        stage_units=engine.kind == "processes",
+        max_graph_tasks=max_graph_tasks,
+        region=inside,
+        append_axis=axis if axis >= 0 else None,
+    )
+    made.check_fits()
+    return source, made
+
+
+def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array.Array:
+    """`x` in the array's dtype, if the casting rule allows it."""
+    if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
+        raise SpecError("no such rule", field="casting", value=casting, remedy='use "safe", "same_kind" or "unsafe", as numpy does')
+    if not np.can_cast(x.dtype, dtype, casting=casting):  # type: ignore[arg-type]
+        raise SpecError(
+            f"cannot be cast to the array's {dtype} by the rule {casting!r}",
+            field="x.dtype",
+            value=str(x.dtype),
+            remedy=f'convert it with astype("{dtype}"), or allow what is lost with casting="unsafe"',
+        )
+    return x if x.dtype == dtype else x.astype(dtype, casting="unsafe")
+
+
+def _axis(region: str, axis: int, ndim: int) -> int:
+    if region != APPEND:
+        remedy = f'give slices, or "{APPEND}" and an axis'
+        raise SpecError("no region", field="region", value=region, remedy=remedy)
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -ndim <= axis < ndim:
+        raise SpecError("no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes")
+    return axis % ndim
+
+
+def _appended(target: Target, shape: Shape, given: Shape, axis: int, identity: str, *, is_stable: bool) -> Box:
+    """Where an append goes: behind the end, unless the same append was begun, or with a name for its source is done, already."""
+    found = unfinished_append(target, identity, axis)
+    receipt = read_receipt(target) if found is None and is_stable else None
+    for update in reversed(receipt.updates if receipt is not None else []):
+        known = update.get("identity", {})
+        if known.get("append_axis") == axis and known.get("source") == identity:
+            found = known["region"]
+            break
+    if found is not None:
+        return Box(tuple(a for a, _ in found), tuple(b for _, b in found))
+    if len(given) != len(shape) or given[:axis] + given[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
+        wanted = (*shape[:axis], "any", *shape[axis + 1 :])
+        raise SpecError("does not fit the array", field="x.shape", value=given, remedy=f"give an array of shape {wanted}")
+    start = tuple(n if i == axis else 0 for i, n in enumerate(shape))
+    return Box(start, tuple(n + given[axis] if i == axis else n for i, n in enumerate(shape)))
+
+
+def _with_margins(source: dask.array.Array, inside: Box, shape: Shape) -> tuple[tuple[int, ...], ...]:
+    """The source's chunks, and what lies beside it in the shards that it touches, so that all of them is cut into tasks."""
+    return tuple(
+        tuple(size for size in (a, *sizes, n - b) if size)
+        for a, b, n, sizes in zip(inside.start, inside.stop, shape, source.chunks, strict=True)
+    )

@@ -1,0 +1,168 @@
+"""Changes of a shard where it stands, so that a crash leaves the old one or the new one, after recovery.
+
+The order of effects, under a lock of the shard, and what a crash after each leaves behind:
+
+1. Write a record of the change into the run's directory, durably. *The old shard.*
+2. Write the new bytes into the shard, and sync it. *A shard that may be torn. Recovery makes the change again; or, where it only
+   appends, keeps it if all of it is there, and else cuts the shard back to its old size.*
+3. Remove the record. *The new shard.*
+
+A record of an append holds no data, only its checksum; any other holds all that is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from shardwrite.errors import StoreError
+from shardwrite.journal.lock import exclusive
+from shardwrite.stores import Store, write_file
+
+__all__ = ["Change", "change_in_place", "recover_changes", "shard_lock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to write into a shard, and where.
+
+    Attributes
+    ----------
+    key : str
+        Of the shard.
+    old_nbytes : int
+        Its size before.
+    writes : sequence of (int, bytes)
+        Offsets and data.
+    """
+
+    key: str
+    old_nbytes: int
+    writes: Sequence[tuple[int, bytes]]
+
+    @property
+    def is_append(self) -> bool:
+        """Whether nothing is overwritten."""
+        return all(offset >= self.old_nbytes for offset, _ in self.writes)
+
+    def encode(self) -> bytes:
+        """As a record."""
+        data = b"".join(data for _, data in self.writes)
+        head = json.dumps(
+            {
+                "key": self.key,
+                "old_nbytes": self.old_nbytes,
+                "writes": [[offset, len(data)] for offset, data in self.writes],
+                "append": self.is_append,
+                "crc32c": crc32c(data),
+            }
+        ).encode()
+        return b"%08x %s\n" % (crc32c(head), head) + (b"" if self.is_append else data)
+
+
+def _name(key: str) -> str:
+    return key.replace("/", ".")
+
+
+def shard_lock(run_path: str, key: str) -> contextlib.AbstractContextManager[None]:
+    """Held while a shard is changed in place: tasks may run twice at once."""
+    return exclusive(Path(run_path) / f"lock-{_name(key)}.json", Path(run_path))
+
+
+def change_in_place(run_path: str, store: Store, change: Change, durability: str, version: Any, guard: Callable[[], None]) -> None:
+    """Change a shard, under its lock.
+
+    Parameters
+    ----------
+    run_path : str
+        Directory of the run.
+    store : Store
+        Of the array.
+    change : Change
+        What to do.
+    durability : str
+        Whether anything is synced.
+    version : object
+        Of the shard as the change takes it to be.
+    guard : callable
+        Called right before the shard is written to; what it raises stops that.
+    """
+    record = Path(run_path) / f"redo-{_name(change.key)}"
+    write_file(record, change.encode(), durability=durability, attempt=uuid.uuid4().hex)
+    guard()
+    if store.version(change.key) != version:
+        os.unlink(record)
+        raise StoreError(f"{change.key!r} was changed by another writer meanwhile", key=change.key, errno=errno.ESTALE)
+    with store.edit(change.key) as editor:
+        for offset, data in change.writes:
+            editor.write_at(offset, data)
+        if durability != "none":
+            editor.sync()
+    with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile, and somebody has made the change again
+        os.unlink(record)
+
+
+def recover_changes(run_path: Path, store: Store, *, key: str = "", is_locked: bool = False) -> int:
+    """Bring every shard that a crash has left amid a change to its old or new state.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    store : Store
+        Of the array.
+    key : str
+        Only this shard.
+    is_locked : bool
+        Whether the caller has its lock.
+
+    Returns
+    -------
+    int
+        Records that were found.
+    """
+    n = 0
+    for record in sorted(run_path.glob(f"redo-{_name(key)}" if key else "redo-*")):
+        name = record.name.removeprefix("redo-")
+        with contextlib.nullcontext() if is_locked else exclusive(run_path / f"lock-{name}.json", run_path):
+            try:
+                data = record.read_bytes()
+            except FileNotFoundError:  # its writer is alive, and has finished
+                continue
+            n += 1
+            found = _decode(data)
+            if found is not None and store.version(found["key"]) is not None:  # a torn record means a shard that was not touched
+                _recover(store, found, data)
+            record.unlink()
+    return n
+
+
+def _decode(data: bytes) -> dict[str, Any] | None:
+    head, _, rest = data.partition(b"\n")
+    if head[:8] != b"%08x" % crc32c(head[9:]):
+        return None
+    found: dict[str, Any] = json.loads(head[9:])
+    return None if not found["append"] and crc32c(rest) != found["crc32c"] else found
+
+
+def _recover(store: Store, found: dict[str, Any], data: bytes) -> None:
+    with store.edit(found["key"]) as editor:
+        if found["append"]:
+            written = b"".join(editor.read(offset, nbytes) for offset, nbytes in found["writes"])
+            if crc32c(written) != found["crc32c"]:
+                editor.truncate(found["old_nbytes"])
+        else:
+            at = data.index(b"\n") + 1
+            for offset, nbytes in found["writes"]:
+                editor.write_at(offset, data[at : at + nbytes])
+                at += nbytes
+        editor.sync()

@@ -1,0 +1,60 @@
+"""Changing an object where it stands. Not atomic: who does it keeps a record, from which a crash can be mended."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardwrite.stores.reading import as_store_error
+
+__all__ = ["PosixEditor"]
+
+
+class PosixEditor:
+    """See :class:`~shardwrite.stores.base.ObjectEditor`."""
+
+    def __init__(self, key: str, path: str | os.PathLike[str]) -> None:
+        self._key = key
+        with as_store_error(key, "cannot open"):
+            self._fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`ObjectEditor.read`."""
+        parts = []
+        with as_store_error(self._key, "cannot read"):
+            while nbytes > 0:
+                part = os.pread(self._fd, nbytes, offset)
+                if not part:
+                    break
+                parts.append(part)
+                offset, nbytes = offset + len(part), nbytes - len(part)
+        return b"".join(parts)
+
+    def write_at(self, offset: int, data: Any) -> None:
+        """See :meth:`ObjectEditor.write_at`."""
+        view = memoryview(data)
+        with as_store_error(self._key, "cannot write"):
+            while view:
+                n = os.pwrite(self._fd, view, offset)
+                view, offset = view[n:], offset + n
+
+    def truncate(self, nbytes: int) -> None:
+        """See :meth:`ObjectEditor.truncate`."""
+        with as_store_error(self._key, "cannot cut"):
+            os.ftruncate(self._fd, nbytes)
+
+    def sync(self) -> None:
+        """See :meth:`ObjectEditor.sync`."""
+        with as_store_error(self._key, "cannot sync"):
+            os.fsync(self._fd)
+
+    def __enter__(self) -> PosixEditor:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        fd, self._fd = self._fd, -1
+        if exc_info[0] is None:
+            with as_store_error(self._key, "cannot close"):
+                os.close(fd)
+        else:
+            os.close(fd)

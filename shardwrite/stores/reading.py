@@ -1,0 +1,115 @@
+"""Reading objects that are files, and the names and errors of such objects."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from shardwrite.errors import StoreError
+
+__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "version_of"]
+
+_COPY_NBYTES = 2**30
+_BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
+_CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
+Version = tuple[int, int, int]
+
+
+def check_key(key: str) -> str:
+    """`key`, if it stays inside the store.
+
+    Raises
+    ------
+    StoreError
+        Absolute, empty, with empty parts, ``.``, ``..`` or NUL.
+    """
+    if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise StoreError(f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL)
+    return key
+
+
+@contextlib.contextmanager
+def as_store_error(key: str, doing: str) -> Iterator[None]:
+    """Turn an error of the system into a `StoreError` that says what was being done, to what."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise StoreError(f"{doing} {key!r}: {error.strerror or error}", key=key, errno=error.errno) from error
+
+
+class PosixReader:
+    """See :class:`~shardwrite.stores.base.ObjectReader`."""
+
+    def __init__(self, key: str, fd: int) -> None:
+        self._key = key
+        self.fd = fd
+        found = os.fstat(fd)
+        self.nbytes = found.st_size
+        self.version = _version(found)
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`ObjectReader.read`."""
+        parts = []
+        with as_store_error(self._key, "cannot read"):
+            while nbytes > 0:
+                part = os.pread(self.fd, min(nbytes, 1 << 30), offset)
+                if not part:
+                    raise StoreError(f"{self._key!r} ends at byte {offset}", key=self._key, errno=errno.EIO)
+                parts.append(part)
+                offset, nbytes = offset + len(part), nbytes - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __enter__(self) -> PosixReader:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        os.close(self.fd)
+
+
+def _version(found: os.stat_result) -> Version:
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def version_of(path: str | os.PathLike[str]) -> Version | None:
+    """What changes whenever a file is replaced or written to; None where there is none."""
+    try:
+        return _version(os.lstat(path))
+    except FileNotFoundError:
+        return None
+
+
+def copy_range(source: int, offset: int, target: int, nbytes: int) -> None:
+    """Copy a range of one file behind the position in another: by sharing blocks where the file system can, else inside the kernel.
+
+    Parameters
+    ----------
+    source, target : int
+        File descriptors.
+    offset, nbytes : int
+        The range in `source`.
+    """
+    whole_blocks = nbytes // _BLOCK_NBYTES * _BLOCK_NBYTES  # a tail that fills no block would keep the rest from being shared
+    for part in (whole_blocks, nbytes - whole_blocks):
+        end = offset + part
+        while offset < end:
+            try:
+                copied = os.copy_file_range(source, target, min(_COPY_NBYTES, end - offset), offset)
+            except (AttributeError, OSError) as error:  # not on every system, nor between every two file systems
+                if isinstance(error, OSError) and error.errno not in _CANNOT_COPY:
+                    raise
+                copied = _copy_through(source, offset, target, end - offset)
+            if not copied:
+                raise OSError(errno.EIO, f"the file ends at byte {offset}")
+            offset += copied
+
+
+def _copy_through(source: int, offset: int, target: int, nbytes: int) -> int:
+    data = os.pread(source, min(2**22, nbytes), offset)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(target, view) :]
+    return len(data)

@@ -1,0 +1,282 @@
+"""Fault family 10 for updates: regions, growth, erasing, compaction, by every strategy, killed at any step, against a numpy model.
+
+A kill here is the first effect on the file system that does not happen; nothing that would come after it happens either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import tensorstore as ts
+import zarr
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+import shardwrite
+from shardwrite import AppendOnly, FixedOrder
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
+STRATEGIES = [
+    FixedOrder("C"),
+    FixedOrder("morton"),
+    AppendOnly(),
+    FixedOrder("F", in_place=True, max_unused=0.5),
+    FixedOrder("C", in_place=True, max_unused=0.0),
+    AppendOnly(in_place=True),
+]
+MAX_EXTENT = 30
+
+
+class Kill(BaseException):
+    """Not an Exception, as a kill is none."""
+
+
+@contextlib.contextmanager
+def killed_at(at):
+    """The `at`-th effect on the file system does not happen, and none after it."""
+    n = 0
+
+    def mortal(real):
+        def call(*arguments, **keywords):
+            nonlocal n
+            n += 1
+            if n >= at:
+                raise Kill
+            return real(*arguments, **keywords)
+
+        return call
+
+    open_file = os.open
+
+    def open_or_die(path, flags, *rest, **keywords):
+        return (mortal(open_file) if flags & os.O_CREAT else open_file)(path, flags, *rest, **keywords)
+
+    with contextlib.ExitStack() as stack:
+        for name in EFFECTS:
+            stack.enter_context(mock.patch.object(os, name, mortal(getattr(os, name))))
+        stack.enter_context(mock.patch.object(os, "open", open_or_die))
+        yield
+
+
+FRACTION = st.tuples(st.floats(0, 1, width=16), st.floats(0, 1, width=16))
+
+
+def box_of(fractions, shape):
+    """A box of at least one element."""
+    found = []
+    for (a, b), n in zip(fractions, shape, strict=True):
+        start, stop = sorted((min(int(a * n), n - 1), min(int(b * n), n - 1)))
+        found.append(slice(start, stop + 1))
+    return tuple(found)
+
+
+class Updates(RuleBasedStateMachine):
+    """`model` is what readers see; `pending` an operation that was killed, with what it would have made of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.home = Path(tempfile.mkdtemp(prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.path = self.home / "x"
+        self.model = None
+        self.pending = None
+        self.n = 0
+
+    def teardown(self):
+        shutil.rmtree(self.home)
+
+    @initialize(
+        shape=st.tuples(st.integers(1, 14), st.integers(1, 14)),
+        per_shard=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        chunks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+        compressed=st.booleans(),
+        location=st.sampled_from(["start", "end"]),
+        maker=st.sampled_from(["shardwrite", "zarr-python", "tensorstore"]),
+    )
+    def create(self, shape, per_shard, chunks, compressed, location, maker):
+        self.model = self.values(shape)
+        self.shards = tuple(n * c for n, c in zip(per_shard, chunks, strict=True))
+        if maker == "shardwrite":
+            codecs = {} if compressed else {"compressors": None}
+            x = da.from_array(self.model, chunks=5)
+            x.to_sharded_zarr(self.path, shards=self.shards, chunks=chunks, index_location=location, durability="none", **codecs)
+        elif maker == "zarr-python":
+            sharding = {"shape": self.shards, "index_location": location}
+            compressors = "auto" if compressed else None
+            array = zarr.create_array(
+                self.path, shape=shape, dtype="u4", chunks=chunks, shards=sharding, compressors=compressors, fill_value=0
+            )
+            array[...] = self.model
+        else:
+            configuration = {"chunk_shape": list(chunks), "index_location": location, "codecs": [{"name": "bytes"}]}
+            metadata = {
+                "shape": list(shape),
+                "data_type": "uint32",
+                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shards)}},
+                "codecs": [{"name": "sharding_indexed", "configuration": configuration}],
+            }
+            spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(self.path)}, "metadata": metadata, "create": True}
+            ts.open(spec).result().write(self.model).result()
+        self.check()
+
+    def values(self, shape):
+        """A new version, half of it the fill value in one stretch."""
+        self.n += 1
+        found = oracle.values(shape, self.n)
+        if self.n % 3 == 0:
+            found[: shape[0] // 2] = 0
+        return found
+
+    def read(self):
+        """The array by three readers, who agree."""
+        ours = shardwrite.open_sharded(self.path)[:, :]
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(self.path)}}
+        np.testing.assert_array_equal(zarr.open_array(self.path, mode="r")[...], ours)
+        np.testing.assert_array_equal(ts.open(spec).result().read().result(), ours)
+        return ours
+
+    def check(self):
+        np.testing.assert_array_equal(self.read(), self.model)
+        oracle.check_tidy(self.path)
+
+    def perform(self, operation, **more):
+        kind, where, strategy, values, chunks = operation
+        with dask.config.set(scheduler="sync"):
+            if kind == "compact":
+                shardwrite.compact(self.path, above=where, order=strategy, durability="none", **more)
+                return
+            keywords = {"strategy": STRATEGIES[strategy], "durability": "none", **more}
+            if kind == "erase":
+                shardwrite.erase(self.path, where, **keywords)
+                return
+            x = da.from_array(values, chunks=chunks)
+            place = {"region": "append", "axis": where} if kind == "append" else {"region": where}
+            x.to_sharded_zarr(self.path, memory_limit="200kB", **place, **keywords)
+
+    def outcome(self, operation):
+        kind, where, _, values, _ = operation
+        if kind == "append":
+            return np.concatenate([self.model, values], axis=where)
+        after = self.model.copy()
+        if kind != "compact":
+            after[where] = 0 if kind == "erase" else values
+        return after
+
+    def done(self, operation):
+        self.model, self.pending = self.outcome(operation), None
+        assert shardwrite.verify(self.path, deep=True).is_good
+        self.check()
+
+    @precondition(lambda self: self.pending is None)
+    @rule(
+        data=st.data(),
+        kind=st.sampled_from(["write", "write", "append", "erase", "compact"]),
+        kill=st.one_of(st.none(), st.integers(1, 60)),
+        strategy=st.integers(0, len(STRATEGIES) - 1),
+    )
+    def operate(self, data, kind, kill, strategy):
+        chunks = data.draw(st.integers(1, 6))
+        if kind == "compact":
+            operation = (kind, data.draw(st.sampled_from([0.0, 0.3])), data.draw(st.sampled_from(["C", "F", "morton"])), None, None)
+        elif kind == "append":
+            axis, n = data.draw(st.integers(0, 1)), data.draw(st.integers(1, 5))
+            if self.model.shape[axis] + n > MAX_EXTENT:
+                return
+            operation = (
+                kind,
+                axis,
+                strategy,
+                self.values(tuple(n if i == axis else m for i, m in enumerate(self.model.shape))),
+                chunks,
+            )
+        else:
+            where = box_of(data.draw(st.tuples(FRACTION, FRACTION)), self.model.shape)
+            operation = (kind, where, strategy, self.values(self.model[where].shape) if kind == "write" else None, chunks)
+        try:
+            with killed_at(kill) if kill else contextlib.nullcontext():
+                self.perform(operation)
+        except Kill:
+            self.pending = operation
+            self.after_a_kill()
+        else:
+            self.done(operation)
+
+    def after_a_kill(self):
+        """Where shards are replaced whole, every reader sees each of them old or new, and the array whole."""
+        kind, _, strategy, _, _ = self.pending
+        if kind == "compact" or not STRATEGIES[strategy].in_place:
+            self.old_or_new(self.read())
+
+    def old_or_new(self, seen):
+        new = self.outcome(self.pending)
+        assert seen.shape in (self.model.shape, new.shape)
+        if seen.shape != self.model.shape:  # the shape comes last
+            np.testing.assert_array_equal(seen, new)
+            return
+        new = new[tuple(slice(n) for n in seen.shape)]
+        for at in np.ndindex(*(-(-n // s) for n, s in zip(seen.shape, self.shards, strict=True))):
+            shard = tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, self.shards, strict=True))
+            assert any((seen[shard] == version[shard]).all() for version in (self.model, new)), f"shard {at} is neither old nor new"
+
+    @precondition(lambda self: self.pending is not None)
+    @rule()
+    def resume(self):
+        """The same call again finishes it; an append that came as far as its new shape is not done twice."""
+        operation = self.pending
+        grown = shardwrite.open_sharded(self.path).shape != self.model.shape
+        is_begun = any(self.path.with_name("x.shardwrite").rglob("plan.json"))
+        if grown and not is_begun:  # it had ended, but for directories that are empty
+            assert shardwrite.abandon(self.path) == []
+            self.done(operation)
+            return
+        self.perform(operation)
+        self.done(operation)
+
+    @precondition(lambda self: self.pending is not None)
+    @rule()
+    def give_up(self):
+        """What was begun is left old or new, shard by shard, also where it was amid a change."""
+        shardwrite.abandon(self.path)
+        seen = self.read()
+        self.old_or_new(seen)
+        self.model, self.pending = seen.copy(), None
+        assert shardwrite.verify(self.path, deep=True).is_good
+        self.check()
+
+
+def run(n_runs, n_steps):
+    with mock.patch("shardwrite.journal.lease.TTL_SECONDS", -1.0):  # what a kill left is stale at once
+        run_state_machine_as_test(
+            Updates,
+            settings=settings(
+                max_examples=n_runs,
+                stateful_step_count=n_steps,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                derandomize=True,
+                phases=[Phase.generate],  # shrinking takes minutes, and the sequence is told anyway
+            ),
+        )
+
+
+def test_any_sequence_of_updates():
+    run(12, 15)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_many_sequences_of_updates():
+    run(300, 40)
