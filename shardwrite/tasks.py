@@ -26,7 +26,7 @@ from shardwrite.journal import recover_changes, shard_lock
 from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
 from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
 from shardwrite.stopping import busy
-from shardwrite.stores import TEMPORARY_SUFFIX, Transaction
+from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "rewrite_group", "write_group"]
 
@@ -119,7 +119,7 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
 def _opened(spec: WriteSpec, index: Shape) -> Iterator[ExistingShard | None]:
     """A shard to be updated; under its lock, and whole again, if it is to be changed where it stands."""
     key = spec.metadata.shard_key(index)
-    with contextlib.ExitStack() as stack:
+    with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
         if spec.strategy.in_place:
             stack.enter_context(shard_lock(spec.run_path, key))
             recover_changes(Path(spec.run_path), spec.store, key=key, is_locked=True)

@@ -141,12 +141,18 @@ def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def is_alive(path: Path, data: bytes) -> bool:
-    """Whether the holder that a file names lives, or may; one that is not touched is old after `TTL_SECONDS`."""
+    """Whether the holder that a lock names lives, or may; one that is not touched is old after `TTL_SECONDS`.
+
+    A lock appears whole, so that one which is torn is what a power cut has left.
+    """
+    holder = _parse(data)
+    if not holder:
+        return False
     try:
         age = file_system_time(path.parent) - path.stat().st_mtime
     except FileNotFoundError:
         return False
-    return _lives(_parse(data), identity(), age)
+    return _lives(holder, identity(), age)
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from shardwrite import errors
+from shardwrite.journal import redo
 from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
+import update_cuts
 
 why_not = functools.cache(power_cut.missing)
 
@@ -62,6 +64,42 @@ def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability
     states = cuts(filesystem, durability, n_states, seed=1)
     check(states)
     assert sum(not state.vacuous for state in states) >= n_states * 4 // 5, power_cut.summary(states)
+
+
+def check_updates(directory, filesystem, strategy, n_states):
+    if why := why_not(filesystem):
+        pytest.skip(why)
+    states = update_cuts.run(directory, filesystem, strategy, n_states)
+    for state in states:
+        assert not state.lost, state
+        assert not state.torn, state
+        assert not state.trouble, state
+        assert not state.error or issubclass(getattr(errors, state.error.split(":")[0]), errors.ShardwriteError), state
+    assert sum(not state.vacuous for state in states) >= n_states // 2, update_cuts.summary(states)
+
+
+@pytest.mark.parametrize("strategy", ["replace", "in place", "append in place"])
+def test_an_update_leaves_old_or_new(tmp_path, strategy):
+    check_updates(tmp_path, "ext4", strategy, 4)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("strategy", sorted(update_cuts.STRATEGIES))
+@pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
+def test_updates_leave_old_or_new_in_many_cuts(tmp_path, filesystem, strategy):
+    check_updates(tmp_path, filesystem, strategy, 30)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("strategy", ["in place", "append in place"])
+def test_a_change_without_a_record_is_seen(tmp_path, monkeypatch, strategy):
+    if why := why_not("ext4"):
+        pytest.skip(why)
+    monkeypatch.setattr(redo, "write_file", lambda *_, **__: None)
+    states = update_cuts.run(tmp_path, "ext4", strategy, 20)
+    assert any(state.lost or state.torn or state.trouble for state in states), update_cuts.summary(states)
 
 
 @pytest.mark.long
