@@ -93,12 +93,12 @@ def test_updates_leave_old_or_new_in_many_cuts(tmp_path, filesystem, strategy):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("strategy", ["in place", "append in place"])
-def test_a_change_without_a_record_is_seen(tmp_path, monkeypatch, strategy):
+def test_an_append_without_a_record_is_seen(tmp_path, monkeypatch):
+    """One in place is seen by the seeded bug of that name; it is too quick for a cut to fall into."""
     if why := why_not("ext4"):
         pytest.skip(why)
     monkeypatch.setattr(redo, "write_file", lambda *_, **__: None)
-    states = update_cuts.run(tmp_path, "ext4", strategy, 20)
+    states = update_cuts.run(tmp_path, "ext4", "append in place", 20)
     assert any(state.lost or state.torn or state.trouble for state in states), update_cuts.summary(states)
 
 
