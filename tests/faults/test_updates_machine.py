@@ -280,3 +280,52 @@ def test_any_sequence_of_updates():
 @pytest.mark.timeout(1800)
 def test_many_sequences_of_updates():
     run(300, 40)
+
+
+REGION = (slice(1, 7), slice(2, 9))
+CASES = [
+    (strategy, location, compressed) for strategy in STRATEGIES for location in ("end", "start") for compressed in (True, False)
+]
+QUICK = [(STRATEGIES[0], "end", True), (STRATEGIES[3], "end", True), (STRATEGIES[5], "end", True)]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "location", "compressed"),
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}") for case in CASES],
+)
+def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
+    """Given up, each shard is old or new; called again, all is new: for a kill before each effect on the file system."""
+    monkeypatch.setattr("shardwrite.journal.lease.TTL_SECONDS", -1.0)
+    old, new = oracle.values((10, 12), 1), oracle.values((10, 12), 2)
+    after = old.copy()
+    after[REGION] = new[REGION]
+    layout = {} if compressed else {"compressors": None}
+    top = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    made = top / "made"
+    da.from_array(old, chunks=12).to_sharded_zarr(made, shards=8, chunks=2, index_location=location, durability="none", **layout)
+    source = da.from_array(new[REGION], chunks=4)
+    n_new = set()
+    for at in range(1, 1000):
+        home = top / str(at)
+        shutil.copytree(made, home / "x")
+        try:
+            with killed_at(at), dask.config.set(scheduler="sync"):
+                source.to_sharded_zarr(home / "x", region=REGION, strategy=strategy, durability="none")
+        except Kill:
+            shutil.copytree(home, home / "given-up")
+            shardwrite.abandon(home / "given-up" / "x")
+            seen = oracle.read_everywhere(home / "given-up" / "x", oracle.metadata_of(home / "given-up" / "x"))
+            for found in seen.values():
+                shards = [(slice(a, a + 8), slice(b, b + 8)) for a in (0, 8) for b in (0, 8)]
+                assert all((found[s] == old[s]).all() or (found[s] == after[s]).all() for s in shards), f"torn by a kill at {at}"
+            n_new.add(sum(bool((found[s] == after[s]).all()) for s in shards))
+            assert shardwrite.verify(home / "given-up" / "x", deep=True).is_good
+            oracle.check_tidy(home / "given-up" / "x")
+            with dask.config.set(scheduler="sync"):
+                source.to_sharded_zarr(home / "x", region=REGION, strategy=strategy, durability="none")
+            np.testing.assert_array_equal(shardwrite.open_sharded(home / "x")[:, :], after)
+            shutil.rmtree(home)
+        else:
+            break
+    shutil.rmtree(top)
+    assert len(n_new) == 3, "no kill came between two shards"
