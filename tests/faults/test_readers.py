@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import hammer
 import oracle
 
 READER = """
@@ -100,3 +101,25 @@ def test_with_publish_last_nobody_sees_an_array_that_is_not_whole(tmp_path):
         looking.join()
     assert seen
     assert set(seen) == {64}
+
+
+def check_hammered(directory, strategy, seconds):
+    """Whatever a reader meets is one version, or an error; of shards that are replaced whole, tensorstore meets no error."""
+    for reader, met in hammer.hammer(directory, strategy, seconds).items():
+        assert met["reads"] > 20, met
+        assert met["versions"] > 1, "it never read what was new"
+        assert met["wrong"] == 0, (reader, met)
+        if reader == "tensorstore" and "in_place" not in strategy:
+            assert met["errors"] == 0, met
+        assert met["errors"] < met["reads"] / 10, met
+
+
+@pytest.mark.parametrize("strategy", sorted(hammer.STRATEGIES))
+def test_nobody_reads_a_wrong_value_during_updates(tmp_path, strategy):
+    check_hammered(tmp_path, strategy, 1.5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", sorted(hammer.STRATEGIES))
+def test_nobody_reads_a_wrong_value_during_thirty_seconds_of_updates(tmp_path, strategy):
+    check_hammered(tmp_path, strategy, 30)
