@@ -16,7 +16,7 @@ from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import SpecError
 from shardwrite.grid import ravel, unravel
 from shardwrite.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.journal import Ledger, RunDirectory, find_run, read_receipt, replay
+from shardwrite.journal import Ledger, RunDirectory, find_run, neighbours, read_receipt, replay
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.picture import Census, ShardState
 from shardwrite.plan.render import human, table_html, table_text
@@ -26,6 +26,7 @@ from shardwrite.view import ShardedArray, open_sharded
 
 __all__ = ["Problem", "Report", "ShardState", "census", "open_begun", "verify"]
 
+_RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
 _REWRITE = "write it again: shardwrite repair, with the source"
 
 
@@ -256,7 +257,7 @@ def verify(
     by, expected = _expected(target, run, array.metadata)
     table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
     states, wrong = _states(table, expected, by)
-    remedies = dict.fromkeys(wrong, _REWRITE)
+    remedies = dict.fromkeys(wrong, _REWRITE if next(neighbours(target), None) is None else _RECOVER)
     if against is not None:
         _compare(engine, array, against, states, wrong, remedies)
     problems = tuple(

@@ -14,7 +14,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError
+from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
 from shardwrite.cli import main
 from shardwrite.existing import open_shard
 from shardwrite.journal import lease
@@ -391,4 +391,29 @@ def test_the_command_line(path, tmp_path):
     wanted = np.concatenate([values((64, 64)), values((8, 64), 4)])
     wanted[8:16] = values((8, 64), 4)
     wanted[:8] = 0
+    np.testing.assert_array_equal(read(path), wanted)
+
+
+def test_an_interrupted_update_is_told(path, monkeypatch):
+    """`info` names its region, `verify` what to do about a shard amid a change."""
+    from shardwrite.stores.editing import PosixEditor
+
+    real = PosixEditor.write_at
+
+    def write_half(self, offset, data):
+        real(self, offset, bytes(len(data)))
+        raise InterruptedError("told to")
+
+    monkeypatch.setattr(PosixEditor, "write_at", write_half)
+    with pytest.raises(StoreError, match="told to"):
+        write(path, (slice(0, 8), slice(0, 8)), FixedOrder(in_place=True))
+    monkeypatch.setattr(PosixEditor, "write_at", real)
+    assert json.loads(run("info", path, "--json").output)["interrupted_updates"] == [[[0, 8], [0, 8]]]
+    (problem,) = shardwrite.verify(path, deep=True).problems
+    assert problem.key == "c/0/0"
+    assert "shardwrite abandon" in problem.remedy
+    assert run("abandon", path).output == "0:8,0:8\n"
+    assert shardwrite.verify(path, deep=True).is_good
+    wanted = values((64, 64))
+    wanted[:8, :8] = values((8, 8), 9)
     np.testing.assert_array_equal(read(path), wanted)

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
-from shardwrite.journal import find_run, live_holders, read_receipt
+from shardwrite.journal import find_run, live_holders, neighbours, read_receipt
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.picture import html, terminal_picture, write_png
 from shardwrite.target import resolve_target
@@ -58,6 +58,9 @@ def _history(array: str, name: str | None) -> dict[str, Any]:
     if run is not None:
         facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in live_holders(run.path)]
         return facts
+    interrupted = [other.facts.get("identity", {}).get("region") for other in neighbours(target) if not live_holders(other.path)]
+    if interrupted:
+        facts["interrupted_updates"] = interrupted
     receipt = read_receipt(target)
     if receipt is not None:
         facts |= {
@@ -67,6 +70,7 @@ def _history(array: str, name: str | None) -> dict[str, Any]:
             "source": receipt.identity.get("source"),
             "strategy": receipt.identity.get("strategy"),
             "seconds": receipt.result.get("seconds"),
+            "updates": len(receipt.updates),
         }
     return facts
 
