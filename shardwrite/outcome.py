@@ -73,7 +73,7 @@ def _drain(number: int, frame: Any = None) -> None:
 
 @contextlib.contextmanager
 def handling_signals() -> Iterator[None]:
-    """Have USR1 drain, and TERM and INT abandon, until the block is left.
+    """Have USR1 drain, and TERM and INT abandon, until the block is left; after a drain USR1 is ignored.
 
     Examples
     --------
@@ -85,6 +85,8 @@ def handling_signals() -> Iterator[None]:
     try:
         yield
     finally:
+        if is_draining() and before[signal.SIGUSR1] is signal.SIG_DFL:
+            before[signal.SIGUSR1] = signal.SIG_IGN  # one more request on the way out must not kill the process
         for number, handler in before.items():
             signal.signal(number, handler)
         reset_drain()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import time
 import uuid
@@ -242,6 +243,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     sessions = []
     for job in jobs:
         directory, is_new = _begin_beside(job)
+        _check_shape(job, directory, is_new=is_new)
         if is_new:
             _probe_new(directory, engine)
         else:
@@ -284,6 +286,23 @@ def _begin_beside(job: Job) -> tuple[RunDirectory, bool]:
         else:
             return directory, is_new
     raise AssertionError
+
+
+def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
+    """Refuse an update that was planned for an array that has grown before it began: what is new it would take for nothing."""
+    region = job.plan.array_region
+    if region is None:
+        return
+    found = json.loads((job.target.path / "zarr.json").read_bytes())["shape"]
+    planned = list(job.plan.metadata.document["shape"])
+    before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
+    if found not in (planned, before):
+        if is_new:
+            directory.take_back(is_claimed=True)
+        raise JournalError(
+            f"the shape of {job.target.path} became {found} while an update of {planned} was planned; make the same call again",
+            path=str(job.target.path),
+        )
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:

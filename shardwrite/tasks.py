@@ -30,6 +30,8 @@ from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "rewrite_group", "write_group"]
 
+_UPDATE_NBYTES = 64 * 2**20  # of what a task encodes for a shard that exists; more goes by way of a part file
+
 
 @dataclass(frozen=True, slots=True)
 class SourcePieces:
@@ -133,7 +135,7 @@ def _update_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
     with contextlib.ExitStack() as stack:
         old = stack.enter_context(_opened(spec, index))
         path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
-        payload = stack.enter_context(Payload(path, spec.spool_ratio * unit.size * metadata.itemsize))
+        payload = stack.enter_context(Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize)))
         sizes = _extend(spec, payload, index, unit, pieces, old)
         starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
         encoded = EncodedUnit(ranks_in_shard(metadata.grid, index, unit), sizes, starts, 0)

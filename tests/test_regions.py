@@ -417,3 +417,49 @@ def test_an_interrupted_update_is_told(path, monkeypatch):
     wanted = values((64, 64))
     wanted[:8, :8] = values((8, 8), 9)
     np.testing.assert_array_equal(read(path), wanted)
+
+
+def test_an_array_that_grows_between_plan_and_begin(path, monkeypatch):
+    """The update would take the new rows of its last shards for nothing; it is refused instead."""
+    from shardwrite import updates
+
+    da.from_array(values((6, 64)), chunks=8).to_sharded_zarr(path, region="append")
+    real = updates.plan_region
+
+    def plan_and_be_slow(*arguments, **keywords):
+        made = real(*arguments, **keywords)
+        with monkeypatch.context() as patched:
+            patched.setattr(updates, "plan_region", real)
+            da.from_array(values((4, 64), 3), chunks=8).to_sharded_zarr(path, region="append")
+        return made
+
+    monkeypatch.setattr(updates, "plan_region", plan_and_be_slow)
+    with pytest.raises(JournalError, match=r"became \[74, 64\] while an update of \[70, 64\] was planned.*same call again"):
+        write(path, (slice(64, 70), slice(0, 64)))
+    monkeypatch.setattr(updates, "plan_region", real)
+    assert not path.with_name("x.shardwrite").exists()
+    write(path, (slice(64, 70), slice(0, 64)))
+    wanted = np.concatenate([values((64, 64)), values((6, 64), 9), values((4, 64), 3)])
+    np.testing.assert_array_equal(read(path), wanted)
+
+
+def test_an_update_goes_on_while_the_array_has_grown_elsewhere(path):
+    def fails(block, block_info=None):
+        if block_info[0]["chunk-location"] == (0, 1):
+            raise OSError("the tape broke")
+        return block
+
+    x = da.from_array(values((32, 64), 5), chunks=32)
+    with pytest.raises(OSError, match="tape"), dask.config.set(scheduler="sync"):
+        x.map_blocks(fails, dtype="u4").to_sharded_zarr(path, region=slice(0, 32), source_id="a", memory_limit="100kB")
+    da.from_array(values((6, 64)), chunks=8).to_sharded_zarr(path, region="append")
+    assert x.to_sharded_zarr(path, region=slice(0, 32), source_id="a", memory_limit="100kB").n_shards == 2
+    np.testing.assert_array_equal(read(path), np.concatenate([values((32, 64), 5), values((64, 64))[32:], values((6, 64))]))
+
+
+def test_later(path):
+    new = da.from_array(values((8, 64), 5), chunks=32)
+    later = new.to_sharded_zarr(path, region=slice(4, 12), compute=False)
+    np.testing.assert_array_equal(read(path), values((64, 64)))
+    assert later.compute().n_shards == 2
+    np.testing.assert_array_equal(read(path)[4:12], values((8, 64), 5))

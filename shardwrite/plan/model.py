@@ -243,7 +243,7 @@ class Plan:
         return {
             "format": 1,
             "identity": {
-                "metadata": self.metadata.document,
+                "metadata": self._metadata_identity(),
                 "strategy": self.strategy.label,
                 "units": [list(edges) for edges in units] if units else None,
                 "write_empty_chunks": self.write_empty_chunks,
@@ -268,6 +268,16 @@ class Plan:
             "memory_limit_nbytes": self.resources.memory_limit_nbytes,
             "threads_per_process": self.resources.n_threads,
             "notes": list(self.notes),
+        }
+
+    def _metadata_identity(self) -> dict[str, Any]:
+        """The array's metadata; of an update without the shape, which may grow elsewhere meanwhile, but with that of its part."""
+        document, window = self.metadata.document, self.metadata.window
+        if self.region is None or window is None:
+            return document
+        return {
+            **{field: value for field, value in document.items() if field != "shape"},
+            "window": [list(part) for part in window],
         }
 
     def _of_region(self) -> dict[str, Any]:

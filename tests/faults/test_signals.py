@@ -125,12 +125,24 @@ def test_drain(tmp_path, start, where):
 
 def test_a_second_request_abandons(tmp_path, start):
     process = start(pause=5)
-    time.sleep(2.5)
+    while not list(tmp_path.glob("x.shardwrite/run-*/parts-*")):
+        time.sleep(0.05)
+    time.sleep(0.5)
     process.send_signal(signal.SIGUSR1)
     time.sleep(0.3)
     assert process.poll() is None
     process.send_signal(signal.SIGUSR1)
     assert process.wait(5) == 85
+
+
+def test_a_request_on_the_way_out_is_too_late_to_kill():
+    script = (
+        "import os, signal; from shardwrite.outcome import handling_signals\n"
+        "with handling_signals(): os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "raise SystemExit(85)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == 85
 
 
 SCRIPTS = {
