@@ -75,7 +75,7 @@ def check_updates(directory, filesystem, strategy, n_states):
         assert not state.torn, state
         assert not state.trouble, state
         assert not state.error or issubclass(getattr(errors, state.error.split(":")[0]), errors.ShardwriteError), state
-    assert sum(not state.vacuous for state in states) >= n_states // 2, update_cuts.summary(states)
+    assert sum(not state.vacuous for state in states) >= n_states // 4, update_cuts.summary(states)
 
 
 @pytest.mark.parametrize("strategy", ["replace", "in place", "append in place"])
