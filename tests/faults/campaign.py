@@ -40,13 +40,6 @@ def power_cuts(filesystem, durability, n_states):
     return row(f"power cut, {filesystem}, level {durability}", *numbers)
 
 
-def update_cuts(strategy, filesystem, n_states):
-    found = harness("update_cuts.py", "--filesystem", filesystem, "--strategy", strategy, "--states", str(n_states))
-    assert not found["troubles"], found["troubles"]
-    numbers = (found[name] for name in ("states", "acked", "lost", "torn", "vacuous"))
-    return row(f"power cut, {filesystem}, level full, update: {strategy}", *numbers)
-
-
 def kills(name, *arguments):
     found = harness("kills.py", *arguments)["summary"]
     assert not found["troubles"], found["troubles"]
@@ -69,9 +62,6 @@ def rows(scale):
         for durability in ("full", "batch", "none"):
             n_states = {"full": 250, "batch": 125, "none": 40}[durability]
             yield power_cuts(filesystem, durability, max(4, int(n_states * scale)))
-    for strategy in ("replace", "clone", "in place", "append in place"):
-        for filesystem in ("ext4", "xfs"):
-            yield update_cuts(strategy, filesystem, max(4, int(60 * scale)))
     n_kills = max(4, int(200 * scale))
     yield kills("SIGKILL at a random moment", "--kills", str(n_kills), "--seed", "2")
     yield kills(
