@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from shardwrite import errors
-from shardwrite.journal import redo
 from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -89,17 +88,6 @@ def test_an_update_leaves_old_or_new(tmp_path, strategy):
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_updates_leave_old_or_new_in_many_cuts(tmp_path, filesystem, strategy):
     check_updates(tmp_path, filesystem, strategy, 30)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_an_append_without_a_record_is_seen(tmp_path, monkeypatch):
-    """One in place is seen by the seeded bug of that name; it is too quick for a cut to fall into."""
-    if why := why_not("ext4"):
-        pytest.skip(why)
-    monkeypatch.setattr(redo, "write_file", lambda *_, **__: None)
-    states = update_cuts.run(tmp_path, "ext4", "append in place", 20)
-    assert any(state.lost or state.torn or state.trouble for state in states), update_cuts.summary(states)
 
 
 @pytest.mark.long
