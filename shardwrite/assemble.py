@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,28 +113,41 @@ def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Seq
     payloads : Payloads
         Their bytes.
     """
-    metadata, base = spec.metadata, _base(spec)
     chunks = _chunks_of(spec, units, payloads, -1)
-    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
-    placement = place(chunks.sizes, sequence, base)
+    sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
+    return _write_new(spec, transaction, index, chunks.sizes, sequence, chunks.write)
+
+
+def _write_new(
+    spec: WriteSpec,
+    transaction: Transaction,
+    index: Shape,
+    nbytes: npt.NDArray[np.int64],
+    sequence: npt.NDArray[np.int64],
+    write: Callable[[ObjectWriter, npt.NDArray[np.int64]], None],
+    guard: Callable[[], None] | None = None,
+) -> Written:
+    """A new object: inner chunks of these sizes, by rank, end to end in sequence, and the index; `write` appends them."""
+    metadata, base = spec.metadata, _base(spec)
+    placement = place(nbytes, sequence, base)
     if not len(placement.sequence):
-        return nothing(spec, transaction, index)
-    table = ShardIndex.build(placement.offsets, chunks.sizes)
+        return nothing(spec, transaction, index, guard)
+    table = ShardIndex.build(placement.offsets, nbytes)
     encoded_index = metadata.index_codec.encode(table)
     writer = transaction.create(metadata.shard_key(index))
     if base:
         writer.write([encoded_index])
-    chunks.write(writer, placement.sequence)
+    write(writer, placement.sequence)
     if not base:
         writer.write([encoded_index])
-    writer.finish()
+    writer.finish(guard)
     return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(placement.sequence))
 
 
-def nothing(spec: WriteSpec, transaction: Transaction, index: Shape) -> Written:
+def nothing(spec: WriteSpec, transaction: Transaction, index: Shape, guard: Callable[[], None] | None = None) -> Written:
     """A shard that is to hold nothing: where an array is updated, its object goes."""
     if spec.exists:
-        transaction.remove(spec.metadata.shard_key(index))
+        transaction.remove(spec.metadata.shard_key(index), guard)
     return EMPTY_SHARD
 
 
@@ -201,24 +214,13 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     old : ExistingShard
         The shard as it is.
     """
-    metadata, base = spec.metadata, _base(spec)
-    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
-    kept = old.stored().nbytes
-    placement = place(kept, sequence, base)
-    if not len(placement.sequence):
-        transaction.remove(metadata.shard_key(index), old.check_current)
-        return EMPTY_SHARD
-    table = ShardIndex.build(placement.offsets, kept)
-    encoded_index = metadata.index_codec.encode(table)
-    writer = transaction.create(metadata.shard_key(index))
-    if base:
-        writer.write([encoded_index])
-    for offset, nbytes in old.spans(placement.sequence):
-        writer.copy(old.reader, offset, nbytes)
-    if not base:
-        writer.write([encoded_index])
-    writer.finish(old.check_current)
-    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(placement.sequence))
+    sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [])
+
+    def copy(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+        for offset, nbytes in old.spans(ranks):
+            writer.copy(old.reader, offset, nbytes)
+
+    return _write_new(spec, transaction, index, old.stored().nbytes, sequence, copy, old.check_current)
 
 
 def _stays(table: ShardIndex, revision: Revision, stored: Stored) -> bool:

@@ -129,8 +129,8 @@ def compact(
     if isinstance(above, bool) or not 0 <= above <= 1:
         raise SpecError("not a share", field="above", value=above, remedy="give a number from 0 to 1")
     target = resolve_target(store, name)
-    metadata = parse_metadata(open_sharded(store, name).metadata.text, writing=True)
     array = open_sharded(store, name)
+    metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
     before = _inspected(array, np.arange(metadata.grid.n_shards))
     wasteful = unused(before) > above * before.stored_nbytes

@@ -57,10 +57,10 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         shared = _shared(facts.get("shards_from"), other.facts.get("shards_from"))
         if shared == 0:
             continue
-        holders = live_holders(other.path)
         if restart:
             give_up(other)
             continue
+        holders = live_holders(other.path)
         if holders:
             raise held(other, holders[0])
         what = other.facts.get("identity", {}).get("region")
