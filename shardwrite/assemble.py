@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite.commit import EMPTY_SHARD, WriteSpec, Written
 from shardwrite.existing import ExistingShard
@@ -17,7 +16,7 @@ from shardwrite.journal import Change, change_in_place, ensure_current
 from shardwrite.payload import EncodedBlock, Payloads
 from shardwrite.shard import ranks_in_shard, units_of
 from shardwrite.stores import ObjectWriter, Transaction
-from shardwrite.strategies import KEEP, Revision, Stored, place
+from shardwrite.strategies import KEEP, Placement, Ranks, Revision, Stored, place
 
 __all__ = ["EncodedUnit", "assemble", "nothing", "revise", "rewrite", "split_block"]
 
@@ -38,9 +37,9 @@ class EncodedUnit:
         Number of the block.
     """
 
-    ranks: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
+    ranks: Ranks
+    sizes: Ranks
+    starts: Ranks
     block: int
 
 
@@ -66,12 +65,12 @@ def split_block(
 class _Chunks:
     """Encoded inner chunks of one shard, by rank: sizes, and where the bytes lie."""
 
-    sizes: npt.NDArray[np.int64]
-    starts: npt.NDArray[np.int64]
-    block: npt.NDArray[np.int64]
+    sizes: Ranks
+    starts: Ranks
+    block: Ranks
     payloads: Payloads
 
-    def write(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+    def write(self, writer: ObjectWriter, ranks: Ranks) -> None:
         """Append inner chunks in sequence."""
         if not len(ranks):
             return
@@ -92,11 +91,6 @@ def _chunks_of(spec: WriteSpec, units: Sequence[EncodedUnit], payloads: Payloads
     return _Chunks(sizes, starts, block, payloads)
 
 
-def _base(spec: WriteSpec) -> int:
-    codec = spec.metadata.index_codec
-    return codec.encoded_nbytes if codec.location == "start" else 0
-
-
 def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Sequence[EncodedUnit], payloads: Payloads) -> Written:
     """Write a new shard from its units.
 
@@ -115,33 +109,39 @@ def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Seq
     """
     chunks = _chunks_of(spec, units, payloads, -1)
     sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
-    return _write_new(spec, transaction, index, chunks.sizes, sequence, chunks.write)
+    placement = place(chunks.sizes, sequence, spec.metadata.index_codec.base_nbytes)
+    return _write_new(spec, transaction, index, placement, chunks.sizes, chunks.write)
 
 
 def _write_new(
     spec: WriteSpec,
     transaction: Transaction,
     index: Shape,
-    nbytes: npt.NDArray[np.int64],
-    sequence: npt.NDArray[np.int64],
-    write: Callable[[ObjectWriter, npt.NDArray[np.int64]], None],
+    placement: Placement,
+    nbytes: Ranks,
+    write: Callable[[ObjectWriter, Ranks], None],
     guard: Callable[[], None] | None = None,
 ) -> Written:
-    """A new object: inner chunks of these sizes, by rank, end to end in sequence, and the index; `write` appends them."""
-    metadata, base = spec.metadata, _base(spec)
-    placement = place(nbytes, sequence, base)
-    if not len(placement.sequence):
+    """A new object: inner chunks of these sizes, by rank, where they are placed, and the index; `write` appends some of them."""
+    codec, sequence = spec.metadata.index_codec, placement.sequence
+    if not len(sequence):
         return nothing(spec, transaction, index, guard)
     table = ShardIndex.build(placement.offsets, nbytes)
-    encoded_index = metadata.index_codec.encode(table)
-    writer = transaction.create(metadata.shard_key(index))
-    if base:
+    encoded_index = codec.encode(table)
+    writer = transaction.create(spec.metadata.shard_key(index))
+    if codec.base_nbytes:
         writer.write([encoded_index])
-    write(writer, placement.sequence)
-    if not base:
+    begins = placement.offsets[sequence]
+    free = begins - np.concatenate([[codec.base_nbytes], (begins + nbytes[sequence])[:-1]])
+    breaks = [0, *(np.flatnonzero(free[1:]) + 1).tolist(), len(sequence)]
+    for first, last in itertools.pairwise(breaks):
+        if free[first]:
+            writer.write([bytes(int(free[first]))])
+        write(writer, sequence[first:last])
+    if not codec.base_nbytes:
         writer.write([encoded_index])
     writer.finish(guard)
-    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(placement.sequence))
+    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(sequence))
 
 
 def nothing(spec: WriteSpec, transaction: Transaction, index: Shape, guard: Callable[[], None] | None = None) -> Written:
@@ -170,7 +170,7 @@ def revise(
     """
     if old is None:
         return assemble(spec, transaction, index, units, payloads)
-    metadata, base = spec.metadata, _base(spec)
+    metadata, base = spec.metadata, spec.metadata.index_codec.base_nbytes
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
     if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():  # what was empty stays so
@@ -180,6 +180,9 @@ def revise(
     if not (revision.nbytes >= 0).any():
         transaction.remove(metadata.shard_key(index), old.check_current)
         return EMPTY_SHARD
+    if revision.how == "rewrite":
+        placement = Placement(revision.offsets, revision.sequence, revision.end - base)
+        return _write_new(spec, transaction, index, placement, revision.nbytes, _mixed(chunks, old), old.check_current)
     table = ShardIndex.build(revision.offsets, revision.nbytes)
     encoded_index = metadata.index_codec.encode(table)
     n_chunks = int((revision.nbytes >= 0).sum())
@@ -188,20 +191,14 @@ def revise(
         nbytes = _change(spec, transaction, revision, chunks, old, (place_of_index, encoded_index))
         return Written(nbytes, table.checksum, n_chunks)
     writer = transaction.create(metadata.shard_key(index))
-    if revision.how == "append":
-        writer.copy(old.reader, 0, revision.kept_nbytes)
-        chunks.write(writer, revision.sequence)
-    else:
-        if base:
-            writer.write([encoded_index])
-        _write_mixed(writer, revision, chunks, old)
-    if not base:
-        writer.write([encoded_index])
-    elif revision.how == "append":
+    writer.copy(old.reader, 0, revision.kept_nbytes)
+    chunks.write(writer, revision.sequence)
+    if base:
         writer.write_at(0, encoded_index)
+    else:
+        writer.write([encoded_index])
     writer.finish(old.check_current)
-    nbytes = revision.end + (0 if base else len(encoded_index))
-    return Written(nbytes, table.checksum, n_chunks)
+    return Written(revision.end + (0 if base else len(encoded_index)), table.checksum, n_chunks)
 
 
 def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: ExistingShard) -> Written:
@@ -214,13 +211,10 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     old : ExistingShard
         The shard as it is.
     """
-    sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [])
-
-    def copy(writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
-        for offset, nbytes in old.spans(ranks):
-            writer.copy(old.reader, offset, nbytes)
-
-    return _write_new(spec, transaction, index, old.stored().nbytes, sequence, copy, old.check_current)
+    metadata, stored = spec.metadata, old.stored()
+    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
+    placement = place(stored.nbytes, sequence, metadata.index_codec.base_nbytes, stored)
+    return _write_new(spec, transaction, index, placement, stored.nbytes, old.copy_to, old.check_current)
 
 
 def _stays(table: ShardIndex, revision: Revision, stored: Stored) -> bool:
@@ -246,14 +240,13 @@ def _change(
     return max(old.reader.nbytes, *(offset + len(data) for offset, data in writes))
 
 
-def _write_mixed(writer: ObjectWriter, revision: Revision, chunks: _Chunks, old: ExistingShard) -> None:
-    """Inner chunks in sequence, each from where it is: a unit's payload, or the old shard."""
-    is_old = chunks.sizes[revision.sequence] == KEEP
-    breaks = (np.flatnonzero(is_old[1:] != is_old[:-1]) + 1).tolist()
-    for first, last in zip([0, *breaks], [*breaks, len(is_old)], strict=True):
-        ranks = revision.sequence[first:last]
-        if not is_old[first]:
-            chunks.write(writer, ranks)
-            continue
-        for offset, nbytes in old.spans(ranks):
-            writer.copy(old.reader, offset, nbytes)
+def _mixed(chunks: _Chunks, old: ExistingShard) -> Callable[[ObjectWriter, Ranks], None]:
+    """Writes inner chunks in sequence, each from where it is: a unit's payload, or the old shard."""
+
+    def write(writer: ObjectWriter, ranks: Ranks) -> None:
+        is_old = chunks.sizes[ranks] == KEEP
+        breaks = [0, *(np.flatnonzero(is_old[1:] != is_old[:-1]) + 1).tolist(), len(ranks)]
+        for first, last in itertools.pairwise(breaks):
+            (old.copy_to if is_old[first] else chunks.write)(writer, ranks[first:last])
+
+    return write

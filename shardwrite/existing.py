@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.shard import decode_chunk, read_index
-from shardwrite.stores import ObjectReader, Store
+from shardwrite.stores import ObjectReader, ObjectWriter, Store
 from shardwrite.strategies import Stored
 
 __all__ = ["Backdrop", "ExistingShard", "open_shard"]
@@ -61,7 +62,8 @@ class ExistingShard:
         """Its layout, as strategies take it."""
         empty = self.index.is_empty
         offsets, nbytes = (np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1))
-        return Stored(offsets, nbytes, self.reader.nbytes, self.index_span)
+        is_checked = self._metadata.pipeline.encoded_nbytes != math.prod(self._metadata.grid.chunks) * self._metadata.itemsize
+        return Stored(offsets, nbytes, self.reader.nbytes, self.index_span, is_checked)
 
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """An inner chunk, decoded; None where it is empty."""
@@ -70,13 +72,13 @@ class ExistingShard:
         offset, nbytes = (int(v) for v in self.index.table[rank])
         return decode_chunk(self._metadata, self.key, self.index, rank, self.reader.read(offset, nbytes))
 
-    def spans(self, ranks: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-        """Offset and size of inner chunks that hold data, in sequence, neighbours in one piece."""
+    def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+        """Append inner chunks that hold data to another object, in sequence, as they are; neighbours in one piece."""
         table = self.index.table[ranks].astype(np.int64)
         offsets, ends = table[:, 0], table.sum(axis=1)
-        breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
-        for first, last in zip([0, *breaks.tolist()], [*breaks.tolist(), len(ranks)], strict=True):
-            yield int(offsets[first]), int(ends[last - 1] - offsets[first])
+        breaks = [0, *(np.flatnonzero(offsets[1:] != ends[:-1]) + 1).tolist(), len(ranks)]
+        for first, last in itertools.pairwise(breaks):
+            writer.copy(self.reader, int(offsets[first]), int(ends[last - 1] - offsets[first]))
 
     def check_current(self) -> None:
         """Refuse to go on from what another writer has replaced meanwhile.

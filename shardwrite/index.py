@@ -118,6 +118,15 @@ class IndexCodec:
     location : {"start", "end"}
         ``index_location`` of the metadata.
 
+    Attributes
+    ----------
+    encoded_nbytes : int
+        Size of an encoded index.
+    base_nbytes : int
+        Where inner chunks may begin: behind the index, if it comes first.
+    has_checksum : bool
+        Whether an index that is torn can be told.
+
     Raises
     ------
     SpecError
@@ -144,6 +153,7 @@ class IndexCodec:
                 remedy='use "bytes" and checksums such as "crc32c" only',
             )
         self.encoded_nbytes: int = self._pipeline.encoded_nbytes
+        self.base_nbytes = self.encoded_nbytes if location == "start" else 0
         self.has_checksum = self.encoded_nbytes > 16 * math.prod(chunks_per_shard)
 
     def encode(self, index: ShardIndex) -> bytes:

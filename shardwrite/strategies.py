@@ -17,7 +17,7 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Shape
 from shardwrite.order import ORDER_ALIASES, canonical_order, permutation
 
-__all__ = ["KEEP", "AppendOnly", "FixedOrder", "Placement", "Revision", "Stored", "Strategy", "as_strategy", "place"]
+__all__ = ["KEEP", "AppendOnly", "FixedOrder", "Placement", "Ranks", "Revision", "Stored", "Strategy", "as_strategy", "place"]
 
 Ranks = npt.NDArray[np.int64]
 KEEP = -2
@@ -78,12 +78,15 @@ class Stored:
         Of the object.
     index_span : tuple of int
         Start and stop of the index in it.
+    is_checked : bool
+        Whether decoding an inner chunk fails on bytes that are none: it is compressed, or has a checksum.
     """
 
     offsets: Ranks
     nbytes: Ranks
     total_nbytes: int
     index_span: tuple[int, int]
+    is_checked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class FixedOrder:
             n_unused = changed.end - base - int(merged[merged > 0].sum())
             if n_unused <= self.max_unused * changed.end and int(nbytes[nbytes > 0].sum()) <= old.total_nbytes // 2:
                 return changed  # where most is new, a new shard costs no more
-        placement = place(merged, sequence, base)
+        placement = place(merged, sequence, base, old)
         return Revision("rewrite", placement.offsets, merged, placement.sequence, 0, base + placement.data_nbytes)
 
 
@@ -236,7 +239,7 @@ class Placement:
     sequence : numpy.ndarray of int64
         Ranks of the chunks that hold data, as they lie in the shard.
     data_nbytes : int
-        Bytes of all of them together.
+        Bytes from the first one's beginning to the last one's end.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -244,8 +247,11 @@ class Placement:
     data_nbytes: int
 
 
-def place(nbytes: npt.NDArray[np.int64], sequence: Ranks, base: int) -> Placement:
+def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) -> Placement:
     """Lay chunks end to end.
+
+    Where the shard takes the place of another, none begins where a different one began: a reader that took the old index
+    and then reads the new object gets an error, and not another chunk's values. A few bytes between chunks see to that.
 
     Parameters
     ----------
@@ -255,13 +261,30 @@ def place(nbytes: npt.NDArray[np.int64], sequence: Ranks, base: int) -> Placemen
         Ranks in the order to lay them.
     base : int
         Offset of the first byte: the size of the index where that comes first, else 0.
+    old : Stored, optional
+        The shard that is replaced.
     """
     present = sequence[nbytes[sequence] >= 0]
     sizes = nbytes[present]
-    ends = np.cumsum(sizes)
+    ends = base + np.cumsum(sizes)
     offsets = np.zeros(len(nbytes), dtype=np.int64)
-    offsets[present] = base + ends - sizes
-    return Placement(offsets, present, int(ends[-1]) if len(ends) else 0)
+    offsets[present] = ends - sizes
+    end = int(ends[-1]) if len(ends) else base
+    if old is not None and old.is_checked and (np.isin(offsets[present], old.offsets) & (offsets != old.offsets)[present]).any():
+        end = _move_apart(offsets, nbytes, present, base, old)
+    return Placement(offsets, present, end - base)
+
+
+def _move_apart(offsets: Ranks, nbytes: Ranks, present: Ranks, base: int, old: Stored) -> int:
+    """Leave bytes free before chunks that would begin where another began; gives the end of the last."""
+    began = {offset: rank for rank, offset in enumerate(old.offsets.tolist()) if offset >= 0}
+    end = base
+    for rank in present.tolist():
+        while began.get(end, rank) != rank:
+            end += 1
+        offsets[rank] = end
+        end += int(nbytes[rank])
+    return end
 
 
 _BY_NAME: dict[str, Any] = {"fixed-order": FixedOrder, "append-only": AppendOnly}

@@ -84,7 +84,7 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
 def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
     """Encode one shard into the store."""
     metadata, order = spec.metadata, spec.strategy.streaming_order
-    base = metadata.index_codec.encoded_nbytes if metadata.index_codec.location == "start" else 0
+    base = metadata.index_codec.base_nbytes
     in_shard = ranks_in_shard(metadata.grid, index, unit)
     offsets = np.zeros(metadata.grid.n_chunks_per_shard, dtype=np.int64)
     sizes = np.full(metadata.grid.n_chunks_per_shard, -1, dtype=np.int64)

@@ -463,3 +463,32 @@ def test_later(path):
     np.testing.assert_array_equal(read(path), values((64, 64)))
     assert later.compute().n_shards == 2
     np.testing.assert_array_equal(read(path)[4:12], values((8, 64), 5))
+
+
+@pytest.mark.parametrize("how", ["erase", "compact"])
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_an_old_index_does_not_lead_to_another_chunk(tmp_path, how, location):
+    """A reader takes the index, sleeps, and reads an inner chunk; here all are of one size, so that they would change places."""
+    path, whole = tmp_path / "x", values((64, 64))
+    x = da.from_array(whole, chunks=64)
+    x.to_sharded_zarr(path, shards=64, chunks=8, compressors=[{"name": "crc32c"}], index_location=location)
+    if how == "compact":
+        x[:8].to_sharded_zarr(path, region=(slice(0, 8), slice(None)), strategy=AppendOnly())
+    metadata = shardwrite.open_sharded(path).metadata
+    with open_shard(metadata, PosixStore(path), (0, 0)) as shard:
+        table = shard.index.table.astype(np.int64)
+    if how == "compact":
+        assert shardwrite.compact(path, above=0.01, order="F").n_rewritten == 1
+    else:
+        shardwrite.erase(path, (slice(0, 8), slice(0, 8)))
+    found, n_errors = (path / "c/0/0").read_bytes(), 0
+    for rank, (offset, nbytes) in enumerate(table.tolist()):
+        row, column = (8 * i for i in divmod(rank, 8))
+        try:
+            chunk = metadata.pipeline.decode(found[offset : offset + nbytes])
+        except shardwrite.ShardwriteError:
+            n_errors += 1
+            continue
+        np.testing.assert_array_equal(chunk, whole[row : row + 8, column : column + 8])
+    assert n_errors > 0
+    assert shardwrite.verify(path, deep=True).is_good

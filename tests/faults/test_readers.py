@@ -109,6 +109,7 @@ def check_hammered(directory, strategy, seconds):
         assert met["reads"] > 20, met
         assert met["versions"] > 1, "it never read what was new"
         assert met["wrong"] == 0, (reader, met)
+        assert met["filled"] == 0 or (reader == "zarr-python" and strategy != "FixedOrder()"), "only where a shard was made shorter"
         if reader == "tensorstore" and "in_place" not in strategy:
             assert met["errors"] == 0, met
         assert met["errors"] < met["reads"] / 10, met

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwrite.errors import SpecError
 from shardwrite.order import ORDER_ALIASES, permutation
-from shardwrite.strategies import AppendOnly, FixedOrder, as_strategy, place
+from shardwrite.strategies import AppendOnly, FixedOrder, Stored, as_strategy, place
 
 STRATEGIES = [FixedOrder("C"), FixedOrder("F"), FixedOrder("morton"), AppendOnly()]
 GRIDS = [(), (1,), (7,), (3, 4), (5, 2), (4, 4, 4), (2, 3, 2, 2)]
@@ -47,7 +48,7 @@ def check_strategy(strategy):
     assert hash(again) == hash(strategy)
     assert again.label == strategy.label
     assert copy.deepcopy(strategy) == strategy
-    random = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for grid in GRIDS:
         n = math.prod(grid)
         for step in (1, 2, 10):
@@ -56,7 +57,7 @@ def check_strategy(strategy):
             assert sequence.dtype == np.int64
             assert sorted(sequence.tolist()) == list(range(n)), "sequence is no permutation"
             assert np.array_equal(sequence, again.sequence(grid, units)), "must be a function of its arguments"
-            nbytes = random.integers(-1, 50, n)
+            nbytes = rng.integers(-1, 50, n)
             for base in (0, 16 * n + 4):
                 check_placement(nbytes, place(nbytes, sequence, base), base)
         whole = strategy.sequence(grid, [permutation(grid, "C")])
@@ -116,6 +117,43 @@ def test_placements_tile_the_data_region(sizes, base, random):
     check_placement(sizes, placement, base)
     wanted = [rank for rank in sequence if sizes[rank] >= 0]
     assert placement.sequence.tolist() == wanted
+
+
+def stored(sizes, generator, *, is_checked=True):
+    """A shard of inner chunks in some sequence, and its layout."""
+    nbytes, sequence = np.array(sizes, dtype=np.int64), list(range(len(sizes)))
+    generator.shuffle(sequence)
+    placement = place(nbytes, np.array(sequence, dtype=np.int64), 0)
+    offsets = np.where(nbytes >= 0, placement.offsets, -1)
+    return Stored(offsets, nbytes, placement.data_nbytes + 20, (placement.data_nbytes, placement.data_nbytes + 20), is_checked)
+
+
+SMALL = st.lists(st.sampled_from([-1, 1, 2, 3, 4]), min_size=12, max_size=12)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SMALL, SMALL, st.sampled_from([0, 7]), st.randoms(use_true_random=False))
+def test_no_chunk_begins_where_another_began_in_the_shard_that_is_replaced(before, after, base, generator):
+    old, nbytes, sequence = stored(before, generator), np.array(after, dtype=np.int64), np.array(generator.sample(range(12), 12))
+    placement = place(nbytes, sequence, base, old)
+    plain = place(nbytes, sequence, base)
+    assert placement.sequence.tolist() == plain.sequence.tolist()
+    end = base
+    for rank in placement.sequence.tolist():
+        offset = int(placement.offsets[rank])
+        forbidden = set(old.offsets.tolist()) - {int(old.offsets[rank])}
+        assert offset not in forbidden
+        assert all(between in forbidden for between in range(end, offset)), "free bytes only where they are needed"
+        end = offset + after[rank]
+    assert placement.data_nbytes == max(end - base, 0)
+
+
+def test_chunks_that_nobody_can_tell_apart_stay_aligned():
+    sizes, sequence = [64] * 6, np.arange(6)
+    old = stored(sizes, random.Random(1), is_checked=False)
+    assert place(np.array([-1, *sizes[1:]]), sequence, 0, old).data_nbytes == 5 * 64
+    checked = stored(sizes, random.Random(1))
+    assert place(np.array([-1, *sizes[1:]]), sequence, 0, checked).data_nbytes > 5 * 64
 
 
 def test_placement_of_a_shard_without_data():
