@@ -109,7 +109,9 @@ def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Seq
     """
     chunks = _chunks_of(spec, units, payloads, -1)
     sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
-    placement = place(chunks.sizes, sequence, spec.metadata.index_codec.base_nbytes)
+    base = spec.metadata.index_codec.base_nbytes
+    fixed_nbytes = spec.metadata.pipeline.encoded_nbytes if spec.exists else None
+    placement = spec.strategy.lay_out(chunks.sizes, sequence, base, fixed_nbytes)
     return _write_new(spec, transaction, index, placement, chunks.sizes, chunks.write)
 
 
@@ -132,12 +134,15 @@ def _write_new(
     if codec.base_nbytes:
         writer.write([encoded_index])
     begins = placement.offsets[sequence]
-    free = begins - np.concatenate([[codec.base_nbytes], (begins + nbytes[sequence])[:-1]])
-    breaks = [0, *(np.flatnonzero(free[1:]) + 1).tolist(), len(sequence)]
+    ends = np.concatenate([[codec.base_nbytes], begins + nbytes[sequence]])
+    free = np.append(begins, codec.base_nbytes + placement.data_nbytes) - ends
+    breaks = [0, *(np.flatnonzero(free[1:-1]) + 1).tolist(), len(sequence)]
     for first, last in itertools.pairwise(breaks):
         if free[first]:
-            writer.write([bytes(int(free[first]))])
+            writer.skip(int(free[first]))
         write(writer, sequence[first:last])
+    if free[-1]:
+        writer.skip(int(free[-1]))
     if not codec.base_nbytes:
         writer.write([encoded_index])
     writer.finish(guard)
@@ -231,13 +236,19 @@ def _change(
     index: tuple[int | None, bytes],
 ) -> int:
     """Write into the shard itself; gives its size."""
-    writes = [(int(revision.offsets[rank]), chunks.read(rank)) for rank in revision.sequence.tolist()]
+    stored = old.stored()
+    writes: list[tuple[int, bytes]] = []
+    free: list[tuple[int, bytes]] = []
+    for rank in revision.sequence.tolist():
+        offset = int(revision.offsets[rank])
+        is_free = stored.nbytes[rank] < 0 and offset < old.reader.nbytes
+        (free if is_free else writes).append((offset, chunks.read(rank)))
     if index[0] is not None:
         writes.append((index[0], index[1]))
-    change = Change(old.key, old.reader.nbytes, writes)
+    change = Change(old.key, old.reader.nbytes, writes, free)
     change_in_place(spec.run_path, spec.store, change, spec.durability, old.reader.version, lambda: ensure_current(spec.run_path))
     transaction.committed.add(old.key)
-    return max(old.reader.nbytes, *(offset + len(data) for offset, data in writes))
+    return max([old.reader.nbytes, *(offset + len(data) for offset, data in writes)])
 
 
 def _mixed(chunks: _Chunks, old: ExistingShard) -> Callable[[ObjectWriter, Ranks], None]:

@@ -62,8 +62,9 @@ class ExistingShard:
         """Its layout, as strategies take it."""
         empty = self.index.is_empty
         offsets, nbytes = (np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1))
-        is_checked = self._metadata.pipeline.encoded_nbytes != math.prod(self._metadata.grid.chunks) * self._metadata.itemsize
-        return Stored(offsets, nbytes, self.reader.nbytes, self.index_span, is_checked)
+        fixed_nbytes = self._metadata.pipeline.encoded_nbytes
+        is_checked = fixed_nbytes != math.prod(self._metadata.grid.chunks) * self._metadata.itemsize
+        return Stored(offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes)
 
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
         """An inner chunk, decoded; None where it is empty."""

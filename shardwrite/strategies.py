@@ -46,6 +46,21 @@ class Strategy(Protocol):
             For each unit, in the plan's order, the row-major ranks of its inner chunks.
         """
 
+    def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:
+        """Where inner chunks go in a new shard of an array that is updated.
+
+        Parameters
+        ----------
+        nbytes : numpy.ndarray of int64, shape (n,)
+            Encoded size by rank; negative where empty.
+        sequence : numpy.ndarray of int64
+            What :meth:`sequence` gave.
+        base : int
+            Size of the index where that comes first, else 0.
+        fixed_nbytes : int, optional
+            Encoded size of any inner chunk, where that does not depend on its values.
+        """
+
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """What becomes of a shard that exists.
 
@@ -80,6 +95,8 @@ class Stored:
         Start and stop of the index in it.
     is_checked : bool
         Whether decoding an inner chunk fails on bytes that are none: it is compressed, or has a checksum.
+    fixed_nbytes : int, optional
+        Encoded size of any inner chunk, where that does not depend on its values.
     """
 
     offsets: Ranks
@@ -87,6 +104,7 @@ class Stored:
     total_nbytes: int
     index_span: tuple[int, int]
     is_checked: bool
+    fixed_nbytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +144,7 @@ class FixedOrder:
         (no preference, here row-major) are taken as zarr-python's names.
     in_place : bool
         Into shards that exist, write a new inner chunk where the old one stands if it is not larger, else after the end; not
-        atomic for readers.
+        atomic for readers. Where all are of one size, each has its place in the order from the beginning, also while it is empty.
     max_unused : float
         Share of unused bytes above which a shard is written anew instead.
 
@@ -159,24 +177,56 @@ class FixedOrder:
         """See :meth:`Strategy.sequence`; depends on the grid only."""
         return permutation(chunks_per_shard, self.order)
 
+    def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:
+        """See :meth:`Strategy.lay_out`."""
+        return self._laid_out(nbytes, sequence, base, fixed_nbytes, None)
+
+    def _laid_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None, old: Stored | None) -> Placement:
+        if self.in_place and fixed_nbytes is not None and (nbytes < 0).mean() <= self.max_unused:
+            homes = _homes(sequence, base, fixed_nbytes)
+            return Placement(homes, sequence[nbytes[sequence] >= 0], fixed_nbytes * len(nbytes))
+        return place(nbytes, sequence, base, old)
+
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """See :meth:`Strategy.revise`."""
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
         if self.in_place:
-            changed = _in_place(old, nbytes, merged, sequence, nbytes <= old.nbytes, old.index_span[0] or old.total_nbytes)
+            spots = np.where(nbytes <= old.nbytes, old.offsets, _free_homes(old, sequence, base))
+            changed = _in_place(old, nbytes, merged, sequence, spots, old.index_span[0] or old.total_nbytes)
             n_unused = changed.end - base - int(merged[merged > 0].sum())
             if n_unused <= self.max_unused * changed.end and int(nbytes[nbytes > 0].sum()) <= old.total_nbytes // 2:
                 return changed  # where most is new, a new shard costs no more
-        placement = place(merged, sequence, base, old)
+        placement = self._laid_out(merged, sequence, base, old.fixed_nbytes, old)
         return Revision("rewrite", placement.offsets, merged, placement.sequence, 0, base + placement.data_nbytes)
 
 
-def _in_place(old: Stored, nbytes: Ranks, merged: Ranks, sequence: Ranks, fits: npt.NDArray[np.bool_], end_of_old: int) -> Revision:
-    """New inner chunks over old ones where they fit, the others after the end of the object."""
+def _homes(sequence: Ranks, base: int, fixed_nbytes: int) -> Ranks:
+    """Where each inner chunk of a fixed size stands in a shard in which there is room for all."""
+    homes = np.empty(len(sequence), dtype=np.int64)
+    homes[sequence] = base + fixed_nbytes * np.arange(len(sequence))
+    return homes
+
+
+def _free_homes(old: Stored, sequence: Ranks, base: int) -> Ranks:
+    """The same where nothing stands there yet, and -1 elsewhere."""
+    if old.fixed_nbytes is None:
+        return np.full(len(old.nbytes), -1, dtype=np.int64)
+    homes, size = _homes(sequence, base, old.fixed_nbytes), old.fixed_nbytes
+    taken = np.sort(old.offsets[old.nbytes >= 0])
+    at = np.searchsorted(taken, homes)
+    edge = np.iinfo(np.int64).max // 2
+    after, before = np.append(taken, edge)[at], np.append(-edge, taken)[at]
+    end = old.index_span[0] or old.total_nbytes
+    is_free = (after >= homes + size) & (before + size <= homes) & (homes + size <= end)
+    return np.where(is_free, homes, -1)
+
+
+def _in_place(old: Stored, nbytes: Ranks, merged: Ranks, sequence: Ranks, spots: Ranks, end_of_old: int) -> Revision:
+    """New inner chunks where there is a spot for them, the others after the end of the object."""
     new = sequence[nbytes[sequence] >= 0]
-    behind = new[~fits[new]]
+    behind = new[spots[new] < 0]
     ends = old.total_nbytes + np.cumsum(nbytes[behind])
-    offsets = old.offsets.copy()
+    offsets = np.where(nbytes >= 0, spots, old.offsets)
     offsets[behind] = ends - nbytes[behind]
     end = int(ends[-1]) if len(behind) else end_of_old
     return Revision("in place", offsets, merged, new, old.total_nbytes, end)
@@ -215,11 +265,15 @@ class AppendOnly:
         """See :meth:`Strategy.sequence`; depends on the units."""
         return np.concatenate([np.empty(0, np.int64), *units])
 
+    def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:  # noqa: ARG002
+        """See :meth:`Strategy.lay_out`; end to end."""
+        return place(nbytes, sequence, base)
+
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """See :meth:`Strategy.revise`."""
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
         if self.in_place:
-            return _in_place(old, nbytes, merged, sequence, np.zeros(len(nbytes), dtype=bool), old.total_nbytes)
+            return _in_place(old, nbytes, merged, sequence, np.full(len(nbytes), -1, dtype=np.int64), old.total_nbytes)
         new = sequence[nbytes[sequence] >= 0]
         kept = old.total_nbytes if base else old.index_span[0]  # nobody needs the clone's old index
         ends = kept + np.cumsum(nbytes[new])

@@ -18,6 +18,7 @@ from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreErr
 from shardwrite.cli import main
 from shardwrite.existing import open_shard
 from shardwrite.journal import lease
+from shardwrite.order import permutation
 from shardwrite.stores import PosixStore
 from shardwrite.stores.reading import PosixReader
 
@@ -166,9 +167,10 @@ def test_waste_is_bounded_counted_and_compacted(path):
     assert done.n_rewritten == 2
     assert done.stored_nbytes < before.stored_nbytes
     after = shardwrite.verify(path, deep=True)
-    assert (after.is_good, after.unused_nbytes, after.stored_nbytes) == (True, 0, done.stored_nbytes)
+    assert (after.is_good, after.stored_nbytes) == (True, done.stored_nbytes)
+    assert after.unused_nbytes < 32, "a few bytes between inner chunks, for readers that hold an old index"
     np.testing.assert_array_equal(read(path), seen)
-    assert shardwrite.compact(path, above=0.0).n_rewritten == 0
+    assert shardwrite.compact(path, above=0.01).n_rewritten == 0
 
 
 def test_compaction_halves_an_array_of_half_waste(path):
@@ -492,3 +494,21 @@ def test_an_old_index_does_not_lead_to_another_chunk(tmp_path, how, location):
         np.testing.assert_array_equal(chunk, whole[row : row + 8, column : column + 8])
     assert n_errors > 0
     assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_chunks_of_one_size_have_their_place_from_the_beginning(tmp_path, location):
+    path, order = tmp_path / "x", FixedOrder("F", in_place=True, max_unused=1.0)
+    x = da.from_array(values((64, 64)), chunks=64)
+    (x * 0).to_sharded_zarr(path, shards=64, chunks=8, compressors=None, index_location=location)
+    shard, sizes = path / "c/0/0", set()
+    rows = np.random.default_rng(0).permutation(8)
+    for row in rows.tolist():
+        region = (slice(8 * row, 8 * row + 8), slice(None))
+        x[region].to_sharded_zarr(path, region=region, strategy=order)
+        sizes.add(shard.stat().st_size)
+    assert sizes == {64 * 64 * 4 + 64 * 16 + 4}, "neither rewritten nor appended to"
+    np.testing.assert_array_equal(read(path), values((64, 64)))
+    assert shardwrite.verify(path, deep=True).unused_nbytes == 0
+    with open_shard(shardwrite.open_sharded(path).metadata, PosixStore(path), (0, 0)) as opened:
+        assert np.argsort(opened.index.table[:, 0]).tolist() == permutation((8, 8), "F").tolist()

@@ -2,10 +2,11 @@
 
 The order of effects, under a lock of the shard, and what a crash after each leaves behind:
 
-1. Write a record of the change into the run's directory, durably. *The old shard.*
-2. Write the new bytes into the shard, and sync it. *A shard that may be torn. Recovery makes the change again; or, where it only
+1. Write what goes where nothing stands that the index refers to, and sync it. *The old shard.*
+2. Write a record of the change into the run's directory, durably. *The old shard.*
+3. Write the other bytes into the shard, and sync it. *A shard that may be torn. Recovery makes the change again; or, where it only
    appends, keeps it if all of it is there, and else cuts the shard back to its old size.*
-3. Remove the record. *The new shard.*
+4. Remove the record. *The new shard.*
 
 A record of an append holds no data, only its checksum; any other holds all that is written.
 """
@@ -43,11 +44,14 @@ class Change:
         Its size before.
     writes : sequence of (int, bytes)
         Offsets and data.
+    free : sequence of (int, bytes)
+        The same, of what goes where nobody reads before the index says so.
     """
 
     key: str
     old_nbytes: int
     writes: Sequence[tuple[int, bytes]]
+    free: Sequence[tuple[int, bytes]] = ()
 
     @property
     def is_append(self) -> bool:
@@ -96,19 +100,34 @@ def change_in_place(run_path: str, store: Store, change: Change, durability: str
     guard : callable
         Called right before the shard is written to; what it raises stops that.
     """
+
+    def check() -> None:
+        guard()
+        if store.version(change.key) != version:
+            raise StoreError(f"{change.key!r} was changed by another writer meanwhile", key=change.key, errno=errno.ESTALE)
+
+    if change.free:
+        check()
+        _write(store, change.key, change.free, durability)
+        version = store.version(change.key)
     record = Path(run_path) / f"redo-{_name(change.key)}"
     write_file(record, change.encode(), durability=durability, attempt=uuid.uuid4().hex)
-    guard()
-    if store.version(change.key) != version:
+    try:
+        check()
+    except StoreError:
+        os.unlink(record)  # nothing was written
+        raise
+    _write(store, change.key, change.writes, durability)
+    with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile, and somebody has made the change again
         os.unlink(record)
-        raise StoreError(f"{change.key!r} was changed by another writer meanwhile", key=change.key, errno=errno.ESTALE)
-    with store.edit(change.key) as editor:
-        for offset, data in change.writes:
+
+
+def _write(store: Store, key: str, writes: Sequence[tuple[int, bytes]], durability: str) -> None:
+    with store.edit(key) as editor:
+        for offset, data in writes:
             editor.write_at(offset, data)
         if durability != "none":
             editor.sync()
-    with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile, and somebody has made the change again
-        os.unlink(record)
 
 
 def recover_changes(run_path: Path, store: Store, *, key: str = "", is_locked: bool = False) -> int:

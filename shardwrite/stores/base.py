@@ -22,6 +22,9 @@ class ObjectWriter(Protocol):
     def copy(self, reader: Any, offset: int, nbytes: int) -> None:
         """Append a range of an object that is open in the same store, without passing it through this process if possible."""
 
+    def skip(self, nbytes: int) -> None:
+        """Leave bytes free, which read as zeros and, where the storage can, take no room."""
+
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Make the object visible, whole, as durably as the transaction says (with ``"batch"``, at its end).
 

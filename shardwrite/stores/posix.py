@@ -325,6 +325,11 @@ class PosixWriter:
         with as_store_error(self.key, "cannot copy into"):
             copy_range(reader.fd, offset, self._fd, nbytes)
 
+    def skip(self, nbytes: int) -> None:
+        """See :meth:`ObjectWriter.skip`."""
+        with as_store_error(self.key, "cannot write"):
+            os.ftruncate(self._fd, os.lseek(self._fd, nbytes, os.SEEK_CUR))
+
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Steps 3 to 6."""
         self.guard = guard
