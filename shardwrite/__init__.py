@@ -10,6 +10,7 @@ from shardwrite import errors
 from shardwrite._version import __version__
 from shardwrite.api import store, to_sharded_zarr
 from shardwrite.compaction import Compaction, compact
+from shardwrite.creation import create
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 from shardwrite.parts import finalize, prepare, write_part
 from shardwrite.picture import Census
@@ -18,6 +19,7 @@ from shardwrite.planning import plan
 from shardwrite.repair import Repair, repair
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
+from shardwrite.stream import ShardWriter, StreamReport
 from shardwrite.updates import abandon, erase, write_region
 from shardwrite.verify import Report, census, verify
 from shardwrite.view import from_sharded_zarr, open_sharded
@@ -33,11 +35,14 @@ __all__ = [
     "Plan",
     "Repair",
     "Report",
+    "ShardWriter",
+    "StreamReport",
     "WriteResult",
     "__version__",
     "abandon",
     "census",
     "compact",
+    "create",
     "erase",
     "finalize",
     "from_sharded_zarr",

@@ -236,16 +236,12 @@ def _change(
     index: tuple[int | None, bytes],
 ) -> int:
     """Write into the shard itself; gives its size."""
-    stored = old.stored()
-    writes: list[tuple[int, bytes]] = []
-    free: list[tuple[int, bytes]] = []
-    for rank in revision.sequence.tolist():
-        offset = int(revision.offsets[rank])
-        is_free = stored.nbytes[rank] < 0 and offset < old.reader.nbytes
-        (free if is_free else writes).append((offset, chunks.read(rank)))
+    is_free = (old.stored().nbytes < 0) & (revision.offsets < old.reader.nbytes)
+    writes = [(int(revision.offsets[rank]), chunks.read(rank)) for rank in revision.sequence.tolist() if not is_free[rank]]
+    free = [rank for rank in revision.sequence.tolist() if is_free[rank]]
     if index[0] is not None:
         writes.append((index[0], index[1]))
-    change = Change(old.key, old.reader.nbytes, writes, free)
+    change = Change(old.key, old.reader.nbytes, writes, ((int(revision.offsets[rank]), chunks.read(rank)) for rank in free))
     change_in_place(spec.run_path, spec.store, change, spec.durability, old.reader.version, lambda: ensure_current(spec.run_path))
     transaction.committed.add(old.key)
     return max([old.reader.nbytes, *(offset + len(data) for offset, data in writes)])

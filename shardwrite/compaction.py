@@ -135,11 +135,10 @@ def compact(
     before = _inspected(array, np.arange(metadata.grid.n_shards))
     wasteful = unused(before) > above * before.stored_nbytes
     part, whole = metadata.part(metadata.grid.whole)
-    sizes = [[min(s, n - a) for a in range(0, n, s)] for n, s in zip(metadata.grid.shape, metadata.grid.shards, strict=True)]
     plan = make_plan(
         part,
         FixedOrder(order),
-        SourceLayout(tuple(map(tuple, sizes)), 0, "the array itself"),
+        SourceLayout(metadata.grid.sizes, 0, "the array itself"),
         Resources(engine.n_threads, engine.memory_limit_nbytes),
         region=whole,
     )

@@ -86,6 +86,18 @@ class Box:
             tuple(b - o for b, o in zip(self.stop, origin, strict=True)),
         )
 
+    def minus(self, other: Box) -> list[Box]:
+        """What is in this box and not in `other`, as boxes that share nothing."""
+        common = self.intersect(other)
+        if not common.size:
+            return [self]
+        pieces, start, stop = [], self.start, self.stop
+        for axis, (a, b) in enumerate(common.bounds):
+            pieces.append(Box(start, (*stop[:axis], a, *stop[axis + 1 :])))
+            pieces.append(Box((*start[:axis], b, *start[axis + 1 :]), stop))
+            start, stop = (*start[:axis], a, *start[axis + 1 :]), (*stop[:axis], b, *stop[axis + 1 :])
+        return [piece for piece in pieces if piece.size]
+
     def contains(self, other: Box) -> bool:
         """Whether `other` lies wholly inside."""
         return all(a <= c and d <= b for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True))
@@ -129,6 +141,11 @@ class ShardGrid:
     def n_shards(self) -> int:
         """Number of shards that overlap the array."""
         return math.prod(self.counts)
+
+    @property
+    def sizes(self) -> tuple[Shape, ...]:
+        """What of the array lies in each shard along each axis."""
+        return tuple(tuple(min(s, n - a) for a in range(0, n, s)) or (0,) for n, s in zip(self.shape, self.shards, strict=True))
 
     @property
     def chunks_per_shard(self) -> Shape:

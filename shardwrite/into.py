@@ -12,14 +12,14 @@ from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
-from shardwrite.metadata import parse_metadata
+from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import Plan, Resources, SourceLayout, as_box, make_plan
 from shardwrite.planning import identity_of, memory_limit_of, n_tasks_of
-from shardwrite.strategies import as_strategy
+from shardwrite.strategies import Strategy, as_strategy
 from shardwrite.target import Target
 from shardwrite.view import open_sharded
 
-__all__ = ["APPEND", "plan_region"]
+__all__ = ["APPEND", "check_axis", "check_can_update", "check_cast", "plan_region"]
 
 APPEND = "append"
 
@@ -49,17 +49,13 @@ def plan_region(
     """
     metadata = parse_metadata(open_sharded(target.root, target.name or None).metadata.text, writing=True)
     chosen = as_strategy(strategy)
-    if chosen.in_place and not metadata.index_codec.has_checksum:
-        raise SpecError(
-            "changes shards in place, and without a checksum nobody could tell an index that is torn",
-            field="strategy",
-            value=chosen.label,
-            remedy="give the same without in_place=True, or an array whose index_codecs end with crc32c",
-        )
+    check_can_update(metadata, chosen)
     source = _cast(check_source(x), metadata.dtype, casting)
     identity = source_id or identity_of(x)
     if isinstance(region, str):
-        axis = _axis(region, axis, metadata.grid.ndim)
+        if region != APPEND:
+            raise SpecError("no region", field="region", value=region, remedy=f'give slices, or "{APPEND}" and an axis')
+        axis = check_axis(axis, metadata.grid.ndim)
         box = _appended(target, metadata.grid.shape, source.shape, axis, identity, is_stable=source_id is not None)
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
@@ -87,24 +83,38 @@ def plan_region(
     return source, made
 
 
+def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
+    """Refuse to change shards in place where what a crash leaves could not be told."""
+    if strategy.in_place and not metadata.index_codec.has_checksum:
+        raise SpecError(
+            "changes shards in place, and without a checksum nobody could tell an index that is torn",
+            field="strategy",
+            value=strategy.label,
+            remedy="give the same without in_place=True, or an array whose index_codecs end with crc32c",
+        )
+
+
 def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array.Array:
     """`x` in the array's dtype, if the casting rule allows it."""
-    if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
-        raise SpecError("no such rule", field="casting", value=casting, remedy='use "safe", "same_kind" or "unsafe", as numpy does')
-    if not np.can_cast(x.dtype, dtype, casting=casting):  # type: ignore[arg-type]
-        raise SpecError(
-            f"cannot be cast to the array's {dtype} by the rule {casting!r}",
-            field="x.dtype",
-            value=str(x.dtype),
-            remedy=f'convert it with astype("{dtype}"), or allow what is lost with casting="unsafe"',
-        )
+    check_cast(x.dtype, dtype, casting, "x")
     return x if x.dtype == dtype else x.astype(dtype, casting="unsafe")
 
 
-def _axis(region: str, axis: int, ndim: int) -> int:
-    if region != APPEND:
-        remedy = f'give slices, or "{APPEND}" and an axis'
-        raise SpecError("no region", field="region", value=region, remedy=remedy)
+def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: str) -> None:
+    """Refuse elements that cannot become the array's by a casting rule."""
+    if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
+        raise SpecError("no such rule", field="casting", value=casting, remedy='use "safe", "same_kind" or "unsafe", as numpy does')
+    if not np.can_cast(given, dtype, casting=casting):  # type: ignore[arg-type]
+        raise SpecError(
+            f"cannot be cast to the array's {dtype} by the rule {casting!r}",
+            field=f"{what}.dtype",
+            value=str(given),
+            remedy=f'convert it with astype("{dtype}"), or allow what is lost with casting="unsafe"',
+        )
+
+
+def check_axis(axis: int, ndim: int) -> int:
+    """An axis of the array, counted from the first."""
     if isinstance(axis, bool) or not isinstance(axis, int) or not -ndim <= axis < ndim:
         raise SpecError("no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes")
     return axis % ndim

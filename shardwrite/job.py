@@ -31,7 +31,17 @@ from shardwrite.target import Target, kind_of
 
 _MAX_UPDATES = 100
 
-__all__ = ["Job", "Options", "finished", "incomplete", "make_receipt", "options_for_new", "refuse_another", "run_plan"]
+__all__ = [
+    "Job",
+    "Options",
+    "finished",
+    "incomplete",
+    "make_receipt",
+    "options_for_new",
+    "refuse_another",
+    "run_plan",
+    "updated_receipt",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,32 +175,52 @@ def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
     """What stays of a run; one that writes into an array adds to what is there, or knows no more than that it wrote."""
+    if job.is_update:
+        return updated_receipt(directory, job.plan.metadata, ledger, result.to_dict(), job.options.durability)
     before = read_receipt(directory.target) if job.options.mode == "r+" else None
+    return Receipt(
+        digest=directory.digest if before is None else before.digest,
+        run=directory.run,
+        identity=directory.facts["identity"] if before is None else before.identity,
+        durability=job.options.durability,
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        result=result.to_dict(),
+        empty=as_runs(ledger.empty),
+        updates=[] if before is None else before.updates,
+    )
+
+
+def updated_receipt(
+    directory: RunDirectory, part: ArrayMetadata, ledger: Ledger, result: dict[str, Any], durability: str
+) -> Receipt:
+    """The receipt of an array after an update of some of its shards.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Of the update.
+    part : ArrayMetadata
+        The window of shards.
+    ledger : Ledger
+        What became of them; those that are not done are as they were.
+    result : dict
+        To be kept.
+    durability : str
+        Of the commits, where no receipt is there yet.
+    """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    if not job.is_update:
-        return Receipt(
-            digest=directory.digest if before is None else before.digest,
-            run=directory.run,
-            identity=directory.facts["identity"] if before is None else before.identity,
-            durability=job.options.durability,
-            finished=finished,
-            version=__version__,
-            result=result.to_dict(),
-            empty=as_runs(ledger.empty),
-            updates=[] if before is None else before.updates,
-        )
     update = {
         "digest": directory.digest,
         "run": directory.run,
         "identity": {name: value for name, value in directory.facts["identity"].items() if name != "metadata"},
         "finished": finished,
-        "result": result.to_dict(),
+        "result": result,
     }
-    if before is None:
-        before = Receipt("", "", {}, job.options.durability, finished, __version__, {}, None)
+    before = read_receipt(directory.target) or Receipt("", "", {}, durability, finished, __version__, {}, None)
     updates = [*(kept for kept in before.updates if kept.get("digest") != directory.digest), update][-_MAX_UPDATES:]
     shape = json.loads((directory.target.path / "zarr.json").read_bytes())["shape"]
-    own = job.plan.metadata.grid
-    is_empty = (ledger.nbytes == 0).reshape(own.counts)
-    empty = empty_after(before, replace(own, shape=tuple(shape)), job.plan.first_shard, is_empty)
+    counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
+    is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)
+    empty = empty_after(before, replace(part.grid, shape=tuple(shape)), first, is_empty, is_known)
     return replace(before, updates=updates, empty=empty, shape=shape)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import random
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ from shardwrite.journal import (
     Lease,
     Ledger,
     RunDirectory,
+    begin_beside,
     begin_run,
     close_journals,
     find_run,
@@ -45,9 +44,6 @@ from shardwrite.target import check_surroundings, check_target
 from shardwrite.view import ShardedArray
 
 __all__ = ["Session", "begin", "join"]
-
-
-_MAX_TRIES = 3
 
 
 def _source(job: Job) -> dask.array.Array:
@@ -151,7 +147,7 @@ class Session:
             with as_store_error(str(directory.target.path), "cannot publish"), contextlib.ExitStack() as stack:
                 if self.job.is_update:
                     stack.enter_context(directory.ending())
-                    directory.grow(options.durability, self.driver)
+                    directory.grow(directory.document["shape"], options.durability, self.driver)
                 elif options.mode != "r+":
                     directory.publish(options.durability, self.driver)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
@@ -242,7 +238,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart or job.options.mode == "w")
     sessions = []
     for job in jobs:
-        directory, is_new = _begin_beside(job)
+        directory, is_new = begin_beside(job.target, partial(_begin_one, job))
         _check_shape(job, directory, is_new=is_new)
         if is_new:
             _probe_new(directory, engine)
@@ -268,24 +264,6 @@ def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
         restart=job.options.restart,
         durability=job.options.durability,
     )
-
-
-def _begin_beside(job: Job) -> tuple[RunDirectory, bool]:
-    """Begin, and look again who else has begun: of two that did so at one moment, none goes on before the other has gone."""
-    for attempt in itertools.count():
-        directory, is_new = _begin_one(job)
-        try:
-            make_way(job.target, directory.facts, restart=False)
-        except JournalError:
-            if not is_new:
-                raise
-            directory.take_back(is_claimed=True)
-            if attempt == _MAX_TRIES:
-                raise
-            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
-        else:
-            return directory, is_new
-    raise AssertionError
 
 
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:

@@ -28,7 +28,7 @@ from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks
 from shardwrite.stopping import busy
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
 
-__all__ = ["SourcePieces", "commit_group", "encode_block", "rewrite_group", "write_group"]
+__all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
 _UPDATE_NBYTES = 64 * 2**20  # of what a task encodes for a shard that exists; more goes by way of a part file
 
@@ -118,7 +118,7 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
 
 
 @contextlib.contextmanager
-def _opened(spec: WriteSpec, index: Shape) -> Iterator[ExistingShard | None]:
+def opened(spec: WriteSpec, index: Shape) -> Iterator[ExistingShard | None]:
     """A shard to be updated; under its lock, and whole again, if it is to be changed where it stands."""
     key = spec.metadata.shard_key(index)
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
@@ -133,7 +133,7 @@ def _update_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
     """Encode the part of a shard that the source touches, and put it among the rest."""
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
-        old = stack.enter_context(_opened(spec, index))
+        old = stack.enter_context(opened(spec, index))
         path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
         payload = stack.enter_context(Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize)))
         sizes = _extend(spec, payload, index, unit, pieces, old)
@@ -264,7 +264,7 @@ def commit_group(
         def write(transaction: Transaction, index: Shape) -> Written:
             if spec.covers(index):
                 return assemble(spec, transaction, index, units[index], payloads)
-            with _opened(spec, index) as old:
+            with opened(spec, index) as old:
                 return revise(spec, transaction, index, units[index], payloads, old)
 
         shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]

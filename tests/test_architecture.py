@@ -32,7 +32,7 @@ LAYERS = [
     ["into"],
     ["session", "verify"],
     ["run", "outcome", "salvage"],
-    ["updates", "compaction", "parts", "repair"],
+    ["updates", "compaction", "parts", "repair", "creation", "stream"],
     ["api"],
     ["__init__"],
     ["cli"],

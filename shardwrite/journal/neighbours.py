@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from shardwrite.errors import JournalError
-from shardwrite.grid import Box, ShardGrid, ravel
+from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.begin import facts_of, find_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
@@ -22,7 +23,9 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore
 from shardwrite.target import Target
 
-__all__ = ["give_up", "make_way", "neighbours", "unfinished_append"]
+__all__ = ["begin_beside", "give_up", "make_way", "neighbours", "unfinished_append"]
+
+_MAX_TRIES = 3
 
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
@@ -63,6 +66,9 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         holders = live_holders(other.path)
         if holders:
             raise held(other, holders[0])
+        if other.facts.get("identity", {}).get("stream"):  # nobody can run that again
+            give_up(other)
+            continue
         what = other.facts.get("identity", {}).get("region")
         where = f"an update of the region {what}" if what else "a run"
         shards = f"; {shared} shards are in both" if shared else ""
@@ -71,6 +77,24 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
             "abandon, or restart=True (--restart): each of its shards is then left as it is, old or new",
             path=str(other.target.run_path),
         )
+
+
+def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]]) -> tuple[RunDirectory, bool]:
+    """Begin, and look again who else has begun: of two that did so at one moment, none goes on before the other has gone."""
+    for attempt in itertools.count():
+        directory, is_new = begin()
+        try:
+            make_way(target, directory.facts, restart=False)
+        except JournalError:
+            if not is_new:
+                raise
+            directory.take_back(is_claimed=True)
+            if attempt == _MAX_TRIES:
+                raise
+            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
+        else:
+            return directory, is_new
+    raise AssertionError
 
 
 def give_up(run: RunDirectory) -> None:
@@ -115,17 +139,12 @@ def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, fou
         return
     first, _ = part.window or ((), ())
     counts = part.grid.counts
-    known = np.zeros(grid.n_shards, dtype=bool)
-    known[receipt.empty_ranks(grid.n_shards)] = True
-    inside = tuple(slice(a, min(a + n, m)) for a, n, m in zip(first, counts, grid.counts, strict=True))
-    is_empty = known.reshape(grid.counts)[inside].copy()
-    at_risk = {index for beginning in found.unended for index in shards_of(beginning, part)}
-    for index in np.ndindex(is_empty.shape):
-        if found.ledger.is_done[ravel(index, counts)]:
-            is_empty[index] = found.ledger.nbytes[ravel(index, counts)] == 0
-        elif index in at_risk:
-            is_empty[index] = store.version(part.shard_key(index)) is None
-    document = replace(receipt, empty=empty_after(receipt, grid, first, is_empty))
+    is_known = found.ledger.is_done.reshape(counts).copy()
+    is_empty = (found.ledger.nbytes == 0).reshape(counts)
+    for index in {index for beginning in found.unended for index in shards_of(beginning, part)}:
+        if not is_known[index]:
+            is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
+    document = replace(receipt, empty=empty_after(receipt, grid, first, is_empty, is_known))
     run.leave(document, "full", uuid.uuid4().hex)
 
 

@@ -135,7 +135,13 @@ def read_receipt(target: Target) -> Receipt | None:
         raise StoreError(f"cannot read {path}: {error.strerror}", key=str(path), errno=error.errno) from error
 
 
-def empty_after(before: Receipt, grid: ShardGrid, first: Shape, is_empty: npt.NDArray[np.bool_]) -> list[list[int]] | None:
+def empty_after(
+    before: Receipt,
+    grid: ShardGrid,
+    first: Shape,
+    is_empty: npt.NDArray[np.bool_],
+    is_known: npt.NDArray[np.bool_] | None = None,
+) -> list[list[int]] | None:
     """Shards that are empty by design after an update of some; what an array has grown by besides them was never written.
 
     Parameters
@@ -147,7 +153,9 @@ def empty_after(before: Receipt, grid: ShardGrid, first: Shape, is_empty: npt.ND
     first : tuple of int
         Position of the first shard of the update.
     is_empty : numpy.ndarray of bool
-        Which of its shards are empty.
+        Which of its shards are empty; some may lie beyond the array.
+    is_known : numpy.ndarray of bool, optional
+        Of which of them that is known; the update has not come to the others. All, by default.
     """
     if before.empty is None:
         return None
@@ -156,5 +164,8 @@ def empty_after(before: Receipt, grid: ShardGrid, first: Shape, is_empty: npt.ND
     old[before.empty_ranks(len(old))] = True
     now = np.ones(grid.counts, dtype=bool)
     now[tuple(slice(n) for n in counts)] = old.reshape(counts)
-    now[tuple(slice(a, a + n) for a, n in zip(first, is_empty.shape, strict=True))] = is_empty
+    inside = tuple(slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True))
+    there = tuple(slice(max(0, s.stop - s.start)) for s in inside)
+    known = np.ones_like(is_empty) if is_known is None else is_known
+    now[inside] = np.where(known[there], is_empty[there], now[inside])
     return as_runs(np.flatnonzero(now.ravel()))

@@ -18,7 +18,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,14 @@ class Change:
         Its size before.
     writes : sequence of (int, bytes)
         Offsets and data.
-    free : sequence of (int, bytes)
-        The same, of what goes where nobody reads before the index says so.
+    free : iterable of (int, bytes)
+        The same, of what goes where nobody reads before the index says so; taken one by one.
     """
 
     key: str
     old_nbytes: int
     writes: Sequence[tuple[int, bytes]]
-    free: Sequence[tuple[int, bytes]] = ()
+    free: Iterable[tuple[int, bytes]] = ()
 
     @property
     def is_append(self) -> bool:
@@ -106,9 +106,8 @@ def change_in_place(run_path: str, store: Store, change: Change, durability: str
         if store.version(change.key) != version:
             raise StoreError(f"{change.key!r} was changed by another writer meanwhile", key=change.key, errno=errno.ESTALE)
 
-    if change.free:
-        check()
-        _write(store, change.key, change.free, durability)
+    check()
+    if _write(store, change.key, change.free, durability):
         version = store.version(change.key)
     record = Path(run_path) / f"redo-{_name(change.key)}"
     write_file(record, change.encode(), durability=durability, attempt=uuid.uuid4().hex)
@@ -122,12 +121,16 @@ def change_in_place(run_path: str, store: Store, change: Change, durability: str
         os.unlink(record)
 
 
-def _write(store: Store, key: str, writes: Sequence[tuple[int, bytes]], durability: str) -> None:
+def _write(store: Store, key: str, writes: Iterable[tuple[int, bytes]], durability: str) -> bool:
+    """Write into an object, durably; whether there was anything to write."""
+    n = 0
     with store.edit(key) as editor:
         for offset, data in writes:
             editor.write_at(offset, data)
-        if durability != "none":
+            n += 1
+        if n and durability != "none":
             editor.sync()
+    return n > 0
 
 
 def recover_changes(run_path: Path, store: Store, *, key: str = "", is_locked: bool = False) -> int:

@@ -135,10 +135,10 @@ class RunDirectory:
         write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
         self._consolidate(document, durability, attempt)
 
-    def grow(self, durability: str, driver: str) -> None:
+    def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
         current = json.loads((self.target.path / "zarr.json").read_bytes())
-        shape = [max(sizes) for sizes in zip(current["shape"], self.document["shape"], strict=True)]
+        shape = [max(sizes) for sizes in zip(current["shape"], to, strict=True)]
         if shape != current["shape"]:
             document = {**current, "shape": shape}
             attempt = f"{driver}.end"

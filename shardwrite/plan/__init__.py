@@ -4,7 +4,7 @@ from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
 from shardwrite.plan.make import make_plan
 from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, SourceLayout
 from shardwrite.plan.partition import Partition, make_partition
-from shardwrite.plan.regions import ShardRef, as_box
+from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
 from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
 from shardwrite.plan.waves import Wave
 
@@ -22,6 +22,7 @@ __all__ = [
     "SourceLayout",
     "Wave",
     "as_box",
+    "indexed_shape",
     "make_partition",
     "make_plan",
     "parse_nbytes",

@@ -8,7 +8,7 @@ from typing import Any
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 
-__all__ = ["ShardRef", "as_box"]
+__all__ = ["ShardRef", "as_box", "indexed_shape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,21 @@ class ShardRef:
     is_whole: bool
 
 
+def _items(region: Any, ndim: int) -> list[Any]:
+    """An index for each axis."""
+    items = list(region) if isinstance(region, tuple) else [region]
+    if any(item is Ellipsis for item in items):
+        at = next(i for i, item in enumerate(items) if item is Ellipsis)
+        items[at : at + 1] = [slice(None)] * (ndim - len(items) + 1)
+    return items + [slice(None)] * (ndim - len(items))
+
+
+def indexed_shape(region: Any, box: Box) -> Shape:
+    """Shape of what an array of numpy's would give for a region, which is a box here: without the axes of integers."""
+    items = _items(region, len(box.start))
+    return tuple(n for n, item in zip(box.shape, items, strict=True) if isinstance(item, slice))
+
+
 def as_box(region: Any, shape: Shape) -> Box:
     """A region as a box.
 
@@ -41,11 +56,7 @@ def as_box(region: Any, shape: Shape) -> Box:
     SpecError
         Other steps than 1, too many axes, or a start outside the array.
     """
-    items = list(region) if isinstance(region, tuple) else [region]
-    if any(item is Ellipsis for item in items):
-        at = next(i for i, item in enumerate(items) if item is Ellipsis)
-        items[at : at + 1] = [slice(None)] * (len(shape) - len(items) + 1)
-    items += [slice(None)] * (len(shape) - len(items))
+    items = _items(region, len(shape))
     if len(items) != len(shape):
         raise SpecError("too many axes", field="region", value=region, remedy=f"the array has {len(shape)}")
     start, stop = [], []

@@ -1,0 +1,79 @@
+"""Arrays without data, to be written to by region or by a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shardwrite.engines import active_engine
+from shardwrite.job import Job, options_for_new
+from shardwrite.journal import Ledger
+from shardwrite.metadata import make_metadata
+from shardwrite.plan import Resources, Sized, SourceLayout, make_plan, resolve_shapes
+from shardwrite.planning import layout_from
+from shardwrite.run import execute_missing
+from shardwrite.strategies import FixedOrder
+from shardwrite.target import resolve_target
+
+__all__ = ["create"]
+
+
+def create(
+    store: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    shards: Sized,
+    chunks: Sized,
+    name: str | None = None,
+    mode: str = "w-",
+    durability: str = "full",
+    restart: bool = False,
+    **layout: Any,
+) -> None:
+    """Make a sharded array that holds no shard yet: all of it reads as the fill value.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    shape : tuple of int
+        Its shape; 0 along the axis that a stream is to let grow.
+    dtype : dtype_like
+        Its data type.
+    shards, chunks : tuple of int, int, str
+        See :func:`plan`.
+    name, mode, durability, restart
+        See :func:`to_sharded_zarr`.
+    **layout
+        As for :func:`plan`: `compressors`, `fill_value` and so on.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit, or something stands in its place.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> shardwrite.create(path, (1000, 1000), "float32", shards=500, chunks=100, fill_value=-1)
+    >>> _ = da.ones((10, 10), dtype="float32").to_sharded_zarr(path, region=(slice(0, 10), slice(0, 10)))
+    >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
+    [1.0, 1.0, -1.0, -1.0]
+    """
+    kind, engine = np.dtype(dtype), active_engine()
+    whole = tuple((n,) for n in shape)
+    shard_shape, chunk_shape, _ = resolve_shapes(shape, kind.itemsize or 1, shards, chunks, whole)
+    metadata = make_metadata(shape, kind, shard_shape, chunk_shape, layout_from(layout))
+    plan = make_plan(
+        metadata,
+        FixedOrder(),
+        SourceLayout(metadata.grid.sizes, 0, "nothing", is_stable=True),
+        Resources(engine.n_threads, engine.memory_limit_nbytes),
+    )
+    known = Ledger(metadata.grid)
+    known.is_done[:] = True
+    options = options_for_new(mode=mode, durability=durability, restart=restart)
+    execute_missing(Job(None, plan, resolve_target(store, name), options), engine, lambda _: None, known)

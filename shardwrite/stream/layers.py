@@ -1,0 +1,144 @@
+"""What a stream has taken and not yet encoded: blocks of any shape, sorted into layers.
+
+A layer is what one shard holds of one inner chunk's depth along the stream's axis. When blocks have covered all of it, its inner
+chunks can be encoded, and none of them needs to be touched again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
+
+__all__ = ["Block", "Layer", "Layers"]
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Elements of the stream.
+
+    Attributes
+    ----------
+    box : Box
+        Where they go, in the array's coordinates.
+    array : numpy.ndarray
+        Of the box's shape.
+    memory : numpy.ndarray of uint8, optional
+        What the array lies in, where that can be used again.
+    n_layers : int
+        Layers that are not done with it.
+    """
+
+    box: Box
+    array: npt.NDArray[Any]
+    memory: npt.NDArray[np.uint8] | None = None
+    n_layers: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Layer:
+    """One inner chunk's depth of one shard.
+
+    Attributes
+    ----------
+    shard : tuple of int
+        Position of the shard in the array.
+    depth : int
+        Position along the stream's axis in the array's grid of inner chunks.
+    box : Box
+        Its elements; inside the array along the other axes.
+    blocks : list of Block
+        What it holds, the last taken last.
+    is_fresh : bool
+        Whether it holds anything that was not encoded.
+    """
+
+    shard: Shape
+    depth: int
+    box: Box
+    blocks: list[Block] = field(default_factory=list)
+    is_fresh: bool = False
+    _parts: list[Box] = field(default_factory=list)
+    _n_covered: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every element is there."""
+        return self._n_covered == self.box.size
+
+    def add(self, block: Block) -> list[Block]:
+        """Take a block; gives those that it makes needless."""
+        common = block.box.intersect(self.box)
+        needless: list[Block] = []
+        if common == self.box:
+            needless, self.blocks, self._parts, self._n_covered = self.blocks, [], [], 0
+        new = [common]
+        for part in self._parts:
+            new = [piece for box in new for piece in box.minus(part)]
+        self._parts += new
+        self._n_covered += sum(box.size for box in new)
+        self.blocks.append(block)
+        block.n_layers += 1
+        self.is_fresh = True
+        return needless
+
+    def touched(self, chunks: Shape) -> Box:
+        """The box of whole inner chunks around all that it holds."""
+        boxes = [block.box.intersect(self.box) for block in self.blocks]
+        start = tuple(min(values) // c * c for *values, c in zip(*(box.start for box in boxes), chunks, strict=True))
+        stop = tuple(max(values) for values in zip(*(box.stop for box in boxes), strict=True))
+        stop = tuple(min(ceil_div(b, c) * c, end) for b, c, end in zip(stop, chunks, self.box.stop, strict=True))
+        return Box(start, stop)
+
+
+class Layers:
+    """The layers that are open.
+
+    Parameters
+    ----------
+    grid : ShardGrid
+        Of the array; its extent along `axis` does not matter.
+    axis : int
+        The stream's axis.
+    """
+
+    def __init__(self, grid: ShardGrid, axis: int) -> None:
+        self._grid, self._axis = grid, axis
+        self._open: dict[tuple[Shape, int], Layer] = {}
+
+    def add(self, block: Block) -> tuple[list[Layer], list[Block]]:
+        """Take a block; gives the layers that are whole by that, which are open no more, and blocks that it has made needless."""
+        depth = self._grid.chunks[self._axis]
+        whole, needless = [], []
+        for shard in self._grid.shards_in(block.box):
+            part = self._grid.shard_box(shard).intersect(block.box)
+            for k in range(part.start[self._axis] // depth, ceil_div(part.stop[self._axis], depth)):
+                layer = self._open.get((shard, k)) or self._layer(shard, k)
+                needless += layer.add(block)
+                if layer.is_whole:
+                    self._open.pop((shard, k), None)
+                    whole.append(layer)
+                else:
+                    self._open[shard, k] = layer
+        return whole, needless
+
+    def _layer(self, shard: Shape, k: int) -> Layer:
+        box, axis, depth = self._grid.shard_box(shard), self._axis, self._grid.chunks[self._axis]
+        stop = [min(b, n) for b, n in zip(box.stop, self._grid.shape, strict=True)]
+        start = list(box.start)
+        start[axis], stop[axis] = k * depth, (k + 1) * depth
+        return Layer(shard, k, Box(tuple(start), tuple(stop)))
+
+    @property
+    def fresh(self) -> list[Layer]:
+        """Open layers that hold something which was not encoded."""
+        return [layer for layer in self._open.values() if layer.is_fresh]
+
+    def close(self) -> list[Layer]:
+        """All of them, which are open no more."""
+        layers, self._open = list(self._open.values()), {}
+        return layers

@@ -1,0 +1,267 @@
+"""A stretch of the array along the stream's axis, while a process has it under a lease: an update, with a run beside the array.
+
+The array's shape changes at a flush, under the array's own lock; its receipt, when the stretch ends. After a crash the run is given
+up by the next writer, or by ``abandon``: a stream cannot be run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.assemble import EncodedUnit, assemble, revise
+from shardwrite.codecs.stages import Buffer
+from shardwrite.commit import WriteSpec, Written, commit_shards
+from shardwrite.errors import IncompleteError
+from shardwrite.existing import Backdrop, open_shard
+from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.job import updated_receipt
+from shardwrite.journal import Lease, Ledger, RunDirectory, begin_beside, begin_run, close_journals, make_way
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.payload import Payloads
+from shardwrite.plan import BATCH_NBYTES
+from shardwrite.shard import Pieces, encode_unit, ranks_in_shard
+from shardwrite.stores import PosixStore, Transaction, as_store_error
+from shardwrite.strategies import Strategy
+from shardwrite.stream.buffers import Buffers
+from shardwrite.stream.layers import Layer
+from shardwrite.target import Target
+from shardwrite.tasks import opened
+
+__all__ = ["Encoded", "Window"]
+
+_SHARDS = 4096
+"""Shards of a stretch, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Inner chunks of a layer.
+
+    Attributes
+    ----------
+    number : int
+        Of two of one layer, the greater is the later.
+    is_whole : bool
+        Whether they are all of it.
+    ranks : numpy.ndarray of int64, shape (n,)
+        Their row-major ranks in the shard.
+    sizes : numpy.ndarray of int64, shape (n,)
+        Encoded sizes; -1 where empty.
+    payload : numpy.ndarray of uint8
+        The bytes, in the same order.
+    memory : numpy.ndarray of uint8, optional
+        What the payload lies in, where that can be used again.
+    """
+
+    number: int
+    is_whole: bool
+    ranks: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    payload: npt.NDArray[np.uint8]
+    memory: npt.NDArray[np.uint8] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch that was begun.
+
+    Attributes
+    ----------
+    axis : int
+        The stream's axis.
+    box : Box
+        Its whole shards, in the array's coordinates.
+    directory : RunDirectory
+        The run.
+    spec : WriteSpec
+        What commits need to know.
+    ledger : Ledger
+        What is committed.
+    lease : contextlib.ExitStack
+        Gives the lease back when closed.
+    buffers : Buffers
+        For encoded inner chunks.
+    """
+
+    axis: int
+    box: Box
+    directory: RunDirectory
+    spec: WriteSpec
+    ledger: Ledger
+    lease: contextlib.ExitStack
+    buffers: Buffers
+
+    @classmethod
+    def begin(
+        cls,
+        target: Target,
+        metadata: ArrayMetadata,
+        axis: int,
+        around: Box,
+        strategy: Strategy,
+        durability: str,
+        buffers: Buffers,
+        *,
+        write_empty: bool,
+    ) -> Window:
+        """Begin a stretch around a box.
+
+        Raises
+        ------
+        JournalError
+            If another run writes some of its shards.
+        """
+        grid = metadata.grid
+        box = _stretch(metadata, axis, around)
+        reach = tuple(max(n, box.stop[axis]) if i == axis else n for i, n in enumerate(grid.shape))
+        whole = metadata.with_shape(reach)
+        part, _ = whole.part(box)
+        first = part.window[0] if part.window else (0,) * grid.ndim
+        name = uuid.uuid4().hex
+        identity = {"mode": "r+", "stream": True, "region": [list(pair) for pair in box.bounds], "strategy": strategy.label}
+        facts = {"digest": name, "mode": "r+", "identity": identity, "shards_from": [list(first), list(part.grid.counts)]}
+        own = replace(target, update=f"stream-{name[:16]}")
+        create = partial(begin_run, own, facts, whole.text, mode="r+", restart=False, durability=durability)
+        make_way(own, facts, restart=False)
+        directory, _ = begin_beside(own, create)
+        driver = uuid.uuid4().hex[:12]
+        lease = contextlib.ExitStack()
+        lease.enter_context(Lease(directory.path, driver))
+        lease.callback(close_journals, driver)
+        spec = WriteSpec(
+            metadata=part,
+            strategy=strategy,
+            store=PosixStore(target.path),
+            run_path=str(directory.path),
+            parts=str(directory.parts(driver)),
+            driver=driver,
+            durability=durability,
+            write_empty_chunks=write_empty,
+            batch_nbytes=BATCH_NBYTES,
+            spool_ratio=1.0,
+            source_dtype=metadata.dtype,
+            exists=True,
+        )
+        return cls(axis, box, directory, spec, Ledger(part.grid), lease, buffers)
+
+    def _local(self, shard: Shape) -> Shape:
+        first = self.spec.metadata.window[0] if self.spec.metadata.window else (0,) * len(shard)
+        return tuple(i - f for i, f in zip(shard, first, strict=True))
+
+    def encode(self, layer: Layer, number: int, *, is_whole: bool) -> Encoded:
+        """Encode a layer; what it does not hold of its inner chunks is taken from the shard, or is the fill value."""
+        metadata, grid, local = self.spec.metadata, self.spec.metadata.grid, self._local(layer.shard)
+        box = (layer.box if is_whole else layer.touched(grid.chunks)).shift(self.box.start)
+        pieces = Pieces([block.box.shift(self.box.start).start for block in layer.blocks], [block.array for block in layer.blocks])
+        nothing = Box(box.start, box.start)
+        with contextlib.ExitStack() as stack:
+            background = None
+            if not is_whole:
+                old = open_shard(metadata, self.spec.store, local)
+                background = None if old is None else Backdrop(metadata, local, stack.enter_context(old), nothing)
+            n_chunks = int(np.prod(grid.chunk_counts_in(box)))
+            sizes = np.full(n_chunks, -1, dtype=np.int64)
+            payload = _Payload(self.buffers, n_chunks * (metadata.pipeline.encoded_nbytes or 0))
+            for batch in encode_unit(
+                metadata,
+                box,
+                pieces,
+                order="C",
+                batch_nbytes=self.spec.batch_nbytes,
+                write_empty_chunks=self.spec.write_empty_chunks,
+                covered=None if is_whole else nothing,
+                background=background,
+            ):
+                sizes[batch.ranks] = batch.nbytes
+                payload.extend(batch.buffers)
+            return Encoded(number, is_whole, ranks_in_shard(grid, local, box), sizes, payload.result(), payload.memory)
+
+    def commit(self, shard: Shape, layers: Sequence[Encoded]) -> None:
+        """Commit a shard's layers, in sequence along the axis; all of it at once where these are all.
+
+        Raises
+        ------
+        IncompleteError
+            If this process was asked to stop.
+        """
+        grid, local = self.spec.metadata.grid, self._local(shard)
+        units = []
+        for block, encoded in enumerate(layers):
+            present = np.maximum(encoded.sizes, 0)
+            units.append(EncodedUnit(encoded.ranks, encoded.sizes, np.cumsum(present) - present, block))
+        is_full = len(layers) == grid.chunks_per_shard[self.axis] and all(encoded.is_whole for encoded in layers)
+
+        def write(transaction: Transaction, index: Shape) -> Written:
+            with Payloads([encoded.payload for encoded in layers]) as payloads:
+                if is_full:
+                    return assemble(self.spec, transaction, index, units, payloads)
+                with opened(self.spec, index) as old:
+                    return revise(self.spec, transaction, index, units, payloads, old)
+
+        report = commit_shards(self.spec, grid.shard_box(local), [local], write)
+        if not report.shards:
+            key = self.spec.metadata.shard_key(local)
+            raise IncompleteError(f"{key} was not committed: this process was asked to stop", missing=[key])
+        self.ledger.enter(report.entry)
+
+    def publish(self, shape: Sequence[int]) -> None:
+        """Have readers see the array grown to a shape."""
+        with as_store_error(str(self.directory.target.path), "cannot publish"), self.directory.ending():
+            self.directory.grow(shape, self.spec.durability, self.spec.driver)
+
+    def end(self, shape: Sequence[int], result: dict[str, Any]) -> None:
+        """Publish, and give the stretch back."""
+        self.publish(shape)
+        with as_store_error(str(self.directory.target.path), "cannot end"):
+            with self.directory.ending():
+                receipt = updated_receipt(self.directory, self.spec.metadata, self.ledger, result, self.spec.durability)
+                self.directory.leave(receipt, self.spec.durability, self.spec.driver)
+            self.directory.end()
+            self.lease.close()
+
+
+class _Payload:
+    """Encoded bytes end to end: in one buffer where their size is known, else in pieces until the end."""
+
+    def __init__(self, buffers: Buffers, most_nbytes: int) -> None:
+        self.memory = buffers.take(most_nbytes) if most_nbytes else None
+        self._pieces: list[bytes] = []
+        self._end = 0
+
+    def extend(self, buffers: Sequence[Buffer]) -> None:
+        """Append buffers; they may be reused afterwards."""
+        for buffer in buffers:
+            if self.memory is None:
+                self._pieces.append(bytes(buffer))
+            else:
+                piece = np.frombuffer(buffer, dtype=np.uint8)
+                self.memory[self._end : self._end + piece.nbytes] = piece
+                self._end += piece.nbytes
+
+    def result(self) -> npt.NDArray[np.uint8]:
+        """All of them."""
+        if self.memory is None:
+            return np.frombuffer(b"".join(self._pieces), dtype=np.uint8)
+        return self.memory[: self._end]
+
+
+def _stretch(metadata: ArrayMetadata, axis: int, around: Box) -> Box:
+    """Whole shards around a box, and along the axis so many that there is seldom another stretch to begin."""
+    grid = metadata.grid
+    others = 1
+    for i, n in enumerate(grid.counts):
+        others *= max(1, n) if i != axis else 1
+    step = max(1, _SHARDS // others) * grid.shards[axis]
+    start, stop = around.start[axis] // step * step, ceil_div(around.stop[axis], step) * step
+    return Box(
+        tuple(start if i == axis else 0 for i in range(grid.ndim)),
+        tuple(stop if i == axis else n for i, n in enumerate(grid.shape)),
+    )

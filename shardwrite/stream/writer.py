@@ -1,0 +1,413 @@
+"""The writer of streams: what it holds, and when it encodes and commits.
+
+Callers copy blocks in; threads encode layers of inner chunks as these become whole, and commit shards that are full, or of which
+most is held when a quarter of the memory is encoded and not committed. A flush does what is left.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.engines import local_threads
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box, Shape
+from shardwrite.into import check_axis, check_can_update, check_cast
+from shardwrite.job import Options
+from shardwrite.metadata import ArrayMetadata, parse_metadata
+from shardwrite.plan import as_box, indexed_shape
+from shardwrite.planning import memory_limit_of
+from shardwrite.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
+from shardwrite.stream.buffers import Buffers
+from shardwrite.stream.jobs import Jobs
+from shardwrite.stream.layers import Block, Layer, Layers
+from shardwrite.stream.report import StreamReport
+from shardwrite.stream.window import Encoded, Window
+from shardwrite.target import resolve_target
+from shardwrite.view import open_sharded
+
+__all__ = ["ShardWriter"]
+
+_MAX_EXTENT = 2**48
+_DEFAULT_NBYTES = 2**30
+
+
+@dataclass(slots=True, eq=False)
+class _Shard:
+    """What is encoded of an open shard, by depth along the axis, and what of that was committed last."""
+
+    index: Shape
+    pending: dict[int, Encoded] = field(default_factory=dict)
+    committed: dict[int, int] = field(default_factory=dict)
+    n_encoding: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while its object is read or written."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(encoded.payload.nbytes for encoded in self.pending.values())
+
+
+def _auto(metadata: ArrayMetadata) -> Strategy:
+    if not metadata.index_codec.has_checksum:
+        return AppendOnly()
+    if metadata.pipeline.encoded_nbytes is not None:
+        return FixedOrder(in_place=True, max_unused=1.0)
+    return AppendOnly(in_place=True)
+
+
+class ShardWriter:
+    """Takes slices, or blocks in any order, and writes them into a sharded array that exists.
+
+    Blocks are copied, encoded by threads as inner chunks become whole, and committed as shards fill, when memory runs short, or at
+    :meth:`flush`. What was flushed is durable and seen by readers; with it the array grows along `axis`.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    name : str, optional
+        Path of the array in the store.
+    axis : int
+        Along which slices come, and the array grows.
+    strategy : FixedOrder, AppendOnly or str
+        What becomes of shards that were flushed before they were full. ``"auto"`` puts inner chunks of a fixed size straight into
+        their place, and appends others to the shard, and the index after them; where an index has no checksum, to a clone.
+    durability : {"full", "batch", "none"}
+        See :func:`to_sharded_zarr`.
+    memory_limit : int or str, optional
+        Bytes to hold, decoded and encoded; callers wait while there are more. 1 GiB by default, or a quarter of the memory.
+    n_threads : int, optional
+        Threads that encode and commit; as many as there are cores by default.
+    casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
+        What may be lost between the dtypes of blocks and of the array, as in numpy.
+    write_empty_chunks : bool
+        Store inner chunks of the fill value only, too.
+
+    Raises
+    ------
+    SpecError
+        No array is there, or it cannot be written to like this.
+    JournalError
+        With the first block: another run writes the same shards.
+
+    Notes
+    -----
+    Several threads may call; their blocks go one after the other. Leaving the context flushes, also after an error. After a crash
+    every shard is as some commit has left it, once the next writer, or ``abandon``, has been there.
+
+    Examples
+    --------
+    >>> import numpy as np, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/movie.zarr"
+    >>> shardwrite.create(path, (0, 64, 64), "uint16", shards=(32, 64, 64), chunks=(1, 32, 32))
+    >>> with shardwrite.ShardWriter(path) as writer:
+    ...     for t in range(40):
+    ...         writer.append(np.full((64, 64), t, dtype="uint16"))
+    ...     writer.flush()
+    ...     writer[50] = np.full((64, 64), 50, dtype="uint16")
+    >>> y = shardwrite.from_sharded_zarr(path)
+    >>> y.shape, y[[39, 45, 50], 0, 0].compute().tolist()
+    ((51, 64, 64), [39, 0, 50])
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        *,
+        name: str | None = None,
+        axis: int = 0,
+        strategy: Any = "auto",
+        durability: str = "full",
+        memory_limit: int | str | None = None,
+        n_threads: int | None = None,
+        casting: str = "safe",
+        write_empty_chunks: bool = False,
+    ) -> None:
+        self._target = resolve_target(store, name)
+        self._metadata = parse_metadata(open_sharded(store, name).metadata.text, writing=True)
+        grid = self._metadata.grid
+        self._axis = check_axis(axis, grid.ndim)
+        self._strategy: Strategy = _auto(self._metadata) if strategy == "auto" else as_strategy(strategy)
+        check_can_update(self._metadata, self._strategy)
+        check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
+        if n_threads is not None and (isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1):
+            raise SpecError("no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more")
+        self._durability = Options(durability=durability).durability
+        self._casting, self._write_empty = casting, write_empty_chunks
+        with local_threads() as engine:
+            self._limit = memory_limit_of(memory_limit) or min(_DEFAULT_NBYTES, engine.memory_limit_nbytes // 4)
+            self._jobs = Jobs(n_threads or engine.n_threads)
+        self._shape = list(grid.shape)
+        self._layers = Layers(grid, self._axis)
+        self._buffers = Buffers(self._limit // 4)
+        self._window: Window | None = None
+        self._shards: dict[Shape, _Shard] = {}
+        self._caller = threading.RLock()
+        self._n_encoded = self._n_commits = self._committed = self._pending_nbytes = 0
+        self._n_blocks = self._n_raw = self._n_early = 0
+        self._began = self._waited = 0.0
+        self._is_closed = False
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def shape(self) -> Shape:
+        """Of the array with all that was taken."""
+        return tuple(self._shape)
+
+    def append(self, block: Any) -> None:
+        """Take the next slice along the axis, or several.
+
+        Parameters
+        ----------
+        block : array_like
+            Of the array's rank; or of one less, for a single slice.
+
+        Raises
+        ------
+        SpecError
+            If it does not fit.
+        ShardwriteError
+            What the encoding or commit of an earlier block ran into.
+        """
+        with self._caller:
+            array = np.asarray(block)
+            if array.ndim == len(self._shape) - 1:
+                array = np.expand_dims(array, self._axis)
+            if array.ndim != len(self._shape) or any(
+                n != m for i, (n, m) in enumerate(zip(array.shape, self._shape, strict=True)) if i != self._axis
+            ):
+                wanted = tuple("any" if i == self._axis else n for i, n in enumerate(self._shape))
+                remedy = f"give an array of shape {wanted}, or one without axis {self._axis}"
+                raise SpecError("does not fit the array", field="block.shape", value=np.shape(block), remedy=remedy)
+            start = tuple(n if i == self._axis else 0 for i, n in enumerate(self._shape))
+            self._take(Box(start, tuple(a + n for a, n in zip(start, array.shape, strict=True))), array)
+
+    def __setitem__(self, region: Any, block: Any) -> None:
+        """Take a block into a region, slices and integers in the array's coordinates; the array grows if it lies beyond the end."""
+        with self._caller:
+            box = as_box(region, tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)))
+            array = np.asarray(block)
+            shapes = (box.shape, indexed_shape(region, box))
+            if array.shape not in shapes or box.stop[self._axis] > _MAX_EXTENT // 2:
+                remedy = f"give a block of the region's shape, and count from the beginning of axis {self._axis}"
+                raise SpecError("is not the region's", field="block.shape", value=array.shape, remedy=remedy)
+            self._take(box, array.reshape(box.shape))
+
+    def flush(self) -> None:
+        """Commit all that was taken: on return it is durable, and readers see it.
+
+        Raises
+        ------
+        ShardwriteError
+            What went wrong; the writer takes no more then.
+        """
+        with self._caller:
+            self._check()
+            if self._window is not None:
+                self._commit_all()
+                self._window.publish(self._shape)
+
+    def close(self) -> None:
+        """Flush, and give the array back; a second time does nothing."""
+        with self._caller:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
+                self._jobs.idle()
+                self._end_window()
+            finally:
+                self._jobs.shutdown()
+                if self._window is not None:
+                    self._window.lease.close()
+
+    def report(self) -> StreamReport:
+        """What was taken and written so far, and how fast."""
+        with self._jobs.changed:
+            return StreamReport(
+                path=str(self._target.path),
+                shape=self.shape,
+                n_blocks=self._n_blocks,
+                raw_nbytes=self._n_raw,
+                n_commits=self._n_commits,
+                committed_nbytes=self._committed,
+                n_early=self._n_early,
+                peak_nbytes=self._jobs.peak_nbytes,
+                seconds=time.perf_counter() - self._began if self._began else 0.0,
+                waited_seconds=self._waited,
+            )
+
+    # ---- what callers do, one at a time
+
+    def _check(self) -> None:
+        self._jobs.check()
+        if self._is_closed:
+            raise SpecError("is closed", field="writer", value=str(self._target.path), remedy="make another one")
+
+    def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
+        """Copy a block in, and encode what it makes whole."""
+        self._check()
+        check_cast(array.dtype, self._metadata.dtype, self._casting, "block")
+        if not box.size:
+            return
+        self._began = self._began or time.perf_counter()
+        nbytes = max(1, box.size * self._metadata.itemsize)
+        self._make_room(nbytes)
+        window = self._window_around(box)
+        block = self._copy(box, array)
+        self._jobs.hold(nbytes)
+        self._n_blocks, self._n_raw = self._n_blocks + 1, self._n_raw + nbytes
+        self._shape[self._axis] = max(self._shape[self._axis], box.stop[self._axis])
+        whole, needless = self._layers.add(block)
+        self._release(needless)
+        for layer in whole:
+            self._encode(window, layer, is_whole=True)
+
+    def _copy(self, box: Box, array: npt.NDArray[Any]) -> Block:
+        dtype = self._metadata.dtype
+        if dtype.hasobject or dtype.kind == "T":
+            return Block(box, array.astype(dtype, casting="unsafe"))
+        memory = self._buffers.take(array.size * dtype.itemsize)
+        copied = memory.view(dtype).reshape(array.shape)
+        np.copyto(copied, array, casting="unsafe")
+        return Block(box, copied, memory)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Wait until a block may be taken; where nothing is under way that would end that wait, commit early."""
+        start = time.perf_counter()
+        while self._jobs.held_nbytes and self._jobs.held_nbytes + nbytes > self._limit:
+            if not self._jobs.wait():
+                self._commit_all(early=True)
+        self._waited += time.perf_counter() - start
+
+    def _window_around(self, box: Box) -> Window:
+        """The stretch that the box lies in; at most one is begun at a time."""
+        if self._window is not None and self._window.box.contains(box):
+            return self._window
+        self._end_window()
+        self._window = Window.begin(
+            self._target,
+            self._metadata,
+            self._axis,
+            box,
+            self._strategy,
+            self._durability,
+            self._buffers,
+            write_empty=self._write_empty,
+        )
+        return self._window
+
+    def _end_window(self) -> None:
+        if self._window is not None:
+            self._commit_all(closing=True)
+            self._window.end(self._shape, self.report().to_dict())
+            self._window = None
+
+    def _commit_all(self, *, early: bool = False, closing: bool = False) -> None:
+        """Encode and commit what is held; what is not whole stays, to be completed, unless memory is wanted or the stretch ends."""
+        window = self._window
+        if window is None:
+            return
+        start = time.perf_counter()
+        self._jobs.idle()
+        if early and any(shard.pending for shard in self._shards.values()):
+            self._commit_pending(window)  # that may be room enough
+            return
+        layers = self._layers.close() if early or closing else self._layers.fresh
+        if any(layer.depth in self._shards[layer.shard].pending for layer in layers if layer.shard in self._shards):
+            self._commit_pending(window)  # of what is encoded, part is written again: into what is there
+        for layer in layers:
+            if layer.is_fresh:
+                self._encode(window, layer, is_whole=False)
+        self._jobs.idle()
+        self._commit_pending(window)
+        if early or closing:
+            self._n_early += len(layers) if early else 0
+            self._release([block for layer in layers for block in layer.blocks])
+        if not early:
+            self._waited += time.perf_counter() - start
+
+    def _commit_pending(self, window: Window) -> None:
+        with self._jobs.changed:
+            shards = list(self._shards.values())
+        for shard in shards:
+            self._jobs.submit(self._commit, window, shard)
+        self._jobs.idle()
+
+    def _encode(self, window: Window, layer: Layer, *, is_whole: bool) -> None:
+        layer.is_fresh = False
+        self._n_encoded += 1
+        with self._jobs.changed:
+            shard = self._shards.setdefault(layer.shard, _Shard(layer.shard))
+            shard.n_encoding += 1
+        self._jobs.submit(self._encode_layer, window, shard, layer, self._n_encoded, is_whole)
+
+    def _release(self, blocks: Sequence[Block]) -> None:
+        """Let go of blocks, each for one layer."""
+        with self._jobs.changed:
+            for block in blocks:
+                block.n_layers -= 1
+                if block.n_layers == 0:
+                    self._jobs.hold(-max(1, block.array.size * self._metadata.itemsize))
+                    if block.memory is not None:
+                        self._buffers.give(block.memory)
+
+    # ---- what threads do
+
+    def _encode_layer(self, window: Window, shard: _Shard, layer: Layer, number: int, is_whole: bool) -> None:
+        if is_whole:
+            encoded = window.encode(layer, number, is_whole=True)
+        else:
+            with shard.lock:
+                encoded = window.encode(layer, number, is_whole=False)
+        with self._jobs.changed:
+            shard.n_encoding -= 1
+            last = shard.pending.get(layer.depth)
+            if number > max(shard.committed.get(layer.depth, 0), 0 if last is None else last.number):
+                shard.pending[layer.depth] = encoded
+                nbytes = encoded.payload.nbytes - (0 if last is None else last.payload.nbytes)
+                self._pending_nbytes += nbytes
+                self._jobs.hold(nbytes)
+        if is_whole:
+            self._release(layer.blocks)
+        self._commit_what_is_due(window, shard)
+
+    def _commit_what_is_due(self, window: Window, shard: _Shard) -> None:
+        """A shard that is full, or the one of which most is held, where much is."""
+        with self._jobs.changed:
+            n_whole = sum(encoded.is_whole for encoded in shard.pending.values())
+            if n_whole < self._metadata.grid.chunks_per_shard[self._axis]:
+                if self._pending_nbytes <= self._limit // 4:
+                    return
+                shard = max(self._shards.values(), key=lambda other: other.nbytes)
+        self._commit(window, shard)
+
+    def _commit(self, window: Window, shard: _Shard) -> None:
+        with shard.lock:
+            with self._jobs.changed:
+                pending, shard.pending = shard.pending, {}
+                shard.committed.update({depth: encoded.number for depth, encoded in pending.items()})
+                nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
+                self._pending_nbytes -= nbytes
+            if pending:
+                window.commit(shard.index, [pending[depth] for depth in sorted(pending)])
+        for encoded in pending.values():
+            if encoded.memory is not None:
+                self._buffers.give(encoded.memory)
+        with self._jobs.changed:
+            self._n_commits, self._committed = self._n_commits + bool(pending), self._committed + nbytes
+            self._jobs.hold(-nbytes)
+            if not shard.pending and not shard.n_encoding:
+                self._shards.pop(shard.index, None)  # all of it is in the array
