@@ -181,8 +181,8 @@ def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata)
     ledger.is_done[:] = True
     ledger.nbytes[:] = -1
     try:
-        ledger.nbytes[receipt.empty_ranks(metadata.grid.n_shards)] = 0
-    except (ValueError, TypeError) as error:
+        ledger.nbytes[receipt.is_empty(metadata.grid).ravel()] = 0
+    except (ValueError, TypeError, KeyError) as error:
         raise SpecError(
             f"does not fit the array ({error})", field="receipt", value=str(target.path), remedy="remove it, and verify deep"
         ) from error

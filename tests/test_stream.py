@@ -253,6 +253,16 @@ def test_two_writers_and_an_update_keep_off_each_other(tmp_path):
     assert read(path).shape == (2, 16, 24)
 
 
+def test_an_array_that_has_grown_since_the_writer_was_opened(tmp_path):
+    path = made(tmp_path)
+    with ShardWriter(path) as writer:
+        da.from_array(values((1, 16, 24))).to_sharded_zarr(path, region="append")
+        with pytest.raises(JournalError, match="open another"):
+            writer.append(values((16, 24), 2))
+    np.testing.assert_array_equal(read(path), values((1, 16, 24)))
+    assert not (tmp_path / "movie.shardwrite").exists()
+
+
 def test_several_threads(tmp_path):
     path, whole = made(tmp_path), values((24, 16, 24))
     with ShardWriter(path, durability="none") as writer:

@@ -23,7 +23,7 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore
 from shardwrite.target import Target
 
-__all__ = ["begin_beside", "give_up", "make_way", "neighbours", "unfinished_append"]
+__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "unfinished_append"]
 
 _MAX_TRIES = 3
 
@@ -66,7 +66,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         holders = live_holders(other.path)
         if holders:
             raise held(other, holders[0])
-        if other.facts.get("identity", {}).get("stream"):  # nobody can run that again
+        if _is_stream(other):
             give_up(other)
             continue
         what = other.facts.get("identity", {}).get("region")
@@ -77,6 +77,18 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
             "abandon, or restart=True (--restart): each of its shards is then left as it is, old or new",
             path=str(other.target.run_path),
         )
+
+
+def _is_stream(run: RunDirectory) -> bool:
+    """Whether nobody can run it again."""
+    return bool(run.facts.get("identity", {}).get("stream"))
+
+
+def give_up_streams(target: Target) -> None:
+    """Take away what dead writers of streams have left."""
+    for other in neighbours(target):
+        if _is_stream(other) and not live_holders(other.path):
+            give_up(other)
 
 
 def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]]) -> tuple[RunDirectory, bool]:
@@ -144,7 +156,8 @@ def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, fou
     for index in {index for beginning in found.unended for index in shards_of(beginning, part)}:
         if not is_known[index]:
             is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
-    document = replace(receipt, empty=empty_after(receipt, grid, first, is_empty, is_known))
+    empty = empty_after(receipt, grid, first, is_empty, is_known)
+    document = replace(receipt, empty=empty, shape=list(grid.shape))
     run.leave(document, "full", uuid.uuid4().hex)
 
 

@@ -102,15 +102,31 @@ class Receipt:
         runs += [str(update.get("run")) for update in self.updates if update.get("digest") == digest]
         return bool(runs) if run is None else run in runs
 
-    def empty_ranks(self, n_shards: int) -> npt.NDArray[np.int64]:
-        """Ranks of the shards that are empty by design; of none where nobody knows.
+    def is_empty(self, grid: ShardGrid) -> npt.NDArray[np.bool_]:
+        """Which shards are empty by design, those that the array has grown by since among them; none where nobody knows.
+
+        Parameters
+        ----------
+        grid : ShardGrid
+            Of the array as it is now.
+
+        Returns
+        -------
+        numpy.ndarray of bool, of the shard grid's shape
 
         Raises
         ------
         ValueError
-            If they do not fit a grid of `n_shards`.
+            If the receipt does not fit the array.
         """
-        return from_runs(self.empty or [], n_shards)
+        if self.empty is None:
+            return np.zeros(grid.counts, dtype=bool)
+        counts = replace(grid, shape=tuple(self.shape or self.identity["metadata"]["shape"])).counts
+        before = np.zeros(math.prod(counts), dtype=bool)
+        before[from_runs(self.empty, len(before))] = True
+        now = np.ones(grid.counts, dtype=bool)
+        now[tuple(slice(n) for n in counts)] = before.reshape(counts)
+        return now
 
 
 def read_receipt(target: Target) -> Receipt | None:
@@ -159,11 +175,7 @@ def empty_after(
     """
     if before.empty is None:
         return None
-    counts = replace(grid, shape=tuple(before.shape or before.identity["metadata"]["shape"])).counts
-    old = np.zeros(math.prod(counts), dtype=bool)
-    old[before.empty_ranks(len(old))] = True
-    now = np.ones(grid.counts, dtype=bool)
-    now[tuple(slice(n) for n in counts)] = old.reshape(counts)
+    now = before.is_empty(grid)
     inside = tuple(slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True))
     there = tuple(slice(max(0, s.stop - s.start)) for s in inside)
     known = np.ones_like(is_empty) if is_known is None else is_known

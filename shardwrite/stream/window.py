@@ -212,6 +212,11 @@ class Window:
             raise IncompleteError(f"{key} was not committed: this process was asked to stop", missing=[key])
         self.ledger.enter(report.entry)
 
+    def take_back(self) -> None:
+        """End it before anything was committed."""
+        self.directory.take_back(is_claimed=True)
+        self.lease.close()
+
     def publish(self, shape: Sequence[int]) -> None:
         """Have readers see the array grown to a shape."""
         with as_store_error(str(self.directory.target.path), "cannot publish"), self.directory.ending():

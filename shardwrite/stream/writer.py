@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines import local_threads
-from shardwrite.errors import SpecError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.into import check_axis, check_can_update, check_cast
 from shardwrite.job import Options
+from shardwrite.journal import give_up_streams
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import as_box, indexed_shape
 from shardwrite.planning import memory_limit_of
@@ -100,7 +101,8 @@ class ShardWriter:
     Notes
     -----
     Several threads may call; their blocks go one after the other. Leaving the context flushes, also after an error. After a crash
-    every shard is as some commit has left it, once the next writer, or ``abandon``, has been there.
+    every shard is as some commit has left it, once the next writer was opened, or ``abandon`` called; slices that were not flushed
+    may be there, beyond the array's shape they are not.
 
     Examples
     --------
@@ -144,6 +146,7 @@ class ShardWriter:
         with local_threads() as engine:
             self._limit = memory_limit_of(memory_limit) or min(_DEFAULT_NBYTES, engine.memory_limit_nbytes // 4)
             self._jobs = Jobs(n_threads or engine.n_threads)
+        give_up_streams(self._target)
         self._shape = list(grid.shape)
         self._layers = Layers(grid, self._axis)
         self._buffers = Buffers(self._limit // 4)
@@ -307,7 +310,18 @@ class ShardWriter:
             self._buffers,
             write_empty=self._write_empty,
         )
+        if self._n_blocks == 0:
+            self._check_shape(self._window)
         return self._window
+
+    def _check_shape(self, window: Window) -> None:
+        """Refuse to append where another has appended since this writer looked."""
+        found = open_sharded(self._target.root, self._target.name or None).metadata.grid.shape
+        if found != self.shape:
+            self._window = None
+            window.take_back()
+            message = f"the shape of {self._target.path} became {found} after this writer was opened; open another one"
+            raise JournalError(message, path=str(self._target.path))
 
     def _end_window(self) -> None:
         if self._window is not None:

@@ -13,6 +13,7 @@ from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
 import power_cut
+import stream_cuts
 import update_cuts
 
 why_not = functools.cache(power_cut.missing)
@@ -109,3 +110,31 @@ def test_a_missing_sync_is_seen(cuts, monkeypatch, filesystem, step):
         monkeypatch.setattr(posix.PosixStore, "sync_parents", lambda self, path, synced: None)
     states = cuts(filesystem, "full", 30, resume=False)
     assert any(state.lost for state in states), power_cut.summary(states)
+
+
+def check_streams(directory, filesystem, strategy, n_states):
+    if why := power_cut.missing(filesystem):
+        pytest.skip(why)
+    found = stream_cuts.summary(stream_cuts.run(directory, filesystem, strategy, n_states))
+    assert found["flushed"] > n_states, found
+    assert (found["lost"], found["torn"], found["troubles"]) == (0, 0, []), found
+
+
+@pytest.mark.parametrize("strategy", sorted(stream_cuts.STRATEGIES))
+def test_what_a_stream_has_flushed_is_there(tmp_path, strategy):
+    check_streams(tmp_path, "ext4", strategy, 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
+@pytest.mark.parametrize("strategy", sorted(stream_cuts.STRATEGIES))
+def test_what_a_stream_has_flushed_is_there_after_many_cuts(tmp_path, filesystem, strategy):
+    check_streams(tmp_path, filesystem, strategy, 25)
+
+
+@pytest.mark.long
+def test_a_stream_that_does_not_sync_loses_slices(tmp_path):
+    if why := power_cut.missing("ext4"):
+        pytest.skip(why)
+    found = stream_cuts.summary(stream_cuts.run(tmp_path, "ext4", "append in place", 12, durability="none"))
+    assert found["lost"] > 0, found
