@@ -20,7 +20,7 @@ from shardwrite.repair import Repair, repair
 from shardwrite.result import WriteResult
 from shardwrite.strategies import AppendOnly, FixedOrder
 from shardwrite.stream import ShardWriter, StreamReport
-from shardwrite.updates import abandon, erase, write_region
+from shardwrite.updates import abandon, erase, plan_region, write_region
 from shardwrite.verify import Report, census, verify
 from shardwrite.view import from_sharded_zarr, open_sharded
 
@@ -48,6 +48,7 @@ __all__ = [
     "from_sharded_zarr",
     "open_sharded",
     "plan",
+    "plan_region",
     "prepare",
     "repair",
     "store",

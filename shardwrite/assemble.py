@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.commit import EMPTY_SHARD, WriteSpec, Written
 from shardwrite.existing import ExistingShard
 from shardwrite.grid import Box, Shape, boundaries
@@ -77,10 +78,10 @@ class _Chunks:
         for buffers in self.payloads.read(self.block[ranks], self.starts[ranks], self.sizes[ranks]):
             writer.write(buffers)
 
-    def read(self, rank: int) -> bytes:
-        """An inner chunk."""
-        parts = self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])
-        return b"".join(itertools.chain.from_iterable(parts))
+    def read(self, rank: int) -> Buffer:
+        """An inner chunk; not to be kept longer than the payloads."""
+        parts = list(itertools.chain.from_iterable(self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _chunks_of(spec: WriteSpec, units: Sequence[EncodedUnit], payloads: Payloads, untouched: int) -> _Chunks:
@@ -233,7 +234,7 @@ def _change(
     revision: Revision,
     chunks: _Chunks,
     old: ExistingShard,
-    index: tuple[int | None, bytes],
+    index: tuple[int | None, Buffer],
 ) -> int:
     """Write into the shard itself; gives its size."""
     is_free = (old.stored().nbytes < 0) & (revision.offsets < old.reader.nbytes)

@@ -19,12 +19,12 @@ from shardwrite.strategies import Strategy, as_strategy
 from shardwrite.target import Target
 from shardwrite.view import open_sharded
 
-__all__ = ["APPEND", "check_axis", "check_can_update", "check_cast", "plan_region"]
+__all__ = ["APPEND", "check_axis", "check_can_update", "check_cast", "region_plan"]
 
 APPEND = "append"
 
 
-def plan_region(
+def region_plan(
     x: Any,
     target: Target,
     region: Any,

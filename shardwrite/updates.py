@@ -13,17 +13,73 @@ import numpy as np
 from shardwrite.commit import GroupReport
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
-from shardwrite.into import plan_region
+from shardwrite.into import region_plan
 from shardwrite.job import Job, Options, run_plan
 from shardwrite.journal import give_up, neighbours
-from shardwrite.plan import MAX_GRAPH_TASKS, as_box
+from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import as_delayed, execute
 from shardwrite.target import resolve_target
 from shardwrite.view import open_sharded
 
-__all__ = ["abandon", "erase", "write_region"]
+__all__ = ["abandon", "erase", "plan_region", "write_region"]
+
+
+def plan_region(
+    x: dask.array.Array,
+    store: Any,
+    region: Any,
+    *,
+    name: str | None = None,
+    axis: int = 0,
+    strategy: Any = "fixed-order",
+    casting: str = "safe",
+    write_empty_chunks: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+) -> Plan:
+    """How a dask array would be written into a region of a sharded array that exists: nothing is written.
+
+    Parameters
+    ----------
+    x, store, region, name, axis, strategy, casting, write_empty_chunks, memory_limit, source_id, max_graph_tasks
+        See :func:`write_region`.
+
+    Returns
+    -------
+    Plan
+        Its `shared_shards` are those that the region covers only in part: another update of one of them has to wait for this one.
+
+    Raises
+    ------
+    SpecError, PlanError
+        No array is there, or `x` does not fit.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> shardwrite.create(path, (8, 8), "int32", shards=4, chunks=2)
+    >>> plan = shardwrite.plan_region(da.ones((3, 8), dtype="int32"), path, slice(2, 5))
+    >>> [ref.key for ref in plan.shared_shards]
+    ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
+    """
+    _, made = region_plan(
+        x,
+        resolve_target(store, name),
+        region,
+        active_engine(),
+        axis=axis,
+        strategy=strategy,
+        casting=casting,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        max_graph_tasks=max_graph_tasks,
+    )
+    return made
 
 
 def write_region(
@@ -97,7 +153,7 @@ def write_region(
     """
     target = resolve_target(store, name)
     engine = active_engine()
-    source, made = plan_region(
+    source, made = region_plan(
         x,
         target,
         region,

@@ -257,14 +257,11 @@ def test_on_a_cluster(tmp_path, workers):
 
 
 def test_the_plan_says_which_shards_are_shared(path):
-    from shardwrite.engines import active_engine
-    from shardwrite.into import plan_region
-    from shardwrite.target import resolve_target
-
     x = da.from_array(values((40, 64)), chunks=16)
-    given = {"axis": 0, "strategy": "C", "casting": "safe", "write_empty_chunks": False, "memory_limit": None}
-    target = resolve_target(path, None)
-    _, plan = plan_region(x, target, slice(0, 40), active_engine(), **given, source_id=None, max_graph_tasks=100)
+    before = sorted(path.parent.rglob("*"))
+    plan = shardwrite.plan_region(x, path, slice(0, 40), strategy="C")
+    assert sorted(path.parent.rglob("*")) == before
+    assert "2 only in part" in str(plan)
     assert [ref.key for ref in plan.shared_shards] == ["c/1/0", "c/1/1"]
     assert [ref.index for ref in plan.shared_shards] == [(1, 0), (1, 1)]
     assert [ref.key for ref in plan.shards_for((slice(40, 64), slice(0, 10)))] == ["c/1/0"]
@@ -379,6 +376,9 @@ def run(*arguments):
 
 def test_the_command_line(path, tmp_path):
     np.save(tmp_path / "new.npy", values((8, 64), 4))
+    done = run("update", tmp_path / "new.npy", path, "--region", "8:16,:", "--dry-run")
+    assert (done.exit_code, "of its 2 shards 2 only in part" in done.output) == (0, True), done.output
+    np.testing.assert_array_equal(read(path), values((64, 64)))
     done = run("update", tmp_path / "new.npy", path, "--region", "8:16,:", "--strategy", "append-only", "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["n_shards"] == 2
@@ -426,19 +426,19 @@ def test_an_array_that_grows_between_plan_and_begin(path, monkeypatch):
     from shardwrite import updates
 
     da.from_array(values((6, 64)), chunks=8).to_sharded_zarr(path, region="append")
-    real = updates.plan_region
+    real = updates.region_plan
 
     def plan_and_be_slow(*arguments, **keywords):
         made = real(*arguments, **keywords)
         with monkeypatch.context() as patched:
-            patched.setattr(updates, "plan_region", real)
+            patched.setattr(updates, "region_plan", real)
             da.from_array(values((4, 64), 3), chunks=8).to_sharded_zarr(path, region="append")
         return made
 
-    monkeypatch.setattr(updates, "plan_region", plan_and_be_slow)
+    monkeypatch.setattr(updates, "region_plan", plan_and_be_slow)
     with pytest.raises(JournalError, match=r"became \[74, 64\] while an update of \[70, 64\] was planned.*same call again"):
         write(path, (slice(64, 70), slice(0, 64)))
-    monkeypatch.setattr(updates, "plan_region", real)
+    monkeypatch.setattr(updates, "region_plan", real)
     assert not path.with_name("x.shardwrite").exists()
     write(path, (slice(64, 70), slice(0, 64)))
     wanted = np.concatenate([values((64, 64)), values((6, 64), 9), values((4, 64), 3)])

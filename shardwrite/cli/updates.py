@@ -54,6 +54,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @in_place_option
 @durability_option
 @restart_option
+@click.option("--dry-run", is_flag=True, help="Show the plan, and which shards are shared with the rest of the array.")
 @engine_options
 @json_option
 @command
@@ -64,6 +65,7 @@ def update(
     axis: int | None,
     strategy: str,
     in_place: bool,
+    dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
@@ -75,10 +77,13 @@ def update(
         raise click.UsageError("give --region or --append")
     x, identity = open_as_dask(src, options)
     where = {"region": region} if axis is None else {"region": "append", "axis": axis}
+    options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}
     with handling_signals(), engine(threads, workers, address):
-        result = shardwrite.write_region(
-            x, array, source_id=identity, strategy=_strategy(strategy, in_place=in_place), progress=not as_json, **where, **options
-        )
+        if dry_run:
+            made = shardwrite.plan_region(x, array, **{k: v for k, v in options.items() if k not in ("durability", "restart")})
+            click.echo(made.to_json() if as_json else str(made))
+            return
+        result = shardwrite.write_region(x, array, progress=not as_json, **options)
     click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 

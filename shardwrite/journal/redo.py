@@ -25,6 +25,7 @@ from typing import Any
 
 from crc32c import crc32c
 
+from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import StoreError
 from shardwrite.journal.lock import exclusive
 from shardwrite.stores import Store, write_file
@@ -42,16 +43,16 @@ class Change:
         Of the shard.
     old_nbytes : int
         Its size before.
-    writes : sequence of (int, bytes)
+    writes : sequence of (int, buffer)
         Offsets and data.
-    free : iterable of (int, bytes)
+    free : iterable of (int, buffer)
         The same, of what goes where nobody reads before the index says so; taken one by one.
     """
 
     key: str
     old_nbytes: int
-    writes: Sequence[tuple[int, bytes]]
-    free: Iterable[tuple[int, bytes]] = ()
+    writes: Sequence[tuple[int, Buffer]]
+    free: Iterable[tuple[int, Buffer]] = ()
 
     @property
     def is_append(self) -> bool:
@@ -121,7 +122,7 @@ def change_in_place(run_path: str, store: Store, change: Change, durability: str
         os.unlink(record)
 
 
-def _write(store: Store, key: str, writes: Iterable[tuple[int, bytes]], durability: str) -> bool:
+def _write(store: Store, key: str, writes: Iterable[tuple[int, Buffer]], durability: str) -> bool:
     """Write into an object, durably; whether there was anything to write."""
     n = 0
     with store.edit(key) as editor:

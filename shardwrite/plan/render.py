@@ -76,6 +76,9 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("expected", f"{human(plan.expected_memory.total_nbytes)} at a compression of {plan.compression_ratio:g}x"))
     if plan.notes:
         rows.append(("chosen", "\n".join(plan.notes)))
+    if plan.array_region is not None:
+        where = ", ".join(f"{a}:{b}" for a, b in plan.array_region.bounds)
+        rows.append(("region", f"[{where}]; of its {plan.n_shards:,} shards {len(plan.shared_shards):,} only in part"))
     rows.append(("digest", plan.digest))
     return rows
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import as_box, indexed_shape
 from shardwrite.planning import memory_limit_of
 from shardwrite.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
+from shardwrite.stream.backlog import Backlog, OpenShard
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.jobs import Jobs
 from shardwrite.stream.layers import Block, Layer, Layers
@@ -37,22 +37,6 @@ __all__ = ["ShardWriter"]
 
 _MAX_EXTENT = 2**48
 _DEFAULT_NBYTES = 2**30
-
-
-@dataclass(slots=True, eq=False)
-class _Shard:
-    """What is encoded of an open shard, by depth along the axis, and what of that was committed last."""
-
-    index: Shape
-    pending: dict[int, Encoded] = field(default_factory=dict)
-    committed: dict[int, int] = field(default_factory=dict)
-    n_encoding: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while its object is read or written."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(encoded.payload.nbytes for encoded in self.pending.values())
 
 
 def _auto(metadata: ArrayMetadata) -> Strategy:
@@ -151,10 +135,10 @@ class ShardWriter:
         self._layers = Layers(grid, self._axis)
         self._buffers = Buffers(self._limit // 4)
         self._window: Window | None = None
-        self._shards: dict[Shape, _Shard] = {}
+        per_shard = grid.chunks_per_shard[self._axis]
+        self._backlog = Backlog(self._jobs, self._buffers, per_shard, self._limit // 4)
         self._caller = threading.RLock()
-        self._n_encoded = self._n_commits = self._committed = self._pending_nbytes = 0
-        self._n_blocks = self._n_raw = self._n_early = 0
+        self._n_encoded = self._n_blocks = self._n_raw = self._n_early = 0
         self._began = self._waited = 0.0
         self._is_closed = False
 
@@ -244,8 +228,8 @@ class ShardWriter:
                 shape=self.shape,
                 n_blocks=self._n_blocks,
                 raw_nbytes=self._n_raw,
-                n_commits=self._n_commits,
-                committed_nbytes=self._committed,
+                n_commits=self._backlog.n_commits,
+                committed_nbytes=self._backlog.committed_nbytes,
                 n_early=self._n_early,
                 peak_nbytes=self._jobs.peak_nbytes,
                 seconds=time.perf_counter() - self._began if self._began else 0.0,
@@ -269,23 +253,27 @@ class ShardWriter:
         nbytes = max(1, box.size * self._metadata.itemsize)
         self._make_room(nbytes)
         window = self._window_around(box)
-        block = self._copy(box, array)
+        block = Block(box, array if array.dtype == self._metadata.dtype else array.astype(self._metadata.dtype, casting="unsafe"))
         self._jobs.hold(nbytes)
         self._n_blocks, self._n_raw = self._n_blocks + 1, self._n_raw + nbytes
         self._shape[self._axis] = max(self._shape[self._axis], box.stop[self._axis])
         whole, needless = self._layers.add(block)
         self._release(needless)
+        direct = [layer for layer in whole if self._metadata.pipeline.is_identity and layer.blocks == [block]]
+        if len(direct) < block.n_layers:
+            self._keep(block)
         for layer in whole:
-            self._encode(window, layer, is_whole=True)
+            self._encode(window, layer, is_whole=True, now=layer in direct)
 
-    def _copy(self, box: Box, array: npt.NDArray[Any]) -> Block:
-        dtype = self._metadata.dtype
-        if dtype.hasobject or dtype.kind == "T":
-            return Block(box, array.astype(dtype, casting="unsafe"))
-        memory = self._buffers.take(array.size * dtype.itemsize)
-        copied = memory.view(dtype).reshape(array.shape)
-        np.copyto(copied, array, casting="unsafe")
-        return Block(box, copied, memory)
+    def _keep(self, block: Block) -> None:
+        """Have a block's elements where its giver does not change them."""
+        given = block.array
+        if given.dtype.hasobject or given.dtype.kind == "T":
+            block.array = given.copy()
+            return
+        block.memory = self._buffers.take(given.nbytes)
+        block.array = block.memory.view(given.dtype).reshape(given.shape)
+        np.copyto(block.array, given)
 
     def _make_room(self, nbytes: int) -> None:
         """Wait until a block may be taken; where nothing is under way that would end that wait, commit early."""
@@ -336,11 +324,12 @@ class ShardWriter:
             return
         start = time.perf_counter()
         self._jobs.idle()
-        if early and any(shard.pending for shard in self._shards.values()):
+        if early and self._backlog.pending():
             self._commit_pending(window)  # that may be room enough
             return
         layers = self._layers.close() if early or closing else self._layers.fresh
-        if any(layer.depth in self._shards[layer.shard].pending for layer in layers if layer.shard in self._shards):
+        pending = {(shard.index, depth) for shard in self._backlog.pending() for depth in shard.pending}
+        if any((layer.shard, layer.depth) in pending for layer in layers):
             self._commit_pending(window)  # of what is encoded, part is written again: into what is there
         for layer in layers:
             if layer.is_fresh:
@@ -354,19 +343,21 @@ class ShardWriter:
             self._waited += time.perf_counter() - start
 
     def _commit_pending(self, window: Window) -> None:
-        with self._jobs.changed:
-            shards = list(self._shards.values())
-        for shard in shards:
-            self._jobs.submit(self._commit, window, shard)
+        for shard in self._backlog.pending():
+            self._jobs.submit(self._backlog.commit, window, shard)
         self._jobs.idle()
 
-    def _encode(self, window: Window, layer: Layer, *, is_whole: bool) -> None:
+    def _encode(self, window: Window, layer: Layer, *, is_whole: bool, now: bool = False) -> None:
+        """Have a layer encoded; at once where that is no more than the copy that would have to be made."""
         layer.is_fresh = False
         self._n_encoded += 1
-        with self._jobs.changed:
-            shard = self._shards.setdefault(layer.shard, _Shard(layer.shard))
-            shard.n_encoding += 1
-        self._jobs.submit(self._encode_layer, window, shard, layer, self._n_encoded, is_whole)
+        shard = self._backlog.begin(layer)
+        if now:
+            self._enter(shard, layer, window.encode(layer, self._n_encoded, is_whole=True))
+            if self._backlog.due(shard) is not None:
+                self._jobs.submit(self._commit_due, window, shard)
+        else:
+            self._jobs.submit(self._encode_layer, window, shard, layer, self._n_encoded, is_whole)
 
     def _release(self, blocks: Sequence[Block]) -> None:
         """Let go of blocks, each for one layer."""
@@ -380,48 +371,21 @@ class ShardWriter:
 
     # ---- what threads do
 
-    def _encode_layer(self, window: Window, shard: _Shard, layer: Layer, number: int, is_whole: bool) -> None:
+    def _encode_layer(self, window: Window, shard: OpenShard, layer: Layer, number: int, is_whole: bool) -> None:
         if is_whole:
             encoded = window.encode(layer, number, is_whole=True)
         else:
             with shard.lock:
                 encoded = window.encode(layer, number, is_whole=False)
-        with self._jobs.changed:
-            shard.n_encoding -= 1
-            last = shard.pending.get(layer.depth)
-            if number > max(shard.committed.get(layer.depth, 0), 0 if last is None else last.number):
-                shard.pending[layer.depth] = encoded
-                nbytes = encoded.payload.nbytes - (0 if last is None else last.payload.nbytes)
-                self._pending_nbytes += nbytes
-                self._jobs.hold(nbytes)
-        if is_whole:
+        self._enter(shard, layer, encoded)
+        self._commit_due(window, shard)
+
+    def _enter(self, shard: OpenShard, layer: Layer, encoded: Encoded) -> None:
+        self._backlog.enter(shard, layer.depth, encoded)
+        if encoded.is_whole:
             self._release(layer.blocks)
-        self._commit_what_is_due(window, shard)
 
-    def _commit_what_is_due(self, window: Window, shard: _Shard) -> None:
-        """A shard that is full, or the one of which most is held, where much is."""
-        with self._jobs.changed:
-            n_whole = sum(encoded.is_whole for encoded in shard.pending.values())
-            if n_whole < self._metadata.grid.chunks_per_shard[self._axis]:
-                if self._pending_nbytes <= self._limit // 4:
-                    return
-                shard = max(self._shards.values(), key=lambda other: other.nbytes)
-        self._commit(window, shard)
-
-    def _commit(self, window: Window, shard: _Shard) -> None:
-        with shard.lock:
-            with self._jobs.changed:
-                pending, shard.pending = shard.pending, {}
-                shard.committed.update({depth: encoded.number for depth, encoded in pending.items()})
-                nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
-                self._pending_nbytes -= nbytes
-            if pending:
-                window.commit(shard.index, [pending[depth] for depth in sorted(pending)])
-        for encoded in pending.values():
-            if encoded.memory is not None:
-                self._buffers.give(encoded.memory)
-        with self._jobs.changed:
-            self._n_commits, self._committed = self._n_commits + bool(pending), self._committed + nbytes
-            self._jobs.hold(-nbytes)
-            if not shard.pending and not shard.n_encoding:
-                self._shards.pop(shard.index, None)  # all of it is in the array
+    def _commit_due(self, window: Window, shard: OpenShard) -> None:
+        due = self._backlog.due(shard)
+        if due is not None:
+            self._backlog.commit(window, due)

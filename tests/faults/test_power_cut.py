@@ -129,7 +129,7 @@ def test_what_a_stream_has_flushed_is_there(tmp_path, strategy):
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 @pytest.mark.parametrize("strategy", sorted(stream_cuts.STRATEGIES))
 def test_what_a_stream_has_flushed_is_there_after_many_cuts(tmp_path, filesystem, strategy):
-    check_streams(tmp_path, filesystem, strategy, 25)
+    check_streams(tmp_path, filesystem, strategy, 15)
 
 
 @pytest.mark.long
