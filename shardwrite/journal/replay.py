@@ -18,7 +18,7 @@ from shardwrite.journal.rundir import RunDirectory, discard_ends
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
-__all__ = ["Replay", "replay", "shards_of", "sweep", "sweep_after_workers", "sweep_listed"]
+__all__ = ["Replay", "discard", "replay", "shards_of", "sweep", "sweep_after_workers", "sweep_listed", "unended"]
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
     grid = metadata.grid
     found = Replay(Ledger(grid))
     files = []
-    for path in sorted(run.path.glob("journal-*.jsonl")):
+    for path in _journals(run):
         with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
             files.append(_parse(path, grid.n_shards))
     alive = drivers_of(run)  # only now: whoever has begun to write by then has a lease
@@ -146,11 +146,25 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
         return sweep_listed(run.target.path, lambda: drivers_of(run) | _drivers_beside(run))
+    return discard(store, metadata, found.unended)
+
+
+def unended(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
+    """Tasks that have begun and not ended, whoever's they are."""
+    return [beginning for path in _journals(run) for beginning in _parse(path, metadata.grid.n_shards).unended]
+
+
+def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
+    """Remove the temporaries of tasks; how many there were."""
     n_removed = 0
-    for beginning in found.unended:
+    for beginning in beginnings:
         for index in shards_of(beginning, metadata):
             n_removed += store.discard_temporary(metadata.shard_key(index), beginning.attempt)
     return n_removed
+
+
+def _journals(run: RunDirectory) -> list[Path]:
+    return sorted(run.path.glob("journal-*.jsonl"))
 
 
 def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
@@ -159,9 +173,7 @@ def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str)
     store = PosixStore(run.target.path)
     for path in run.path.glob(f"journal-{driver}-*.jsonl"):
         if not path.name.startswith(f"journal-{driver}-{me['host']}-{me['pid']}-"):
-            for beginning in _parse(path, metadata.grid.n_shards).unended:
-                for index in shards_of(beginning, metadata):
-                    store.discard_temporary(metadata.shard_key(index), beginning.attempt)
+            discard(store, metadata, _parse(path, metadata.grid.n_shards).unended)
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
