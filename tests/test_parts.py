@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 
 import dask.array as da
 import numpy as np
@@ -127,6 +128,25 @@ def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
     assert not left.exists()
     assert not list(path.rglob("*.swtmp"))
     assert not path.with_name("x.shardwrite").exists()
+
+
+def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(tmp_path, x, monkeypatch):
+    path = tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
+    run = find_run(resolve_target(path, None))
+    (run.path / "parts-dead").mkdir()
+    (run.path / "parts-dead" / "unit").touch()
+    replay = sys.modules["shardwrite.journal.replay"]  # the package has a function of that name
+    real = replay.remove
+
+    def swept_by_another(directory):
+        real(directory)
+        assert not directory.exists()
+        real(directory)
+
+    monkeypatch.setattr(replay, "remove", swept_by_another)
+    shardwrite.write_part(x, path, 0, 1)
+    assert not (run.path / "parts-dead").exists()
 
 
 def test_after_the_end_every_call_says_so_and_writes_nothing(tmp_path, x):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from shardwrite.grid import Box
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
-from shardwrite.journal.rundir import RunDirectory, discard_ends
+from shardwrite.journal.rundir import RunDirectory, discard_ends, remove
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
@@ -141,7 +140,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     alive = drivers_of(run)  # only now, as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
-            shutil.rmtree(parts, ignore_errors=False)
+            remove(parts)
     discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):

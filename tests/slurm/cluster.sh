@@ -128,8 +128,8 @@ SlurmctldPort=$BASE_PORT
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-# requeued jobs wait until the old credential has expired, two minutes by default
-AuthInfo=socket=$DIR/munge/socket,cred_expire=3
+# requeued jobs wait until the old credential has expired: two minutes by default, and 5 seconds at least
+AuthInfo=socket=$DIR/munge/socket,cred_expire=5
 StateSaveLocation=$DIR/state
 SlurmdSpoolDir=$DIR/spool/%n
 SlurmctldPidFile=$DIR/slurmctld.pid

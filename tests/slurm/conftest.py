@@ -65,12 +65,12 @@ class Cluster:
     @staticmethod
     def _expand(task):
         for item in task.split("%")[0].split(","):
-            first, _, last = item.partition("-")
-            yield from range(int(first), int(last or first) + 1)
+            first, last, step = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", item).groups()
+            yield from range(int(first), int(last or first) + 1, int(step or 1))
 
     def wait(self, job, seconds=120):
         """Until a job has ended, all tasks of it; what `tasks` says then."""
-        return self.until(lambda: _all_ended(self.tasks(job)), seconds, lambda: self.run("squeue").stdout + str(self.tasks(job)))
+        return self.until(lambda: _all_ended(self.tasks(job)), seconds, lambda: self.run("squeue").stdout)
 
     def until(self, tell, seconds=60, explain=lambda: ""):
         """Wait until something is true, and give it."""
@@ -135,6 +135,10 @@ class Work:
         job = self.cluster.sbatch("finalize.sbatch", cwd=self.directory)
         facts = self.cluster.wait(job)[0]
         return facts["ExitCode"], self.log("shardwrite-finalize-*")
+
+    def finalize_here(self):
+        done = CliRunner().invoke(main, ["finalize", str(self.path)])
+        return done.exit_code, done.output
 
     def log(self, pattern="*"):
         return "".join(p.read_text() for p in sorted((self.directory / "logs").glob(f"{pattern}.out")))

@@ -2,7 +2,51 @@
 
 from __future__ import annotations
 
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shardwrite.journal import find_run, replay
+from shardwrite.target import resolve_target
+from shardwrite.verify import open_begun
+
+ROOT = Path(__file__).parent.parent.parent
 N_SHARDS = 256
+long = pytest.mark.long
+
+
+def committed(work):
+    """Shards in the journal, and lines for shards that were there before."""
+    run = find_run(resolve_target(work.path, None))
+    found = replay(run, open_begun(work.path, None)[1].metadata)
+    return found.ledger.n_done, found.n_redone
+
+
+def started(cluster, work, job, n=4):
+    """Wait until so many tasks have committed something, and some shards are there."""
+
+    def tell():
+        writers = {p.name.split("-")[1] for p in work.path.with_name("x.zarr.shardwrite").glob("run-*/journal-*")}
+        return len(writers) >= n and len(work.shards()) >= 4 * n
+
+    cluster.until(tell, 60, lambda: f"{cluster.tasks(job)}{work.log()}")
+
+
+def finish(cluster, work, job, before, most_redone):
+    """Wait for the same array again, finalize, and see what must be true then; `before` are the shards that were there."""
+    assert 0 < len(before) < N_SHARDS, "nothing was interrupted"
+    tasks = cluster.wait(job)
+    assert {facts["ExitCode"] for facts in tasks.values()} == {"0:0"}, work.log()
+    now = work.shards()
+    redone = sum(now[path] != when for path, when in before.items())
+    assert redone <= most_redone, f"{redone} shards were written again"
+    code, said = work.finalize_here()
+    assert code == 0, said
+    work.check()
 
 
 def test_array_then_finalize(cluster, work):
@@ -14,8 +58,150 @@ def test_array_then_finalize(cluster, work):
     tasks = cluster.wait(work.array())
     assert {facts["ExitCode"] for facts in tasks.values()} == {"0:0"}, work.log()
     assert len(tasks) == 4
-    if cluster.has_namespaces:
-        assert len({facts["NodeList"] for facts in tasks.values()}) > 1
+    assert len({facts["NodeList"] for facts in tasks.values()}) > 1
     code, said = work.finalize()
     assert code == "0:0", said
     work.check()
+
+
+@long
+def test_usr1_drains_and_the_task_comes_again_by_itself_and_alone(cluster, work):
+    """The last task has the array's own number, and must not requeue the whole array."""
+    work.init()
+    work.scripts(4)
+    job = work.array(PAUSE=0.3)
+    started(cluster, work, job)
+    assert cluster.tasks(job)[3]["JobId"] == job
+    cluster.run("scancel", "--batch", "--signal=USR1", f"{job}_3")
+    tasks = cluster.wait(job)
+    assert {k: t["Restarts"] for k, t in tasks.items()} == {0: "0", 1: "0", 2: "0", 3: "1"}, work.log()
+    assert {t["ExitCode"] for t in tasks.values()} == {"0:0"}, work.log()
+    assert f"job {job}_3 is requeued" in work.log()
+    assert committed(work) == (N_SHARDS, 0), "a drain loses nothing"
+    code, said = work.finalize_here()
+    assert code == 0, said
+    work.check()
+
+
+@long
+def test_a_time_limit(cluster, work):
+    """The real thing: USR1 comes a minute early, and the task requeues itself until all is written."""
+    work.init()
+    work.scripts(1, "--time", "00:01:00", "--lead", 30)
+    job = work.array(PAUSE=1.6)
+    facts = cluster.wait(job, 300)[0]
+    assert (facts["JobState"], facts["ExitCode"]) == ("COMPLETED", "0:0"), work.log()
+    assert int(facts["Restarts"]) >= 1
+    assert committed(work) == (N_SHARDS, 0)
+    code, said = work.finalize_here()
+    assert code == 0, said
+    work.check()
+
+
+@long
+@pytest.mark.parametrize("how", ["requeue", "cancel"])
+def test_requeue_from_outside_and_cancel(cluster, work, how):
+    work.init()
+    work.scripts(4)
+    job = work.array(PAUSE=0.1)
+    started(cluster, work, job)
+    if how == "cancel":
+        cluster.run("scancel", job)
+        assert {t["JobState"] for t in cluster.wait(job).values()} == {"CANCELLED"}
+    else:
+        cluster.run("scontrol", "requeue", job)
+        cluster.until(lambda: all(t["Restarts"] == "1" for t in cluster.tasks(job).values()))
+    before = work.shards()
+    finish(cluster, work, job if how == "requeue" else work.array(), before, 56)
+
+
+@long
+def test_a_task_that_fails_is_named_and_comes_again(cluster, work):
+    work.init()
+    work.scripts(4)
+    job = work.array("--array=0,1,3")
+    cluster.wait(job)
+    code, said = work.finalize()
+    assert code == "85:0", said
+    assert "part 2 of 4 must be written again" in said
+    again = next(line for line in said.splitlines() if line.startswith("cd "))
+    assert "--array=2 array.sbatch" in again
+    assert not (work.path / "zarr.json").exists()
+    last = cluster.run("bash", "-c", again).stdout.split()[-1]
+    assert cluster.wait(last)[0]["ExitCode"] == "0:0", work.log()
+    work.check()
+
+
+@long
+def test_kill_at_random_points(cluster, work):
+    """No torn shard is ever visible, and nothing lies about in the end, although leases of other hosts look alive."""
+    work.init()
+    work.scripts(4)
+    chance = random.Random(5)
+    whole = work.undisturbed()
+    for _ in range(3):
+        job, n_before = work.array(PAUSE=0.4), len(work.shards())
+        cluster.until(lambda n=n_before: len(work.shards()) > n, 60, work.log)
+        time.sleep(chance.random() / 2)
+        cluster.run("scancel", "--signal=KILL", "--full", job)
+        for path in work.shards():
+            assert path.read_bytes() == whole[path.relative_to(work.path)], "a shard is torn"
+        assert {t["JobState"] for t in cluster.wait(job).values()} <= {"FAILED", "CANCELLED"}
+    before = work.shards()
+    finish(cluster, work, work.array(), before, 3 * 4 * 2 * 7)
+
+
+@long
+def test_two_jobs_at_once(cluster, work):
+    work.init()
+    work.scripts(2)
+    jobs = [work.array(PAUSE=0.02), work.array(PAUSE=0.02)]
+    for job in jobs:
+        assert {t["ExitCode"] for t in cluster.wait(job).values()} == {"0:0"}, work.log()
+    code, said = work.finalize_here()
+    assert code == 0, said
+    work.check()
+
+
+@long
+def test_twenty_parts_taken_over_by_seven(cluster, work):
+    work.init()
+    work.scripts(20)
+    cluster.wait(work.array("--array=0-19:3"))
+    before = work.shards()
+    work.scripts(7)
+    finish(cluster, work, work.array(), before, 0)
+
+
+@long
+def test_srun_in_one_allocation_without_clients_and_with_nowhere_to_put_things(cluster, work):
+    """Ranks of one step; no SLURM command in PATH, and a TMPDIR of the machine that submitted."""
+    work.init()
+    command = f"write-part {work.directory}/x.npy {work.path} rank/8 {' '.join(work.arguments)} --requeue 3"
+    (work.directory / "step.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH -N4 --ntasks-per-node=2 --cpus-per-task=1 --mem=2G -o logs/%j.out\n"
+        "srun=$(command -v srun); program=$(command -v shardwrite)\n"
+        f'PATH=/nonexistent TMPDIR=/not/here "$srun" "$program" {command}\n'
+    )
+    facts = cluster.wait(cluster.sbatch("step.sbatch", cwd=work.directory))[0]
+    assert facts["ExitCode"] == "0:0", work.log()
+    code, said = work.finalize_here()
+    assert code == 0, said
+    work.check()
+
+
+RESOURCES = "from shardwrite.resources import *; print(memory_limit_nbytes(), n_cores(), scratch_directory())"
+
+
+@pytest.mark.parametrize(
+    ("options", "memory_mb", "cores"),
+    [(["-c1", "--mem=500"], 500, 1), (["-c2", "--mem-per-cpu=200"], 400, 2), (["-c1", "-n2", "-N1", "--mem=500"], 250, 1)],
+)
+def test_resources_are_those_of_the_job(cluster, work, options, memory_mb, cores):
+    done = cluster.run("srun", *options, sys.executable, "-c", RESOURCES, PYTHONPATH=ROOT, TMPDIR="/not/here")
+    for line in done.stdout.splitlines():
+        memory, found, scratch = line.split()
+        assert int(memory) == int(0.9 * memory_mb * 2**20)
+        assert int(found) == min(cores, len(os.sched_getaffinity(0)))
+        assert scratch.startswith(str(cluster.directory / "local" / "job_"))
+    cluster.run("scancel", "--user=root")
