@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
@@ -81,6 +82,25 @@ def test_usr1_drains_and_the_task_comes_again_by_itself_and_alone(cluster, work)
     code, said = work.finalize_here()
     assert code == 0, said
     work.check()
+
+
+@long
+def test_submit(cluster, work):
+    """From a login node: everything is begun and submitted by one command, and by the same again nothing is written twice."""
+    command = ["shardwrite", "slurm", "submit", "x.npy", "x.zarr", *work.arguments, *work.layout, "--parts", 3, "--directory", "."]
+    command += ["--cores", 2, "--memory", "500M", "--sbatch=--comment=for the paper", "--setup", "cd .", "--json"]
+    submitted = json.loads(cluster.run(*command, cwd=work.directory).stdout)
+    assert submitted["parts"] == 3
+    last = cluster.wait(submitted["finalize"])[0]
+    assert last["ExitCode"] == "0:0", work.log()
+    work.check()
+    before = work.shards()
+    again = json.loads(cluster.run(*command, cwd=work.directory).stdout)
+    assert cluster.wait(again["finalize"])[0]["ExitCode"] == "0:0", work.log()
+    assert work.shards() == before
+    sized = [*command[:5], *work.arguments, *work.layout, "--dry-run"]
+    chosen = cluster.run(*sized, cwd=work.directory).stdout
+    assert "--array=0-0" in chosen, "a small array is one task: MaxArraySize and the throughput say so"
 
 
 @long
