@@ -159,9 +159,10 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine) -> None:
-    """Begin, or join, and leave it at that: for runs that are written in parts."""
+    """Begin, or join, make the shards' directories, and leave it at that: for runs that are written in parts."""
     with contextlib.ExitStack() as stack:
-        begin([job for job in jobs if finished(job) is None], engine, stack)
+        for session in begin([job for job in jobs if finished(job) is None], engine, stack):
+            session.make_shard_directories()
 
 
 def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
@@ -211,7 +212,9 @@ def execute_part(job: Job, run: RunDirectory, part: Part, engine: Engine, on_rep
     with join(job, engine, run, only=ranks, may_list=False) as session:
         session.n_resumed = int(session.ledger.is_done[ranks].sum())
         try:
-            _run_wave(session, engine, "part", part.groups, on_report)
+            for number, wave in enumerate(job.plan.waves):
+                groups = [rank for rank in wave.ranks() if rank in part.groups]
+                _run_wave(session, engine, f"part-{number}", groups, on_report)
         except Stopped:
             missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
             remedy = f"these are of {part}; it was stopped on request, run the same command again to go on"

@@ -42,7 +42,7 @@ from shardwrite.journal import (
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
-from shardwrite.stores import PosixStore, as_store_error
+from shardwrite.stores import PosixStore, as_store_error, make_directories
 from shardwrite.target import check_surroundings, check_target
 from shardwrite.view import ShardedArray
 
@@ -210,6 +210,14 @@ class Session:
         table = inspect_shards(engine, array, ranks, deep=deep)
         lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (table.index_crcs != ledger.index_crcs[ranks])
         ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+
+    def make_shard_directories(self) -> None:
+        """Make what shards will lie in: once, by one process, where many nodes would get into each other's way."""
+        metadata, path = self.job.plan.metadata, self.job.target.path
+        keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
+        with as_store_error(str(path), "cannot make directories"):
+            for parent in sorted({key.rpartition("/")[0] for key in keys}):
+                make_directories(path / parent, self.job.options.durability)
 
     def discard_parts(self) -> None:
         """Remove this process's part files."""

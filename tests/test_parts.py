@@ -149,6 +149,45 @@ def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(tmp
     assert not (run.path / "parts-dead").exists()
 
 
+def test_begun_in_parts_and_finished_by_a_write(tmp_path, x):
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
+    n = shardwrite.write_part(x, tmp_path / "x", 1, 3).n_shards
+    assert 0 < n < 144
+    assert x.to_sharded_zarr(tmp_path / "x", **KEYWORDS).n_resumed_shards == n
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], VALUES)
+
+
+def test_slabs_go_by_way_of_part_files_of_one_row_at_a_time(tmp_path, on_machine):
+    """A part of many rows never holds the encoded units of more than one."""
+    slabs = da.from_array(VALUES, chunks=(2, 96))
+    plan = shardwrite.plan(slabs, memory_limit="10kB", **KEYWORDS)
+    assert plan.layout == "staged"
+    shardwrite.prepare(slabs, tmp_path / "x", plan)
+    run = find_run(resolve_target(tmp_path / "x", None))
+    seen = []
+
+    def count(_):
+        seen.append(sum(1 for _ in run.path.glob("parts-*/*")))
+
+    on_machine(1, 10**6)
+    for k in range(2):
+        shardwrite.write_part(slabs, tmp_path / "x", k, 2, progress=count)
+    assert 0 < max(seen) <= plan.partition.n_blocks // plan.partition.group_counts[0]
+    shardwrite.finalize(tmp_path / "x")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], VALUES)
+
+
+def test_directories_are_made_once(tmp_path, x, monkeypatch):
+    """Tasks on many nodes find them, and make none."""
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    assert len(list((tmp_path / "x" / "c").iterdir())) == 12
+    made = []
+    real = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, *more: (made.append(str(path)), real(path, *more)))
+    shardwrite.write_part(x, tmp_path / "x", 0, 1)
+    assert not [path for path in made if "x.shardwrite" not in path]
+
+
 def test_after_the_end_every_call_says_so_and_writes_nothing(tmp_path, x):
     path = tmp_path / "x"
     plan = shardwrite.plan(x, **KEYWORDS)
