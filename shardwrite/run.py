@@ -239,12 +239,19 @@ def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | Non
     start = time.perf_counter()
     plan = job.plan
     with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
-        ledger = session.ledger
-        if n_parts is not None and len(ledger.missing):
-            parts = plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), n_parts)
-            listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"
-            what = f"parts {listed} of {n_parts}" if len(parts) > 1 else f"part {listed} of {n_parts}"
-            error = incomplete(plan.metadata, job.target, ledger.missing, f"{what} must be written again")
+        missing = session.ledger.missing
+        if len(missing):
+            left = session.ledger.left_in_groups(plan.partition.group_edges)
+            parts = [] if n_parts is None else plan.parts_with(left, n_parts)
+            error = incomplete(plan.metadata, job.target, missing, _remedy(parts, n_parts))
             raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
         with session.sweeping_after():
             return session.finish(time.perf_counter() - start)
+
+
+def _remedy(parts: Sequence[int], n_parts: int | None) -> str:
+    """Which parts are to be written again."""
+    if n_parts is None:
+        return "write their parts again; give the number of parts to be told which"
+    listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"
+    return f"part{'s' if len(parts) > 1 else ''} {listed} of {n_parts} must be written again"

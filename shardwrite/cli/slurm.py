@@ -12,8 +12,19 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD
+from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
-from shardwrite.slurm import ArrayJob, Settings, array_script, finalize_script, max_array_size, parts_for, submit_chain
+from shardwrite.slurm import (
+    ArrayJob,
+    Settings,
+    array_script,
+    finalize_script,
+    max_array_size,
+    parts_for,
+    record_jobs,
+    status,
+    submit_chain,
+)
 from shardwrite.target import resolve_target
 
 __all__ = ["slurm"]
@@ -94,6 +105,22 @@ def script(kind: str, src: str, dst: str, name: str | None, n_parts: int, at_onc
     click.echo((array_script if kind == "array" else finalize_script)(job, settings), nl=False)
 
 
+@slurm.command("status")
+@click.argument("dst")
+@name_option
+@json_option
+@command
+def show_status(dst: str, name: str | None, as_json: bool) -> None:
+    """Show how far DST is: shards and bytes done, speed, time left, parts left, and the jobs that `submit` has submitted.
+
+    Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not published.
+    """
+    found = status(resolve_target(dst, name))
+    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if not found.is_whole:
+        raise SystemExit(INCOMPLETE)
+
+
 @slurm.command()
 @click.argument("src")
 @click.argument("dst")
@@ -161,6 +188,7 @@ def submit(
     for leaf, text in scripts.items():
         (where / leaf).write_text(text)
     array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch")
+    record_jobs(target, array, last, n_parts)
     if as_json:
         click.echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
     else:

@@ -17,7 +17,18 @@ from shardwrite.journal.rundir import RunDirectory, discard_ends, remove
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
-__all__ = ["Replay", "discard", "replay", "shards_of", "sweep", "sweep_after_workers", "sweep_listed", "unended"]
+__all__ = [
+    "History",
+    "Replay",
+    "discard",
+    "histories",
+    "replay",
+    "shards_of",
+    "sweep",
+    "sweep_after_workers",
+    "sweep_listed",
+    "unended",
+]
 
 
 @dataclass(slots=True)
@@ -57,6 +68,8 @@ class _File:
 
     driver: str
     process: str
+    job: str
+    begun: float
     is_trusted: bool
     is_of_this_boot: bool
     entries: list[Entry] = field(default_factory=list)
@@ -101,6 +114,8 @@ def _parse(path: Path, n_shards: int) -> _File:
     file = _File(
         driver=str(head.get("driver", "")),
         process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
+        job=str(writer.get("job", "")),
+        begun=float(head["begun"]) if isinstance(head.get("begun"), float | int) else path.stat().st_mtime,
         is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
         is_of_this_boot=is_of_this_boot,
         n_bad_lines=0 if head else 1,
@@ -122,6 +137,42 @@ def _parse(path: Path, n_shards: int) -> _File:
             file.n_bad_lines += 1
     file.unended = list(begun.values())
     return file
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What one process has committed.
+
+    Attributes
+    ----------
+    driver : str
+        On whose behalf.
+    process : str
+        Host and pid.
+    job : str
+        Of the scheduler, for people; empty where there is none.
+    shards : list of int
+        Ranks in the order of their commits.
+    seconds : float
+        From the first line to the last, by the clocks of its host and of the file system.
+    """
+
+    driver: str
+    process: str
+    job: str
+    shards: list[int]
+    seconds: float
+
+
+def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
+    """What each process that has committed something did, while and after it lives."""
+    found = []
+    for path in _journals(run):
+        with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
+            file, last = _parse(path, metadata.grid.n_shards), path.stat().st_mtime
+            shards = [rank for entry in file.entries for rank in entry.shards]
+            found.append(History(file.driver, file.process, file.job, shards, max(0.0, last - file.begun)))
+    return found
 
 
 def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:

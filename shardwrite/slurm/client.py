@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwrite.errors import SubmitError
 
-__all__ = ["as_array_indices", "job_id", "max_array_size", "requeue", "resubmission", "submit_chain"]
+__all__ = ["as_array_indices", "job_id", "max_array_size", "queue", "requeue", "resubmission", "submit_chain"]
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -55,6 +55,25 @@ def submit_chain(array: Path, finalize: Path) -> tuple[str, str]:
     first = _run(["sbatch", "--parsable", array.name], directory).strip().split(";")[0]
     second = _run(["sbatch", "--parsable", f"--dependency=afterany:{first}", finalize.name], directory)
     return first, second.strip().split(";")[0]
+
+
+def queue(ids: Sequence[str]) -> list[dict[str, str]]:
+    """Tasks of jobs that SLURM still has: ``id``, ``state``, ``reason``, ``node`` and ``left``.
+
+    Raises
+    ------
+    SubmitError
+        If `squeue` is not here, or does not answer.
+    """
+    if not ids:
+        return []
+    try:
+        text = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", "--format=%i|%T|%r|%N|%L"])
+    except SubmitError as error:
+        if "Invalid job id" in error.message:  # it has forgotten them
+            return []
+        raise
+    return [dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True)) for line in text.split("\n") if line]
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
