@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from shardwrite.slurm import (
     ArrayJob,
     Settings,
     array_script,
+    doctor,
     finalize_script,
     max_array_size,
     parts_for,
@@ -119,6 +121,35 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
     click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
         raise SystemExit(INCOMPLETE)
+
+
+@slurm.command("doctor")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the other nodes.")
+@json_option
+@command
+def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
+    """Look at every node of a job: srun --ntasks-per-node=1 shardwrite slurm doctor DIRECTORY.
+
+    Versions, whether all see the DIRECTORY and how late, what its file system can, cores, memory, scratch and network. Exit code 1
+    if something will not work.
+    """
+    doctor.check_directory(directory)
+    own = doctor.examine(directory, os.environ)
+    found = doctor.meet(directory, own, os.environ, patience)
+    if own.rank:
+        return  # the first rank tells
+    problems = doctor.problems_of(found, int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)))
+    warnings = doctor.warnings_of(found)
+    if as_json:
+        click.echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
+    else:
+        click.echo(doctor.report(found))
+        click.echo(
+            "\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"])
+        )
+    if problems:
+        raise SystemExit(1)
 
 
 @slurm.command()
