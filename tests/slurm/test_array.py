@@ -147,7 +147,7 @@ def test_requeue_from_outside_and_cancel(cluster, work, how):
 
 @long
 def test_a_node_goes_down(cluster, work):
-    """Its task is put back into the queue, and goes on elsewhere."""
+    """Its task is put back into the queue, and goes on where there is room."""
     work.init()
     work.scripts(2)
     job = work.array(PAUSE=0.3)
@@ -157,9 +157,8 @@ def test_a_node_goes_down(cluster, work):
     try:
         cluster.until(lambda: cluster.tasks(job)[0]["Restarts"] == "1")
         finish(cluster, work, job, work.shards(), 2 * 2 * 7, "a node goes down, its task is put back by SLURM")
-        assert cluster.tasks(job)[0]["NodeList"] != node
     finally:
-        cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+        cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it may have come back by itself
         cluster.until(lambda: "idle" in cluster.run("sinfo", "-h", "-n", node, "-p", "main", "-o", "%t").stdout)
 
 
