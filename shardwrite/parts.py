@@ -36,6 +36,7 @@ def prepare(
     mode: str = "w-",
     durability: str = "full",
     restart: bool = False,
+    stripe_count: int | None = None,
 ) -> None:
     """Begin a run whose parts are written apart: once, before any part.
 
@@ -49,10 +50,20 @@ def prepare(
         From :func:`plan`.
     mode, durability, restart
         See :func:`to_sharded_zarr`; they hold for all parts.
+    stripe_count : int, optional
+        On Lustre, over how many of its targets each shard is spread: 1 for shards below a gigabyte or so. The directory's own by
+        default; elsewhere it means nothing.
+
+    Raises
+    ------
+    StoreError
+        Also where Lustre's ``lfs`` is not here, or refuses.
     """
+    if stripe_count is not None and (isinstance(stripe_count, bool) or stripe_count < 1):
+        raise SpecError("not a number of targets", field="stripe_count", value=stripe_count, remedy="give 1 or more, or None")
     with local_threads() as engine:
         options = options_for_new(mode=mode, durability=durability, restart=restart)
-        prepare_jobs([Job(x, plan, resolve_target(store, name), options)], engine)
+        prepare_jobs([Job(x, plan, resolve_target(store, name), options)], engine, stripe_count)
 
 
 def write_part(

@@ -18,7 +18,7 @@ from dask.system import CPU_COUNT
 
 from shardwrite.errors import SpecError
 
-__all__ = ["memory_limit_nbytes", "n_cores", "scratch_directory", "tasks_on_node"]
+__all__ = ["file_system", "memory_limit_nbytes", "n_cores", "scratch_directory", "tasks_on_node"]
 
 _SHARE = 0.9  # of a job's memory: the interpreter, its libraries and the page cache's dirty pages need the rest
 _UNLIMITED = 2**60  # version 1 of control groups writes a number of this order for no limit
@@ -157,3 +157,15 @@ def scratch_directory(environ: Mapping[str, str] | None = None) -> str:
 
 def _is_usable(path: str) -> bool:
     return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+
+
+def file_system(path: Path) -> str:
+    """Type of the file system that a path is on; empty where the system does not tell."""
+    found, longest = "", -1
+    with contextlib.suppress(OSError):  # not every system has it
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _, mount, kind, *_ = line.split()
+            place = Path(mount.replace("\\040", " "))
+            if path.resolve().is_relative_to(place) and len(place.parts) >= longest:
+                found, longest = kind, len(place.parts)
+    return found

@@ -23,6 +23,7 @@ from shardwrite.journal import Ledger, RunDirectory, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.result import WriteResult
 from shardwrite.session import Session, begin, join
+from shardwrite.striping import set_stripes
 
 __all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
 
@@ -158,10 +159,12 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
     engine.run(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, collect)
 
 
-def prepare_jobs(jobs: Sequence[Job], engine: Engine) -> None:
+def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
     """Begin, or join, make the shards' directories, and leave it at that: for runs that are written in parts."""
     with contextlib.ExitStack() as stack:
         for session in begin([job for job in jobs if finished(job) is None], engine, stack):
+            if stripe_count is not None:
+                set_stripes(session.job.target.path, stripe_count)  # before what is in it is made: that inherits it
             session.make_shard_directories()
 
 

@@ -20,7 +20,7 @@ LAYERS = [
     ["shard"],
     # ---- no I/O, no dask, no clock, no randomness above this line
     ["stopping", "stores", "target", "resources"],
-    ["engines", "existing", "payload"],
+    ["engines", "existing", "payload", "striping"],
     ["journal"],
     ["commit"],
     ["assemble"],

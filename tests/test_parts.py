@@ -13,7 +13,7 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import parts
+from shardwrite import parts, striping
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
 from shardwrite.journal import find_run
@@ -186,6 +186,28 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
     monkeypatch.setattr(os, "mkdir", lambda path, *more: (made.append(str(path)), real(path, *more)))
     shardwrite.write_part(x, tmp_path / "x", 0, 1)
     assert not [path for path in made if "x.shardwrite" not in path]
+
+
+def test_stripes_on_lustre(tmp_path, x, monkeypatch):
+    """A program that stands for Lustre's: called once, on the array's directory while nothing is in it."""
+    program = tmp_path / "lfs"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nls "$4" >> {tmp_path}/called\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    plan = shardwrite.plan(x, **KEYWORDS)
+    shardwrite.prepare(x, tmp_path / "a", plan, stripe_count=1)
+    assert not (tmp_path / "called").exists(), "this is not Lustre"
+    monkeypatch.setattr(striping, "file_system", lambda _: "lustre")
+    shardwrite.prepare(x, tmp_path / "b", plan, stripe_count=2)
+    assert (tmp_path / "called").read_text() == f"setstripe --stripe-count 2 {tmp_path}/b\n"
+    program.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
+    with pytest.raises(shardwrite.StoreError, match=r"lfs setstripe .*: no"):
+        shardwrite.prepare(x, tmp_path / "c", plan, stripe_count=2)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(shardwrite.StoreError, match="lfs is not in PATH"):
+        shardwrite.prepare(x, tmp_path / "c", plan, stripe_count=2)
+    with pytest.raises(SpecError, match="stripe_count"):
+        shardwrite.prepare(x, tmp_path / "c", plan, stripe_count=0)
 
 
 def test_after_the_end_every_call_says_so_and_writes_nothing(tmp_path, x):

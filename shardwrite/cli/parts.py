@@ -15,9 +15,16 @@ from shardwrite.errors import IncompleteError, SubmitError
 from shardwrite.outcome import handling_signals
 from shardwrite.slurm import requeue, resubmission
 
-__all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "write_part"]
+__all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "stripe_option", "write_part"]
 
 MEMORY_OF_A_THREAD = 2**30
+
+
+stripe_option = click.option(
+    "--stripe-count",
+    type=click.IntRange(1),
+    help="On Lustre, over how many targets a shard is spread; the directory's own by default.",
+)
 
 
 class PartOf(click.ParamType[tuple[int, int]]):
@@ -49,6 +56,7 @@ class PartOf(click.ParamType[tuple[int, int]]):
 @click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
 @click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@stripe_option
 @json_option
 @command
 def init(
@@ -59,6 +67,7 @@ def init(
     overwrite: bool,
     restart: bool,
     durability: str,
+    stripe_count: int | None,
     memory_limit: str | None,
     as_json: bool,
     **options: Any,
@@ -72,7 +81,8 @@ def init(
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     with engine(threads, None, None):
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
-    shardwrite.prepare(x, dst, plan, name=name, mode="w" if overwrite else "w-", durability=durability, restart=restart)
+    mode = "w" if overwrite else "w-"
+    shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
     click.echo(plan.to_json() if as_json else str(plan))
 
 

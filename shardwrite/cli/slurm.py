@@ -12,7 +12,7 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
-from shardwrite.cli.parts import MEMORY_OF_A_THREAD
+from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
@@ -161,6 +161,7 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
 @click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
 @click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@stripe_option
 @click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts; by default so many that a task lasts ten minutes or more.")
 @click.option(
     "--throughput", default="200MB", show_default=True, help="Decoded bytes that a task is expected to write in a second."
@@ -177,6 +178,7 @@ def submit(
     overwrite: bool,
     restart: bool,
     durability: str,
+    stripe_count: int | None,
     n_parts: int | None,
     throughput: str,
     directory: str | None,
@@ -214,7 +216,8 @@ def submit(
         for leaf, text in scripts.items():
             click.echo(f"\n# {leaf}\n{text}", nl=False)
         return
-    shardwrite.prepare(x, dst, plan, name=name, mode="w" if overwrite else "w-", durability=durability, restart=restart)
+    mode = "w" if overwrite else "w-"
+    shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
     (where / "logs").mkdir(parents=True, exist_ok=True)
     for leaf, text in scripts.items():
         (where / leaf).write_text(text)

@@ -22,7 +22,7 @@ from typing import Any
 from shardwrite._version import __version__
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.plan.render import human, table_text
-from shardwrite.resources import memory_limit_nbytes, n_cores, scratch_directory
+from shardwrite.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
 
 __all__ = ["Examination", "check_directory", "examine", "meet", "problems_of", "report", "warnings_of"]
 
@@ -79,23 +79,11 @@ def examine(directory: Path, environ: Mapping[str, str]) -> Examination:
         cores=n_cores(environ),
         memory_nbytes=memory_limit_nbytes(environ),
         scratch=scratch,
-        scratch_type=_file_system(Path(scratch)),
-        directory_type=_file_system(directory),
+        scratch_type=file_system(Path(scratch)),
+        directory_type=file_system(directory),
         interfaces=sorted(name for _, name in socket.if_nameindex()),
         faults=_faults(directory),
     )
-
-
-def _file_system(path: Path) -> str:
-    """Type of the file system that a path is on; empty where the system does not tell."""
-    found, longest = "", -1
-    with contextlib.suppress(OSError):  # not every system has it
-        for line in Path("/proc/self/mounts").read_text().splitlines():
-            _, mount, kind, *_ = line.split()
-            place = Path(mount.replace("\\040", " "))
-            if path.resolve().is_relative_to(place) and len(place.parts) >= longest:
-                found, longest = kind, len(place.parts)
-    return found
 
 
 def _faults(directory: Path) -> list[str]:

@@ -238,7 +238,7 @@ def test_twenty_parts_taken_over_by_seven(cluster, work):
 def test_srun_in_one_allocation_without_clients_and_with_nowhere_to_put_things(cluster, work):
     """Ranks of one step; no SLURM command in PATH, and a TMPDIR of the machine that submitted."""
     work.init()
-    command = f"write-part {work.directory}/x.npy {work.path} rank/8 {' '.join(work.arguments)} --requeue 3"
+    command = f"write-part {work.directory}/x.npy {work.path} rank/8 {' '.join(work.arguments)}"
     (work.directory / "step.sbatch").write_text(
         "#!/bin/bash\n#SBATCH -N4 --ntasks-per-node=2 --cpus-per-task=1 --mem=2G -o logs/%j.out\n"
         "srun=$(command -v srun); program=$(command -v shardwrite)\n"
