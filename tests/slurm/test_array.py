@@ -254,6 +254,7 @@ def test_srun_in_one_allocation_without_clients_and_with_nowhere_to_put_things(c
 RESOURCES = "from shardwrite.resources import *; print(memory_limit_nbytes(), n_cores(), scratch_directory())"
 
 
+@long
 @pytest.mark.parametrize(
     ("options", "memory_mb", "cores"),
     [(["-c1", "--mem=500"], 500, 1), (["-c2", "--mem-per-cpu=200"], 400, 2), (["-c1", "-n2", "-N1", "--mem=500"], 250, 1)],
