@@ -225,13 +225,13 @@ def test_two_jobs_at_once(cluster, work):
 
 
 @long
-def test_twenty_parts_taken_over_by_seven(cluster, work):
+def test_twenty_parts_taken_over_by_three(cluster, work):
     work.init()
     work.scripts(20)
-    cluster.wait(work.array("--array=0-19:3"))
+    cluster.wait(work.array("--array=0-19:5"))
     before = work.shards()
-    work.scripts(7)
-    finish(cluster, work, work.array(), before, 0, "7 of 20 parts, the rest by an array of 7 parts")
+    work.scripts(3)
+    finish(cluster, work, work.array(), before, 0, "4 of 20 parts, the rest by an array of 3 parts")
 
 
 @long
