@@ -20,6 +20,7 @@ __all__ = [
     "SourceError",
     "SpecError",
     "StoreError",
+    "SubmitError",
 ]
 
 
@@ -199,8 +200,25 @@ class IncompleteError(ShardwriteError):
     Attributes
     ----------
     missing : list of str
-        Names of the parts or keys of the shards that are missing.
+        Keys of the shards that are missing, at most a thousand of them.
+    parts : list of int
+        Where the array is written in parts, and their number is known: which of them are not done.
+    n_written : int
+        Shards that this attempt has committed, where that is known.
     """
 
-    def __init__(self, message: str, *, missing: Sequence[str]) -> None:
-        super().__init__(message, missing=list(missing))
+    def __init__(self, message: str, *, missing: Sequence[str], parts: Sequence[int] = (), n_written: int = 0) -> None:
+        super().__init__(message, missing=list(missing), parts=list(parts), n_written=n_written)
+
+
+class SubmitError(ShardwriteError):
+    """SLURM's commands are not here, or one of them failed.
+
+    Attributes
+    ----------
+    command : str
+        What was run.
+    """
+
+    def __init__(self, message: str, *, command: str) -> None:
+        super().__init__(message, command=command)

@@ -15,14 +15,15 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import RunEndedError
+from shardwrite.errors import IncompleteError, RunEndedError
 from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
 from shardwrite.job import Job, finished, incomplete
-from shardwrite.journal import Ledger, find_run, replay
+from shardwrite.journal import Ledger, RunDirectory, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.result import WriteResult
 from shardwrite.session import Session, begin, join
+from shardwrite.striping import set_stripes
 
 __all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
 
@@ -158,10 +159,13 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
     engine.run(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, collect)
 
 
-def prepare_jobs(jobs: Sequence[Job], engine: Engine) -> None:
-    """Begin, or join, and leave it at that: for runs that are written in parts."""
+def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
+    """Begin, or join, make the shards' directories, and leave it at that: for runs that are written in parts."""
     with contextlib.ExitStack() as stack:
-        begin([job for job in jobs if finished(job) is None], engine, stack)
+        for session in begin([job for job in jobs if finished(job) is None], engine, stack):
+            if stripe_count is not None:
+                set_stripes(session.job.target.path, stripe_count)  # before what is in it is made: that inherits it
+            session.make_shard_directories()
 
 
 def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
@@ -193,41 +197,64 @@ def _finish_delayed(todo: _Sessions, reports: Sequence[Sequence[GroupReport]]) -
     return results[0] if len(results) == 1 else results
 
 
-def execute_part(job: Job, part: Part, engine: Engine, on_report: OnReport) -> WriteResult:
-    """Write one part of a plan that was begun elsewhere.
+def execute_part(job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport) -> WriteResult:
+    """Write one part of a run that was begun elsewhere.
 
     Raises
     ------
-    JournalError
-        If another plan was begun.
     IncompleteError
-        If none was.
+        If it was stopped; about this part alone.
+    JournalError
+        If the source of that run is another.
+    RunEndedError
+        If it has ended meanwhile.
     """
     start = time.perf_counter()
-    ended = finished(job)
-    if ended is not None:
-        return ended
     grid = job.plan.metadata.grid
     ranks = [ravel(shard.index, grid.counts) for shard in part.shards]
-    with _explaining([job]), join(job, engine, may_list=False) as session:
+    with join(job, engine, run, only=ranks, may_list=False) as session:
         session.n_resumed = int(session.ledger.is_done[ranks].sum())
-        _run_wave(session, engine, "part", part.groups, on_report)
+        try:
+            for number, wave in enumerate(job.plan.waves):
+                groups = [rank for rank in wave.ranks() if rank in part.groups]
+                _run_wave(session, engine, f"part-{number}", groups, on_report)
+        except Stopped:
+            missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
+            remedy = f"these are of {part}; it was stopped on request, run the same command again to go on"
+            error = incomplete(job.plan.metadata, job.target, missing, remedy)
+            n_written = len(ranks) - len(missing) - session.n_resumed
+            raise IncompleteError(error.message, missing=error.fields["missing"], n_written=n_written) from None
         whole, session.ledger = session.ledger, Ledger(grid)
         session.ledger.take(whole, ranks)
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
 
 
-def finish_parts(job: Job, engine: Engine) -> WriteResult:
-    """Publish an array whose parts are all done.
+def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | None) -> WriteResult:
+    """Look at every shard of a run, and publish the array if all are there.
 
     Raises
     ------
     IncompleteError
-        Naming the shards that are missing.
+        Naming the shards that are missing, and the parts if their number is given.
+    RunEndedError
+        If it has ended meanwhile.
     """
     start = time.perf_counter()
-    ended = finished(job)
-    if ended is not None:
-        return ended
-    with join(job, engine, may_list=True) as session:
-        return session.finish(time.perf_counter() - start)
+    plan = job.plan
+    with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
+        missing = session.ledger.missing
+        if len(missing):
+            left = session.ledger.left_in_groups(plan.partition.group_edges)
+            parts = [] if n_parts is None else plan.parts_with(left, n_parts)
+            error = incomplete(plan.metadata, job.target, missing, _remedy(parts, n_parts))
+            raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
+        with session.sweeping_after():
+            return session.finish(time.perf_counter() - start)
+
+
+def _remedy(parts: Sequence[int], n_parts: int | None) -> str:
+    """Which parts are to be written again."""
+    if n_parts is None:
+        return "write their parts again; give the number of parts to be told which"
+    listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"
+    return f"part{'s' if len(parts) > 1 else ''} {listed} of {n_parts} must be written again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 
 from shardwrite.commit import GroupReport, WriteSpec
 from shardwrite.engines import Engine
-from shardwrite.errors import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.graph import GroupGraph, source_edges
 from shardwrite.grid import Box
 from shardwrite.inspection import inspect_shards
@@ -28,6 +28,8 @@ from shardwrite.journal import (
     begin_beside,
     begin_run,
     close_journals,
+    differences,
+    discard,
     find_run,
     make_way,
     probe,
@@ -36,10 +38,11 @@ from shardwrite.journal import (
     replay,
     sweep,
     sweep_after_workers,
+    unended,
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
-from shardwrite.stores import PosixStore, as_store_error
+from shardwrite.stores import PosixStore, as_store_error, make_directories
 from shardwrite.target import check_surroundings, check_target
 from shardwrite.view import ShardedArray
 
@@ -140,6 +143,14 @@ class Session:
             self.publish(result)
         return result
 
+    @contextlib.contextmanager
+    def sweeping_after(self) -> Iterator[None]:
+        """Remove temporaries of processes that seem to live, once the run has ended: none of them can commit any more."""
+        metadata = self.job.plan.metadata
+        left = unended(self.directory, metadata)
+        yield
+        discard(PosixStore(self.job.target.path), metadata, left)
+
     def publish(self, result: WriteResult) -> None:
         """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
         directory, options = self.directory, self.job.options
@@ -161,7 +172,7 @@ class Session:
             if not ended.is_of(directory.digest, directory.run):
                 raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error
 
-    def catch_up(self, engine: Engine, *, may_list: bool) -> None:
+    def catch_up(self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None) -> None:
         """Learn from the journals what is done, check what a power cut may have taken, and sweep.
 
         Parameters
@@ -170,22 +181,43 @@ class Session:
             Who checks.
         may_list : bool
             Whether the array may be listed to find what was left behind.
+        only : collection of int, optional
+            Ranks of the shards that this process answers for, alone. Of those the index is looked at, too, whatever a journal says:
+            no process that works on a part holds the whole in its hands.
         """
         metadata = self.job.plan.metadata
         recover_changes(self.directory.path, PosixStore(self.job.target.path))
         found = replay(self.directory, metadata)
+        done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
-            found.untrusted |= set(np.flatnonzero(found.ledger.is_done).tolist())
-        if found.untrusted:
-            array = ShardedArray(metadata, PosixStore(self.job.target.path))
-            ranks = np.array(sorted(found.untrusted), dtype=np.int64)
-            table = inspect_shards(engine, array, ranks, deep=True)
-            lost = (table.stored_nbytes != found.ledger.nbytes[ranks]) | (table.index_crcs != found.ledger.index_crcs[ranks])
-            found.ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+            found.untrusted |= done
+        if only is not None:
+            done.intersection_update(only)
+            found.untrusted &= done
+            self._check(engine, found.ledger, done - found.untrusted, deep=False)
+        self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
         self.ledger = found.ledger
         self.n_resumed = found.ledger.n_done
         self.directory.parts(self.driver).mkdir(exist_ok=True)
+
+    def _check(self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool) -> None:
+        """Look at shards, and take those for missing that are not as the ledger has them."""
+        if not shards:
+            return
+        array = ShardedArray(self.job.plan.metadata, PosixStore(self.job.target.path))
+        ranks = np.array(sorted(shards), dtype=np.int64)
+        table = inspect_shards(engine, array, ranks, deep=deep)
+        lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (table.index_crcs != ledger.index_crcs[ranks])
+        ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+
+    def make_shard_directories(self) -> None:
+        """Make what shards will lie in: once, by one process, where many nodes would get into each other's way."""
+        metadata, path = self.job.plan.metadata, self.job.target.path
+        keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
+        with as_store_error(str(path), "cannot make directories"):
+            for parent in sorted({key.rpartition("/")[0] for key in keys}):
+                make_directories(path / parent, self.job.options.durability)
 
     def discard_parts(self) -> None:
         """Remove this process's part files."""
@@ -307,19 +339,21 @@ def _probe_new(directory: RunDirectory, engine: Engine) -> None:
 
 
 @contextlib.contextmanager
-def join(job: Job, engine: Engine, *, may_list: bool) -> Iterator[Session]:
-    """Work on a run that another process has begun.
+def join(job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool) -> Iterator[Session]:
+    """Work on some shards of a run that another process has begun.
 
     Raises
     ------
     JournalError
-        If another plan was begun.
-    IncompleteError
-        If none was.
+        If the source of that run is another.
     """
-    if find_run(job.target) is None:
-        raise IncompleteError(f"nothing was begun for {job.target.path}; call prepare first", missing=[str(job.target.run_path)])
-    directory, _ = _begin_one(job)
+    if directory.digest != job.plan.digest:
+        changed = differences(directory.facts["identity"], job.plan.to_dict()["identity"])
+        raise JournalError(
+            f"another plan was begun for {job.target.path}; it differs in {'; '.join(changed)}",
+            path=str(directory.target.run_path),
+            differences=changed,
+        )
     with _open(job, directory) as session:
-        session.catch_up(engine, may_list=may_list)
+        session.catch_up(engine, may_list=may_list, only=only)
         yield session

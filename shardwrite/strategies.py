@@ -17,7 +17,19 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Shape
 from shardwrite.order import ORDER_ALIASES, canonical_order, permutation
 
-__all__ = ["KEEP", "AppendOnly", "FixedOrder", "Placement", "Ranks", "Revision", "Stored", "Strategy", "as_strategy", "place"]
+__all__ = [
+    "KEEP",
+    "AppendOnly",
+    "FixedOrder",
+    "Placement",
+    "Ranks",
+    "Revision",
+    "Stored",
+    "Strategy",
+    "as_strategy",
+    "labelled",
+    "place",
+]
 
 Ranks = npt.NDArray[np.int64]
 KEEP = -2
@@ -342,6 +354,28 @@ def _move_apart(offsets: Ranks, nbytes: Ranks, present: Ranks, base: int, old: S
 
 
 _BY_NAME: dict[str, Any] = {"fixed-order": FixedOrder, "append-only": AppendOnly}
+
+
+def labelled(label: str) -> Strategy:
+    """The strategy that has a label.
+
+    Raises
+    ------
+    ValueError
+        If none has.
+
+    Examples
+    --------
+    >>> labelled("fixed-order (F)")
+    FixedOrder(order='F', in_place=False, max_unused=0.25)
+    """
+    orders = sorted(set(ORDER_ALIASES.values()))
+    for in_place in (False, True):
+        known: list[Strategy] = [AppendOnly(in_place=in_place), *(FixedOrder(order, in_place=in_place) for order in orders)]
+        for strategy in known:
+            if strategy.label == label:
+                return strategy
+    raise ValueError(f"no strategy has the label {label!r}")
 
 
 def as_strategy(value: object) -> Strategy:

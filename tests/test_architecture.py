@@ -19,8 +19,8 @@ LAYERS = [
     ["plan"],
     ["shard"],
     # ---- no I/O, no dask, no clock, no randomness above this line
-    ["stopping", "stores", "target"],
-    ["engines", "existing", "payload"],
+    ["stopping", "stores", "target", "resources"],
+    ["engines", "existing", "payload", "striping"],
     ["journal"],
     ["commit"],
     ["assemble"],
@@ -29,10 +29,11 @@ LAYERS = [
     ["view"],
     ["inspection", "compare"],
     ["job", "sources", "planning"],
+    ["begun"],
     ["into"],
     ["session", "verify"],
     ["run", "outcome", "salvage"],
-    ["updates", "compaction", "parts", "repair", "creation", "stream"],
+    ["updates", "compaction", "parts", "repair", "creation", "stream", "slurm"],
     ["api"],
     ["__init__"],
     ["cli"],
@@ -135,4 +136,4 @@ def test_strategies_and_metadata_do_not_know_each_other():
 def test_stores_and_engines_know_nothing_of_shards():
     for path in FILES:
         if unit(path) in {"stores", "engines"}:
-            assert own(path) <= {"errors", "stopping"}
+            assert own(path) <= {"errors", "stopping", "resources"}

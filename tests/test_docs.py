@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,14 +20,27 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
 
+def with_programs(directory):
+    """An environment in which ``shardwrite`` and ``python`` are those of this test."""
+    directory.mkdir()
+    for name, what in (("python", ""), ("shardwrite", '-c "from shardwrite.cli import main; main()"')):
+        (directory / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
+        (directory / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    environ = with_programs(tmp_path / "bin")
+    examples = re.findall(r"^```(python|bash)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     assert examples
     namespace: dict = {"__name__": "__main__"}
-    for example in examples:
-        exec(compile(example, str(page), "exec"), namespace)
+    for language, example in examples:
+        if language == "python":
+            exec(compile(example, str(page), "exec"), namespace)
+        else:
+            subprocess.run(["bash", "-euo", "pipefail", "-c", example], env=environ, check=True)
 
 
 def test_the_readmes_example_has_five_lines():

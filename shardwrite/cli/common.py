@@ -14,6 +14,7 @@ import dask
 from shardwrite.engines import Stopped
 from shardwrite.errors import ShardwriteError
 from shardwrite.outcome import exit_code_of
+from shardwrite.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.sources import as_dask, open_source
 
 __all__ = ["command", "engine", "engine_options", "json_option", "layout_options", "name_option", "open_as_dask", "source_options"]
@@ -135,7 +136,14 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
     with contextlib.ExitStack() as stack:
         where: Any = address
         if where is None:
-            cluster = LocalCluster(n_workers=workers, threads_per_worker=threads or 1, processes=True, dashboard_address=None)
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=threads or 1,
+                processes=True,
+                dashboard_address=None,
+                memory_limit=memory_limit_nbytes() // (workers or 1),
+                local_directory=scratch_directory(),
+            )
             where = stack.enter_context(cluster)
         stack.enter_context(Client(where))
         yield

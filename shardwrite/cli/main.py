@@ -21,6 +21,8 @@ from shardwrite.cli.common import (
 )
 from shardwrite.cli.demo import run_demo
 from shardwrite.cli.execute import execute
+from shardwrite.cli.parts import finalize, init, write_part
+from shardwrite.cli.slurm import slurm
 from shardwrite.cli.updates import abandon, compact, erase, update
 from shardwrite.outcome import handling_signals
 
@@ -33,7 +35,7 @@ def main() -> None:
     """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
 
 
-for _other in (info, verify, census, repair, execute, update, erase, compact, abandon):
+for _other in (info, verify, census, repair, execute, update, erase, compact, abandon, init, write_part, finalize, slurm):
     main.add_command(_other)
 
 

@@ -7,7 +7,6 @@ Local schedulers and the cluster differ in how results come back one by one; tha
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,8 @@ from dask.base import get_scheduler
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
-from dask.system import CPU_COUNT
 
+from shardwrite.resources import memory_limit_nbytes, n_cores
 from shardwrite.stopping import is_draining, n_busy
 
 __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "local_threads"]
@@ -61,16 +60,6 @@ class Engine(Protocol):
         """Call a function in each worker process; results by worker."""
 
 
-def _memory_available_nbytes() -> int:
-    """Memory that this process may still take: the machine's, or less where a control group or a limit says so."""
-    limits = []
-    with contextlib.suppress(OSError), open("/proc/meminfo") as meminfo:
-        limits += [int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable")]
-    with contextlib.suppress(OSError, ValueError), open("/sys/fs/cgroup/memory.max") as maximum:
-        limits.append(int(maximum.read()))
-    return min(limits, default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
 class LocalEngine:
     """One of dask's own schedulers on this machine.
 
@@ -82,10 +71,10 @@ class LocalEngine:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        n_workers = int(dask.config.get("num_workers", None) or CPU_COUNT)
+        n_workers = int(dask.config.get("num_workers", None) or n_cores())
         self.n_processes = n_workers if kind == "processes" else 1
         self.n_threads = n_workers if kind == "threads" else 1
-        self.memory_limit_nbytes = _memory_available_nbytes() // self.n_processes
+        self.memory_limit_nbytes = memory_limit_nbytes() // self.n_processes
         self._get: Any = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
@@ -149,7 +138,7 @@ class ClusterEngine:
         self.n_processes = max(1, len(workers))
         self.n_threads = max((w["nthreads"] for w in workers), default=1)
         limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
-        self.memory_limit_nbytes = min(limits, default=_memory_available_nbytes() // self.n_processes)
+        self.memory_limit_nbytes = min(limits, default=memory_limit_nbytes() // self.n_processes)
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
         """See :meth:`Engine.run`."""

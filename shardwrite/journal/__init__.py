@@ -7,7 +7,7 @@ from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
 from shardwrite.journal.records import Beginning, Entry
 from shardwrite.journal.redo import Change, change_in_place, recover_changes, shard_lock
-from shardwrite.journal.replay import Replay, replay, sweep, sweep_after_workers, sweep_listed
+from shardwrite.journal.replay import History, Replay, discard, histories, replay, sweep, sweep_after_workers, sweep_listed, unended
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
 
@@ -15,6 +15,7 @@ __all__ = [
     "Beginning",
     "Change",
     "Entry",
+    "History",
     "Lease",
     "Ledger",
     "Receipt",
@@ -26,11 +27,13 @@ __all__ = [
     "change_in_place",
     "close_journals",
     "differences",
+    "discard",
     "empty_after",
     "ensure_current",
     "find_run",
     "give_up",
     "give_up_streams",
+    "histories",
     "interrupted_end",
     "journal_for",
     "live_holders",
@@ -45,5 +48,6 @@ __all__ = [
     "sweep",
     "sweep_after_workers",
     "sweep_listed",
+    "unended",
     "unfinished_append",
 ]

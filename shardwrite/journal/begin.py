@@ -128,6 +128,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
         **plan,
         "run": uuid.uuid4().hex[:12],
         "replaces": target.path.exists() and plan["mode"] != "r+",
+        "durability": durability,
         "begun_by": identity(),
     }
     made = RunDirectory(target, facts)

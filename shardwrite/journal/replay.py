@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,22 @@ from shardwrite.grid import Box
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
-from shardwrite.journal.rundir import RunDirectory, discard_ends
+from shardwrite.journal.rundir import RunDirectory, discard_ends, remove
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
 
-__all__ = ["Replay", "replay", "shards_of", "sweep", "sweep_after_workers", "sweep_listed"]
+__all__ = [
+    "History",
+    "Replay",
+    "discard",
+    "histories",
+    "replay",
+    "shards_of",
+    "sweep",
+    "sweep_after_workers",
+    "sweep_listed",
+    "unended",
+]
 
 
 @dataclass(slots=True)
@@ -58,6 +68,8 @@ class _File:
 
     driver: str
     process: str
+    job: str
+    begun: float
     is_trusted: bool
     is_of_this_boot: bool
     entries: list[Entry] = field(default_factory=list)
@@ -70,7 +82,7 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
     grid = metadata.grid
     found = Replay(Ledger(grid))
     files = []
-    for path in sorted(run.path.glob("journal-*.jsonl")):
+    for path in _journals(run):
         with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
             files.append(_parse(path, grid.n_shards))
     alive = drivers_of(run)  # only now: whoever has begun to write by then has a lease
@@ -102,6 +114,8 @@ def _parse(path: Path, n_shards: int) -> _File:
     file = _File(
         driver=str(head.get("driver", "")),
         process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
+        job=str(writer.get("job", "")),
+        begun=float(head["begun"]) if isinstance(head.get("begun"), float | int) else path.stat().st_mtime,
         is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
         is_of_this_boot=is_of_this_boot,
         n_bad_lines=0 if head else 1,
@@ -125,6 +139,42 @@ def _parse(path: Path, n_shards: int) -> _File:
     return file
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """What one process has committed.
+
+    Attributes
+    ----------
+    driver : str
+        On whose behalf.
+    process : str
+        Host and pid.
+    job : str
+        Of the scheduler, for people; empty where there is none.
+    shards : list of int
+        Ranks in the order of their commits.
+    seconds : float
+        From the first line to the last, by the clocks of its host and of the file system.
+    """
+
+    driver: str
+    process: str
+    job: str
+    shards: list[int]
+    seconds: float
+
+
+def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
+    """What each process that has committed something did, while and after it lives."""
+    found = []
+    for path in _journals(run):
+        with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
+            file, last = _parse(path, metadata.grid.n_shards), path.stat().st_mtime
+            shards = [rank for entry in file.entries for rank in entry.shards]
+            found.append(History(file.driver, file.process, file.job, shards, max(0.0, last - file.begun)))
+    return found
+
+
 def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
     """Remove what dead processes have left: temporaries by their names, and part files.
 
@@ -141,16 +191,30 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     alive = drivers_of(run)  # only now, as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
-            shutil.rmtree(parts, ignore_errors=False)
+            remove(parts)
     discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
         return sweep_listed(run.target.path, lambda: drivers_of(run) | _drivers_beside(run))
+    return discard(store, metadata, found.unended)
+
+
+def unended(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
+    """Tasks that have begun and not ended, whoever's they are."""
+    return [beginning for path in _journals(run) for beginning in _parse(path, metadata.grid.n_shards).unended]
+
+
+def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
+    """Remove the temporaries of tasks; how many there were."""
     n_removed = 0
-    for beginning in found.unended:
+    for beginning in beginnings:
         for index in shards_of(beginning, metadata):
             n_removed += store.discard_temporary(metadata.shard_key(index), beginning.attempt)
     return n_removed
+
+
+def _journals(run: RunDirectory) -> list[Path]:
+    return sorted(run.path.glob("journal-*.jsonl"))
 
 
 def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
@@ -159,9 +223,7 @@ def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str)
     store = PosixStore(run.target.path)
     for path in run.path.glob(f"journal-{driver}-*.jsonl"):
         if not path.name.startswith(f"journal-{driver}-{me['host']}-{me['pid']}-"):
-            for beginning in _parse(path, metadata.grid.n_shards).unended:
-                for index in shards_of(beginning, metadata):
-                    store.discard_temporary(metadata.shard_key(index), beginning.attempt)
+            discard(store, metadata, _parse(path, metadata.grid.n_shards).unended)
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:

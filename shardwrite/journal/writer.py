@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,7 +93,8 @@ class JournalWriter:
         name = f"journal-{self._driver}-{me['host']}-{me['pid']}-{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
         self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
-        self._write(encode_line({"writer": me, "driver": self._driver, "durability": self._durability}))
+        head = {"writer": me, "driver": self._driver, "durability": self._durability, "begun": round(time.time(), 3)}
+        self._write(encode_line(head))
 
     def _write(self, line: bytes) -> None:
         view = memoryview(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div
@@ -220,6 +222,11 @@ class Plan:
         """
         if isinstance(index, bool) or isinstance(count, bool) or not 0 <= index < count:
             raise SpecError("no such part", field="part", value=(index, count), remedy="give index i of count n with 0 <= i < n")
+        first, last = self._part_edges(count)[index : index + 2]
+        return Part(self, index, count, range(first, last))
+
+    def _part_edges(self, count: int) -> list[int]:
+        """First group of each part, and the end of the last."""
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
@@ -227,9 +234,13 @@ class Plan:
         total = ends[-1] if len(ends) else 0.0
         # a group belongs to the part in which its middle falls
         middles = ends - sizes.ravel() / 2
-        first, last = (int(np.searchsorted(middles, total * k / count)) for k in (index, index + 1))
-        last = len(ends) if index + 1 == count else last
-        return Part(self, index, count, range(first, last))
+        found = np.searchsorted(middles, total * np.arange(count, dtype=np.float64) / count)
+        return [*(int(first) for first in found), len(ends)]
+
+    def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
+        """Which of `count` parts have something left, where `n_left` says so of each group."""
+        edges = self._part_edges(count)
+        return [k for k, (first, last) in enumerate(itertools.pairwise(edges)) if n_left[first:last].any()]
 
     @cached_property
     def digest(self) -> str:
@@ -311,11 +322,14 @@ class Plan:
             return
         if self.memory.source_nbytes > allowed / 2:
             knob = "make the source's chunks smaller, or the inner chunks thinner along the axis in which the source comes in slabs"
+            if self.resources.n_threads > 1:
+                knob = f"use fewer threads per process, or {knob}"
         else:
             knob = "use fewer threads per process, or smaller shards"
         raise PlanError(
-            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes, "
-            f"{self.memory.source_nbytes:,} of them for the source's chunks, and may use {allowed:,}",
+            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes ({self.memory.source_nbytes:,} for the "
+            f"source's chunks, {self.memory.encode_nbytes:,} for units that are encoded, {self.memory.waiting_nbytes:,} for units "
+            f"that wait for their shard), and may use {allowed:,}",
             needed_nbytes=needed,
             allowed_nbytes=allowed,
             knob=f"{knob}, or raise memory_limit",

@@ -30,6 +30,8 @@ CAUGHT_BY = {
     "elided-by-value": "tests/test_values.py",
     "change-without-record": "tests/faults/test_updates_machine.py::test_killed_at_every_step",
     "empty-taken-for-lost": "tests/test_bad_input.py::test_a_faulty_block",
+    "journal-trusted-by-finalize": "tests/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
+    "plan-of-this-machine": "tests/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
     "source-run-twice": "tests/test_engines.py::test_no_source_block_runs_twice",
 }
 

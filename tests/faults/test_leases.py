@@ -262,10 +262,8 @@ def test_a_killed_holder_is_taken_over(tmp_path):
 
 
 def test_parts_of_a_run_that_nobody_began(tmp_path):
-    x = oracle.source(SHAPE, (8, 8))
-    plan = shardwrite.plan(x, shards=8, chunks=4)
     with pytest.raises(IncompleteError, match="prepare"):
-        shardwrite.finalize(tmp_path / "x", plan)
+        shardwrite.finalize(tmp_path / "x")
 
 
 def test_storage_that_cannot_tell_does_not_end_a_run(tmp_path, monkeypatch):

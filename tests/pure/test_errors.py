@@ -18,6 +18,7 @@ from shardwrite.errors import (
     SourceError,
     SpecError,
     StoreError,
+    SubmitError,
 )
 
 EXAMPLES = [
@@ -36,7 +37,8 @@ EXAMPLES = [
     JournalError("of another run", path="a/b"),
     JournalError("held", path="a/b", holder={"host": "node7", "pid": 12}, differences=["source: 1 then, 2 now"]),
     RunEndedError("taken over", path="a/b/run-1"),
-    IncompleteError("2 parts are missing", missing=["0-of-3", "2-of-3"]),
+    IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
+    SubmitError("scontrol is not in PATH", command="scontrol show config"),
 ]
 IDS = [f"{type(e).__name__}-{i}" for i, e in enumerate(EXAMPLES)]
 

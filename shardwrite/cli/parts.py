@@ -1,0 +1,165 @@
+"""Commands that write an array in parts: job arrays, and `srun`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+import click
+
+import shardwrite
+from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
+from shardwrite.errors import IncompleteError, SubmitError
+from shardwrite.outcome import handling_signals
+from shardwrite.slurm import requeue, resubmission
+
+__all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "stripe_option", "write_part"]
+
+MEMORY_OF_A_THREAD = 2**30
+
+
+stripe_option = click.option(
+    "--stripe-count",
+    type=click.IntRange(1),
+    help="On Lustre, over how many targets a shard is spread; the directory's own by default.",
+)
+
+
+class PartOf(click.ParamType[tuple[int, int]]):
+    """``3/20`` is part 3 of 20, counted from 0; ``rank/20`` takes the rank that `srun` has given this process."""
+
+    name = "part"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
+        """Index and count."""
+        found = re.fullmatch(r"(\d+|rank)/(\d+)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no part; give for instance 3/20 (counted from 0), or rank/20 under srun", param, ctx)
+        rank = os.environ.get("SLURM_PROCID", "") if found[1] == "rank" else found[1]
+        if not rank.isdigit():
+            self.fail(f"{value!r}: SLURM_PROCID is not set; start it by srun, or give a number", param, ctx)
+        index, count = int(rank), int(found[2])
+        if index >= count:
+            self.fail(f"there is no part {index} of {count}: parts are counted from 0", param, ctx)
+        return index, count
+
+
+@click.command()
+@click.argument("src")
+@click.argument("dst")
+@name_option
+@source_options
+@layout_options
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that a process will have.")
+@click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
+@click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
+@click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@stripe_option
+@json_option
+@command
+def init(
+    src: str,
+    dst: str,
+    name: str | None,
+    threads: int,
+    overwrite: bool,
+    restart: bool,
+    durability: str,
+    stripe_count: int | None,
+    memory_limit: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Begin writing SRC as DST in parts: the plan and metadata, no data. `write-part` for each part follows, and `finalize`.
+
+    The plan does not depend on the machine that this runs on: it is for processes with 1 GiB for each of their threads, unless
+    --memory-limit says otherwise.
+    """
+    x, identity = open_as_dask(src, options)
+    limit = memory_limit or threads * MEMORY_OF_A_THREAD
+    with engine(threads, None, None):
+        plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
+    mode = "w" if overwrite else "w-"
+    shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
+    click.echo(plan.to_json() if as_json else str(plan))
+
+
+@click.command("write-part")
+@click.argument("src")
+@click.argument("dst")
+@click.argument("part", type=PartOf(), metavar="K/N")
+@name_option
+@source_options
+@click.option("--threads", type=click.IntRange(1), help="Threads; as many as this process has cores by default.")
+@click.option("--memory-limit", help="Memory of this process, such as 4GB; by default what its job has on this machine.")
+@click.option(
+    "--requeue",
+    "n_requeues",
+    type=click.IntRange(0),
+    metavar="N",
+    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into the queue, N times at most.",
+)
+@json_option
+@command
+def write_part(
+    src: str,
+    dst: str,
+    part: tuple[int, int],
+    name: str | None,
+    threads: int | None,
+    memory_limit: str | None,
+    n_requeues: int | None,
+    as_json: bool,
+    **source: Any,
+) -> None:
+    """Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and `rank` stands for the rank under srun.
+
+    Needs no scheduler. Signals and exit codes are those of `write`: run the same command again, on this machine or another, and it
+    goes on. N may change from run to run.
+    """
+    x, identity = open_as_dask(src, source)
+    try:
+        with handling_signals(), engine(threads, None, None):
+            result = shardwrite.write_part(
+                x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
+            )
+    except IncompleteError as error:
+        if n_requeues is not None:
+            error.add_note(_requeued(error, n_requeues))
+        raise
+    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+def _requeued(error: IncompleteError, limit: int) -> str:
+    """Have a part that was stopped come again, unless it got nowhere; what came of that."""
+    if not error.fields["n_written"]:
+        return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
+    try:
+        return requeue(limit)
+    except SubmitError as refusal:
+        return f"{refusal}; submit it again to go on"
+
+
+@click.command()
+@click.argument("dst")
+@name_option
+@click.option("--parts", "n_parts", type=click.IntRange(1), help="Number of parts, to say which of them are to be written again.")
+@click.option("--resubmit", metavar="DIRECTORY", help="Where the scripts are, to say how to submit those parts again.")
+@click.option("--threads", type=click.IntRange(1), help="Threads; as many as this process has cores by default.")
+@json_option
+@command
+def finalize(dst: str, name: str | None, n_parts: int | None, resubmit: str | None, threads: int | None, as_json: bool) -> None:
+    """Look at every shard of DST, sweep what dead processes have left, and publish the array if it is whole.
+
+    Else it says which parts are to be written again, and exits with 85.
+    """
+    with handling_signals(), engine(threads, None, None):
+        try:
+            result = shardwrite.finalize(dst, name=name, n_parts=n_parts)
+        except IncompleteError as error:
+            if resubmit and error.fields["parts"]:
+                error.add_note(resubmission(error.fields["parts"], resubmit))
+            raise
+    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))

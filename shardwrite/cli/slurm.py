@@ -1,0 +1,229 @@
+"""Commands for SLURM: scripts to copy, and submissions."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+import shardwrite
+from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
+from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
+from shardwrite.outcome import INCOMPLETE
+from shardwrite.plan import parse_nbytes
+from shardwrite.slurm import (
+    ArrayJob,
+    Settings,
+    array_script,
+    doctor,
+    finalize_script,
+    max_array_size,
+    parts_for,
+    record_jobs,
+    status,
+    submit_chain,
+)
+from shardwrite.target import resolve_target
+
+__all__ = ["slurm"]
+
+_SOURCE_OPTIONS = {"source_format": "format", "source_chunks": "source-chunks"}
+
+
+def _settings_options(function: Any) -> Any:
+    usual = Settings()
+    for option in reversed(
+        (
+            click.option("--job-name", "job_name", default=usual.name, show_default=True, help="Name of the jobs."),
+            click.option("--cores", type=click.IntRange(1), default=usual.cores, show_default=True, help="Cores of each task."),
+            click.option("--memory", default=usual.memory, show_default=True, help="Memory of each task."),
+            click.option("--time", "time_limit", default=usual.time, show_default=True, help="Time limit of each task."),
+            click.option(
+                "--lead",
+                type=click.IntRange(1),
+                default=usual.lead_seconds,
+                show_default=True,
+                help="Seconds before the limit at which a task finishes its shards in flight and requeues itself.",
+            ),
+            click.option(
+                "--requeues", type=click.IntRange(0), default=usual.requeues, show_default=True, help="How often, at most."
+            ),
+            click.option("--at-once", type=click.IntRange(0), default=0, help="Tasks that may run at a time; all by default."),
+            click.option("--sbatch", "directives", multiple=True, help="An option for sbatch, such as --sbatch=--partition=main."),
+            click.option("--setup", multiple=True, help='A line of shell before the work, such as --setup "module load python".'),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    """Takes its options out of `options`."""
+    return Settings(
+        name=options.pop("job_name"),
+        cores=options.pop("cores"),
+        memory=options.pop("memory"),
+        time=options.pop("time_limit"),
+        lead_seconds=options.pop("lead"),
+        requeues=options.pop("requeues"),
+        directives=tuple(options.pop("directives")),
+        setup=tuple(options.pop("setup")),
+    )
+
+
+def _source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """The source's options as they stand on a command line; `options` keeps them."""
+    found = []
+    for key in ("source_format", "dataset", "shape", "dtype", "offset", "source_chunks"):
+        value = options[key]
+        if value not in (None, 0):
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            found += [f"--{_SOURCE_OPTIONS.get(key, key)}", text]
+    return tuple(found)
+
+
+@click.group()
+def slurm() -> None:
+    """Scripts and submissions for SLURM. None of them needs sacct."""
+
+
+@slurm.command()
+@click.argument("kind", type=click.Choice(["array", "finalize"]))
+@click.argument("src")
+@click.argument("dst")
+@name_option
+@source_options
+@click.option("--parts", "n_parts", type=click.IntRange(1), required=True, help="Parts, and tasks of the job array.")
+@_settings_options
+@command
+def script(kind: str, src: str, dst: str, name: str | None, n_parts: int, at_once: int, **options: Any) -> None:
+    """Print a script for sbatch: of the job ARRAY whose tasks write the parts, or of the job that is to FINALIZE after them."""
+    settings = _settings(options)
+    job = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=_source_arguments(options), name=name or "")
+    click.echo((array_script if kind == "array" else finalize_script)(job, settings), nl=False)
+
+
+@slurm.command("status")
+@click.argument("dst")
+@name_option
+@json_option
+@command
+def show_status(dst: str, name: str | None, as_json: bool) -> None:
+    """Show how far DST is: shards and bytes done, speed, time left, parts left, and the jobs that `submit` has submitted.
+
+    Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not published.
+    """
+    found = status(resolve_target(dst, name))
+    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    if not found.is_whole:
+        raise SystemExit(INCOMPLETE)
+
+
+@slurm.command("doctor")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the other nodes.")
+@json_option
+@command
+def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
+    """Look at every node of a job: srun --ntasks-per-node=1 shardwrite slurm doctor DIRECTORY.
+
+    Versions, whether all see the DIRECTORY and how late, what its file system can, cores, memory, scratch and network. Exit code 1
+    if something will not work.
+    """
+    doctor.check_directory(directory)
+    own = doctor.examine(directory, os.environ)
+    found = doctor.meet(directory, own, os.environ, patience)
+    if own.rank:
+        return  # the first rank tells
+    problems = doctor.problems_of(found, int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)))
+    warnings = doctor.warnings_of(found)
+    if as_json:
+        click.echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
+    else:
+        click.echo(doctor.report(found))
+        click.echo(
+            "\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"])
+        )
+    if problems:
+        raise SystemExit(1)
+
+
+@slurm.command()
+@click.argument("src")
+@click.argument("dst")
+@name_option
+@source_options
+@layout_options
+@click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
+@click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
+@click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@stripe_option
+@click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts; by default so many that a task lasts ten minutes or more.")
+@click.option(
+    "--throughput", default="200MB", show_default=True, help="Decoded bytes that a task is expected to write in a second."
+)
+@click.option("--directory", type=click.Path(file_okay=False), help="Where scripts and logs go; <name of DST>-slurm by default.")
+@_settings_options
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@json_option
+@command
+def submit(
+    src: str,
+    dst: str,
+    name: str | None,
+    overwrite: bool,
+    restart: bool,
+    durability: str,
+    stripe_count: int | None,
+    n_parts: int | None,
+    throughput: str,
+    directory: str | None,
+    at_once: int,
+    dry_run: bool,
+    as_json: bool,
+    memory_limit: str | None,
+    **options: Any,
+) -> None:
+    """Begin writing SRC as DST, submit a job array that writes the parts, and a job that publishes after them.
+
+    After any interruption the same command goes on; tasks whose part is done end at once.
+    """
+    settings = _settings(options)
+    arguments = _source_arguments(options)
+    target = resolve_target(dst, name)
+    x, identity = open_as_dask(src, options)
+    with engine(settings.cores, None, None):
+        plan = shardwrite.plan(x, source_id=identity, memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD, **options)
+    if n_parts is None:
+        n_parts = parts_for(plan.raw_nbytes, plan.partition.n_groups, parse_nbytes(throughput, "throughput"), max_array_size())
+    job = ArrayJob(
+        src=os.path.abspath(src),
+        dst=str(target.root),
+        n_parts=n_parts,
+        at_once=at_once,
+        source_options=arguments,
+        name=name or "",
+    )
+    scripts = {"array.sbatch": array_script(job, settings), "finalize.sbatch": finalize_script(job, settings)}
+    where = Path(directory or f"{target.path.stem}-slurm").absolute()
+    if dry_run:
+        click.echo(f"# in {where}, with a directory logs:")
+        click.echo("sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
+        for leaf, text in scripts.items():
+            click.echo(f"\n# {leaf}\n{text}", nl=False)
+        return
+    mode = "w" if overwrite else "w-"
+    shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
+    (where / "logs").mkdir(parents=True, exist_ok=True)
+    for leaf, text in scripts.items():
+        (where / leaf).write_text(text)
+    array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch")
+    record_jobs(target, array, last, n_parts)
+    if as_json:
+        click.echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
+    else:
+        click.echo(f"job array {array} of {n_parts} tasks, then job {last}; scripts and logs in {where}")

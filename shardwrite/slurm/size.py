@@ -1,0 +1,36 @@
+"""How many parts an array is cut into: few enough for the scheduler, and each long enough to be worth its start."""
+
+from __future__ import annotations
+
+from shardwrite.errors import SpecError
+
+__all__ = ["parts_for"]
+
+_SECONDS = 600  # a site's scheduler and its users' patience are spent on starts, not on work, where tasks are shorter
+
+
+def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_array_size: int) -> int:
+    """Parts that last ten minutes or more.
+
+    Parameters
+    ----------
+    raw_nbytes : int
+        Decoded bytes of the array.
+    n_groups : int
+        Boxes of shards that cannot be cut further.
+    nbytes_per_second : float
+        Decoded bytes that one task writes in a second.
+    max_array_size : int
+        What the cluster allows.
+
+    Examples
+    --------
+    >>> parts_for(2_400_000_000_000, 20_000, 200e6, 1001)
+    20
+    >>> parts_for(10_000, 20_000, 200e6, 1001)
+    1
+    """
+    if nbytes_per_second <= 0:
+        remedy = "give for instance 200MB"
+        raise SpecError("not a positive number of bytes", field="throughput", value=nbytes_per_second, remedy=remedy)
+    return max(1, min(int(raw_nbytes / (nbytes_per_second * _SECONDS)), n_groups, max_array_size))

@@ -1,0 +1,182 @@
+"""How far a run is: what lies on disk, and what SLURM says of the jobs that were submitted for it, while it has them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from shardwrite.begun import plan_begun
+from shardwrite.errors import IncompleteError, SubmitError
+from shardwrite.journal import History, RunDirectory, find_run, histories, live_holders, read_receipt, replay
+from shardwrite.plan import Plan, Resources
+from shardwrite.plan.render import human, table_text
+from shardwrite.slurm.client import as_array_indices, queue
+from shardwrite.target import Target, kind_of
+
+__all__ = ["Status", "record_jobs", "status"]
+
+_SLOW = 0.5  # of the median speed
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a run is.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    is_whole : bool
+        Whether it is published.
+    n_shards, n_done_shards : int
+        All, and those that are committed or empty by design.
+    raw_nbytes, done_nbytes : int
+        Decoded bytes of all, and of those that are done.
+    nbytes_per_second : float
+        Of the processes that work now, together; 0 if none has committed anything yet.
+    n_writers : int
+        Processes that hold a lease, or seem to.
+    stragglers : list of str
+        Of these, the ones that are at less than half the median speed: host and pid, and the job.
+    n_parts : int
+        Of the job array that was submitted last; 0 if none was by ``submit``.
+    parts_left : list of int
+        Those of its parts that are not done.
+    jobs : list of dict
+        Tasks that SLURM still has.
+    note : str
+        Why nothing is known of jobs, if so.
+    """
+
+    path: str
+    is_whole: bool
+    n_shards: int
+    n_done_shards: int
+    raw_nbytes: int
+    done_nbytes: int
+    nbytes_per_second: float = 0.0
+    n_writers: int = 0
+    stragglers: list[str] = field(default_factory=list)
+    n_parts: int = 0
+    parts_left: list[int] = field(default_factory=list)
+    jobs: list[dict[str, str]] = field(default_factory=list)
+    note: str = ""
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the present speed; None if nobody works."""
+        if self.is_whole:
+            return 0.0
+        return (self.raw_nbytes - self.done_nbytes) / self.nbytes_per_second if self.nbytes_per_second else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {**asdict(self), "seconds_left": self.seconds_left}
+
+    def __str__(self) -> str:
+        left = self.seconds_left
+        share = self.n_done_shards / max(1, self.n_shards)
+        rows = [
+            ("array", f"{self.path}{'' if self.is_whole else ', not published yet'}"),
+            ("shards", f"{self.n_done_shards:,} of {self.n_shards:,} done ({share:.0%})"),
+            ("bytes", f"{human(self.done_nbytes)} of {human(self.raw_nbytes)}, decoded"),
+            ("writers", f"{self.n_writers}, {human(self.nbytes_per_second)}/s" if self.n_writers else "none"),
+        ]
+        if left:
+            rows.append(("time left", f"{left / 60:,.0f} min at this speed" if left > 90 else f"{left:.0f} s at this speed"))
+        if self.stragglers:
+            rows.append(("slow", "\n".join(self.stragglers)))
+        if self.n_parts:
+            which = f": {as_array_indices(self.parts_left)}" if self.parts_left else ""
+            rows.append(("parts", f"{len(self.parts_left)} of {self.n_parts} left{which}"))
+        states = Counter((job["state"], job["reason"]) for job in self.jobs)
+        jobs = [f"{n} {state}{'' if reason == 'None' else f' ({reason})'}" for (state, reason), n in sorted(states.items())]
+        rows.append(("jobs", self.note or "\n".join(jobs) or "none in the queue"))
+        return table_text("status", rows)
+
+
+def status(target: Target) -> Status:
+    """How far the run at a target is; works after its jobs are gone, and where SLURM is not.
+
+    Raises
+    ------
+    IncompleteError
+        If nothing was begun there.
+    """
+    run = find_run(target)
+    if run is None:
+        return _ended(target)
+    plan = plan_begun(run, Resources(1, 1))
+    ledger = replay(run, plan.metadata).ledger
+    sizes = _decoded_sizes(plan)
+    alive = {str(holder["driver"]) for holder in live_holders(run.path)}
+    at_work = [history for history in histories(run, plan.metadata) if history.driver in alive]
+    speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
+    slow = _SLOW * median(speeds.values()) if speeds else 0.0
+    ids, n_parts = _submitted(run)
+    jobs, note = _queue(ids)
+    return Status(
+        path=str(target.path),
+        is_whole=False,
+        n_shards=plan.n_shards,
+        n_done_shards=ledger.n_done,
+        raw_nbytes=plan.raw_nbytes,
+        done_nbytes=int(sizes[ledger.is_done].sum()),
+        nbytes_per_second=sum(speeds.values()),
+        n_writers=len(alive),
+        stragglers=[f"{who}, {human(speed)}/s" for who, speed in speeds.items() if speed < slow],
+        n_parts=n_parts,
+        parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), n_parts) if n_parts else [],
+        jobs=jobs,
+        note=note,
+    )
+
+
+def _ended(target: Target) -> Status:
+    receipt = read_receipt(target) if kind_of(target.path) == "array" else None
+    if receipt is None:
+        message = f"nothing was begun for {target.path}; call shardwrite init first"
+        raise IncompleteError(message, missing=[str(target.run_path)])
+    n = int(receipt.result.get("n_shards", 0)) + int(receipt.result.get("n_empty_shards", 0))
+    nbytes = int(receipt.result.get("raw_nbytes", 0))
+    return Status(str(target.path), is_whole=True, n_shards=n, n_done_shards=n, raw_nbytes=nbytes, done_nbytes=nbytes)
+
+
+def _decoded_sizes(plan: Plan) -> Any:
+    """Decoded bytes of each shard inside the array, by rank."""
+    grid = plan.metadata.grid
+    sizes = np.ones((), dtype=np.int64)
+    for n, shard in zip(grid.shape, grid.shards, strict=True):
+        sizes = np.multiply.outer(sizes, np.minimum(n - np.arange(0, n, shard, dtype=np.int64), shard))
+    return sizes.ravel() * plan.metadata.itemsize
+
+
+def _who(history: History) -> str:
+    return f"{history.process} {history.job}".strip()
+
+
+def _queue(ids: list[str]) -> tuple[list[dict[str, str]], str]:
+    try:
+        return queue(ids), ""
+    except SubmitError as error:
+        return [], f"unknown: {error.message}"
+
+
+def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None:
+    """Keep with the run what was submitted for it; nothing if it has ended meanwhile."""
+    run = find_run(target)
+    if run is not None:
+        facts = {"array": array, "finalize": finalize, "n_parts": n_parts}
+        (run.path / f"jobs-{array}.json").write_text(json.dumps(facts))
+
+
+def _submitted(run: RunDirectory) -> tuple[list[str], int]:
+    """Ids of all jobs that were submitted for a run, and the number of parts of the last."""
+    paths = sorted(run.path.glob("jobs-*.json"), key=lambda path: path.stat().st_mtime)
+    found = [json.loads(path.read_bytes()) for path in paths]
+    return [str(facts[name]) for facts in found for name in ("array", "finalize")], int(found[-1]["n_parts"]) if found else 0

@@ -1,0 +1,24 @@
+"""The command ``shardwrite`` of this source tree, as the tests' jobs find it; with ``PAUSE`` in the environment, slower."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+
+import shardwrite.tasks
+from shardwrite.cli import main
+
+if "PAUSE" in os.environ:
+    commit_shards = shardwrite.tasks.commit_shards
+
+    def slowly(*arguments):
+        time.sleep(float(os.environ["PAUSE"]))
+        return commit_shards(*arguments)
+
+    shardwrite.tasks.commit_shards = slowly
+
+main()

@@ -1,0 +1,147 @@
+"""Scripts as text, the size of arrays, and what is refused: nothing here needs SLURM."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from shardwrite.cli import main
+from shardwrite.errors import SpecError, SubmitError
+from shardwrite.slurm import ArrayJob, Settings, array_script, finalize_script, job_id, parts_for, requeue, resubmission
+
+ROOT = Path(__file__).parent.parent.parent
+GOLDEN = Path(__file__).parent / "golden"
+PLACEHOLDERS = ["/path/to/source.h5::/raw", "/path/to/array.zarr", "--parts", "20"]
+JOB = ArrayJob(
+    src="it's $HOME `date`; rm -rf x/a b.h5::/raw",
+    dst="/data/x.zarr",
+    n_parts=7,
+    at_once=3,
+    source_options=("--source-chunks", "1,64,64"),
+    name="images/raw",
+)
+SETTINGS = Settings(
+    name="my job",
+    cores=16,
+    memory="32G",
+    time="1-00:00:00",
+    lead_seconds=600,
+    requeues=3,
+    directives=("--partition=main", "--comment=for the paper", "--exclusive"),
+    setup=("module load python/3.12", "source ~/env/bin/activate"),
+)
+
+
+@pytest.mark.parametrize(("kind", "make"), [("array", array_script), ("finalize", finalize_script)])
+def test_golden(kind, make):
+    assert make(JOB, SETTINGS) == (GOLDEN / f"{kind}.sbatch").read_text()
+
+
+@pytest.mark.parametrize("kind", ["array", "finalize"])
+def test_the_scripts_to_copy_are_what_the_command_prints(kind):
+    done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS])
+    assert done.exit_code == 0, done.output
+    assert done.output == (ROOT / "slurm" / f"{kind}.sbatch").read_text()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("path", [*(ROOT / "slurm").glob("*"), *GOLDEN.glob("*"), *Path(__file__).parent.glob("*.sh")], ids=str)
+def test_shellcheck(path):
+    if path.suffix in (".sbatch", ".sh"):
+        ignored = (
+            [] if path.parent != GOLDEN else ["--exclude=SC1090,SC1091,SC2016"]
+        )  # an environment of the user's, and names that are meant so
+        done = subprocess.run(["shellcheck", *ignored, path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+def test_what_a_user_gives_reaches_the_program_as_it_is(tmp_path):
+    """The script run by bash, with a program of the same name that writes down its arguments."""
+    program = tmp_path / "shardwrite"
+    program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "script").write_text(array_script(JOB, Settings()))
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": "/", "SLURM_ARRAY_TASK_ID": "6", "SLURM_CPUS_PER_TASK": "4"}
+    done = subprocess.run(["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True)
+    expected = ["write-part", JOB.src, JOB.dst, "6/7", "--name", "images/raw", *JOB.source_options, "--requeue", "10"]
+    assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["--partition=a\n#SBATCH --wrap=x", "--partition=a\n", '--comment=a"b', "--comment=a\\", "main", "--x y=1", "--mem="],
+)
+def test_directives_that_are_no_line_are_refused(directive):
+    with pytest.raises(SpecError, match="directive"):
+        array_script(JOB, Settings(directives=(directive,)))
+
+
+@pytest.mark.parametrize("field", ["name", "memory", "time"])
+def test_line_breaks_in_settings_are_refused(field):
+    with pytest.raises(SpecError, match="directive"):
+        array_script(JOB, Settings(**{field: "a\n#SBATCH --uid=0"}))
+
+
+def test_line_breaks_in_setup_are_refused():
+    with pytest.raises(SpecError, match="setup"):
+        Settings(setup=("a\nb",))
+
+
+def test_sizes():
+    assert parts_for(10**12, 10**6, 200e6, 1001) == 8
+    assert parts_for(10**15, 10**6, 200e6, 1001) == 1001
+    assert parts_for(10**12, 5, 200e6, 1001) == 5
+    assert 10**12 / parts_for(10**12, 10**6, 200e6, 1001) / 200e6 >= 600
+    with pytest.raises(SpecError, match="throughput"):
+        parts_for(1, 1, 0, 1)
+
+
+def test_the_last_task_of_an_array_names_itself_and_not_the_array():
+    assert job_id({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "5"}) == "7_5"
+    assert job_id({"SLURM_JOB_ID": "9"}) == "9"
+    assert job_id({}) is None
+
+
+def test_requeue_has_an_end(monkeypatch, tmp_path):
+    own = {"SLURM_JOB_ID": "7"}
+    assert "not again" in requeue(2, {**own, "SLURM_RESTART_COUNT": "2"})
+    assert "not in a SLURM job" in requeue(2, {})
+    assert "first task" in requeue(2, {**own, "SLURM_PROCID": "1"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SubmitError, match="scontrol is not in PATH"):
+        requeue(2, own)
+    program = tmp_path / "scontrol"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\n')
+    program.chmod(0o755)
+    assert requeue(2, {**own, "SLURM_RESTART_COUNT": "1"}) == "job 7 is requeued"
+    assert (tmp_path / "called").read_text() == "requeue 7\n"
+    program.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
+    with pytest.raises(SubmitError, match=r"no \(exit code 1\)"):
+        requeue(2, own)
+
+
+def test_resubmission_quotes():
+    assert resubmission([3, 4, 5, 9], "a b").startswith("cd 'a b' && sbatch ")
+    assert "--array=3-5,9 array.sbatch" in resubmission([3, 4, 5, 9], "a b")
+
+
+def test_submit_in_the_dry_asks_for_nothing_but_the_size(tmp_path, monkeypatch):
+    import numpy as np
+
+    np.save(tmp_path / "x.npy", np.zeros((64, 64), "u1"))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["slurm", "submit", "x.npy", "x.zarr", "--shards", "32", "--chunks", "8", "--dry-run"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 1
+    assert "scontrol is not in PATH" in done.output
+    done = CliRunner().invoke(main, [*arguments, "--parts", "3", "--sbatch=--partition=main"])
+    assert done.exit_code == 0, done.output
+    assert "--dependency=afterany:" in done.output
+    assert "#SBATCH --partition=main" in done.output
+    assert f"SRC={tmp_path}/x.npy" in done.output
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.npy"]
