@@ -15,7 +15,7 @@ from shardwrite.commit import GroupReport
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.job import Job, Options, options_for_new
-from shardwrite.metadata import Layout
+from shardwrite.layout import Layout
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
 from shardwrite.planning import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
 from shardwrite.progress import reporting

@@ -15,9 +15,9 @@ from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.index import ShardIndex
 from shardwrite.journal import Change, change_in_place, ensure_current
 from shardwrite.payload import EncodedBlock, Payloads
+from shardwrite.placement import KEEP, Placement, Ranks, Revision, Stored, place
 from shardwrite.shard import ranks_in_shard, units_of
 from shardwrite.stores import ObjectWriter, Transaction
-from shardwrite.strategies import KEEP, Placement, Ranks, Revision, Stored, place
 
 __all__ = ["EncodedUnit", "assemble", "nothing", "revise", "rewrite", "split_block"]
 

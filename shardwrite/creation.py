@@ -9,7 +9,7 @@ import numpy as np
 from shardwrite.engines import active_engine
 from shardwrite.job import Job, options_for_new
 from shardwrite.journal import Ledger
-from shardwrite.metadata import make_metadata
+from shardwrite.layout import make_metadata
 from shardwrite.plan import Resources, Sized, SourceLayout, make_plan, resolve_shapes
 from shardwrite.planning import layout_from
 from shardwrite.run import execute_missing

@@ -14,9 +14,9 @@ from shardwrite.errors import CorruptShardError, StoreError
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
+from shardwrite.placement import Stored
 from shardwrite.shard import decode_chunk, read_index
 from shardwrite.stores import ObjectReader, ObjectWriter, Store
-from shardwrite.strategies import Stored
 
 __all__ = ["Backdrop", "ExistingShard", "open_shard"]
 

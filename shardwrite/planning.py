@@ -15,7 +15,8 @@ from shardwrite.compare import check_source, check_source_of
 from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.graph import waves_reruns
-from shardwrite.metadata import ArrayMetadata, Layout, make_metadata
+from shardwrite.layout import Layout, make_metadata
+from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import (
     MAX_GRAPH_TASKS,
     MAX_SOURCE_RERUNS,

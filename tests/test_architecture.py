@@ -14,8 +14,9 @@ LAYERS = [
     ["grid"],
     ["codecs"],
     ["order", "fillvalue"],
-    ["index"],
+    ["index", "placement"],
     ["strategies", "metadata"],
+    ["layout"],
     ["plan"],
     ["shard"],
     # ---- no I/O, no dask, no clock, no randomness above this line
@@ -38,7 +39,7 @@ LAYERS = [
     ["__init__"],
     ["cli"],
 ]
-PURE = {name for layer in LAYERS[:8] for name in layer}
+PURE = {name for layer in LAYERS[:9] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -20,20 +20,15 @@ from unittest import mock
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter, commit
+from shardwrite import ShardWriter, commit
 from shardwrite.journal import lease
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import power_cut
+import update_cuts
 
 SHAPE, SHARDS, CHUNKS = (24, 64, 64), (8, 64, 32), (1, 32, 32)
-STRATEGIES = {
-    "replace": FixedOrder("C"),
-    "clone": AppendOnly(),
-    "in place": FixedOrder("C", in_place=True, max_unused=1.0),
-    "append in place": AppendOnly(in_place=True),
-}
 
 
 @dataclass
@@ -49,7 +44,7 @@ class State:
 def feed(path: Path, strategy: str, durability: str, first: int, flushed: list[int], *, most: int) -> None:
     """Append slices, and flush after every one or few."""
     whole = oracle.values(SHAPE, 1)
-    with ShardWriter(path, strategy=STRATEGIES[strategy], durability=durability, n_threads=2) as writer:
+    with ShardWriter(path, strategy=update_cuts.STRATEGIES[strategy], durability=durability, n_threads=2) as writer:
         for t in range(first, SHAPE[0]):
             writer.append(whole[t])
             if t % most == 0:
@@ -125,7 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Cut the power under a stream, many times.")
     parser.add_argument("--states", type=int, default=100)
     parser.add_argument("--filesystem", choices=power_cut.FILESYSTEMS, default="ext4")
-    parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="append in place")
+    parser.add_argument("--strategy", choices=sorted(update_cuts.STRATEGIES), default="append in place")
     parser.add_argument("--durability", choices=("full", "batch", "none"), default="full")
     given = parser.parse_args()
     if why := power_cut.missing(given.filesystem):

@@ -120,14 +120,14 @@ def check_streams(directory, filesystem, strategy, n_states):
     assert (found["lost"], found["torn"], found["troubles"]) == (0, 0, []), found
 
 
-@pytest.mark.parametrize("strategy", sorted(stream_cuts.STRATEGIES))
+@pytest.mark.parametrize("strategy", sorted(update_cuts.STRATEGIES))
 def test_what_a_stream_has_flushed_is_there(tmp_path, strategy):
     check_streams(tmp_path, "ext4", strategy, 4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
-@pytest.mark.parametrize("strategy", sorted(stream_cuts.STRATEGIES))
+@pytest.mark.parametrize("strategy", sorted(update_cuts.STRATEGIES))
 def test_what_a_stream_has_flushed_is_there_after_many_cuts(tmp_path, filesystem, strategy):
     check_streams(tmp_path, filesystem, strategy, 15)
 

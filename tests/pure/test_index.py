@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.grid import unravel
 from shardwrite.index import EMPTY, IndexCodec, ShardIndex
-from shardwrite.metadata import DEFAULT_INDEX_CODECS
+from shardwrite.layout import DEFAULT_INDEX_CODECS
 
 MAX = 2**64 - 1
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

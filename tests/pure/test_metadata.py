@@ -11,7 +11,8 @@ import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
 from shardwrite.errors import CodecError, SpecError
-from shardwrite.metadata import ArrayMetadata, Layout, make_metadata, parse_metadata
+from shardwrite.layout import Layout, make_metadata
+from shardwrite.metadata import ArrayMetadata, parse_metadata
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.metadata import Layout, make_metadata
+from shardwrite.layout import Layout, make_metadata
 from shardwrite.plan import Resources, SourceLayout, make_partition, make_plan, parse_nbytes, resolve_shapes
 from shardwrite.plan.regions import as_box
 from shardwrite.plan.waves import cut_waves

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from shardwrite.errors import SpecError
 from shardwrite.order import ORDER_ALIASES, permutation
-from shardwrite.strategies import AppendOnly, FixedOrder, Stored, as_strategy, place
+from shardwrite.placement import Stored, place
+from shardwrite.strategies import AppendOnly, FixedOrder, as_strategy
 
 STRATEGIES = [FixedOrder("C"), FixedOrder("F"), FixedOrder("morton"), AppendOnly()]
 GRIDS = [(), (1,), (7,), (3, 4), (5, 2), (4, 4, 4), (2, 3, 2, 2)]
