@@ -190,7 +190,9 @@ start_node() { # N NAMESPACES
         return
     fi
     # not `ip netns exec`, which would mount a /sys without control groups
-    nsenter --net="/run/netns/$NODE$1" unshare --uts --mount --propagation slave sh -ec "
+    nsenter --net="/run/netns/$NODE$1" unshare --uts --mount --propagation private sh -ec "
+        # images that others have mounted would stay mounted as long as this node lives
+        sed -n 's,^/dev/loop[0-9]* \(/[^ ][^ ]*\) .*,\1,p' /proc/self/mounts | sort -r | xargs -r umount --lazy
         hostname $NODE$1
         mount --bind '$DIR/scratch/$NODE$1' '$DIR/local'
         mount --bind '$DIR/hosts' /etc/hosts
