@@ -111,10 +111,11 @@ def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
 def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.int64]:
     """Row-major ranks in the shard's grid of a unit's inner chunks, row-major."""
     first = [(a - i * s) // c for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)]
-    return _ranks(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
+    return ranks_in_box(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
 
 
-def _ranks(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
+def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
+    """Row-major ranks in a grid of the cells of a box in it, row-major."""
     ranks = np.zeros((), dtype=np.int64)
     for n, f, k in zip(shape, first, counts, strict=True):
         ranks = np.add.outer(ranks * n, np.arange(f, f + k, dtype=np.int64))
@@ -190,7 +191,7 @@ def encode_unit(
     for cells in boxes(counts, order, max(1, batch_nbytes // chunk_nbytes)):
         start = tuple(u + a * c for u, a, c in zip(unit.start, cells.start, grid.chunks, strict=True))
         region = Box(start, tuple(a + n * c for a, n, c in zip(start, cells.shape, grid.chunks, strict=True)))
-        tiles = _tiles(metadata, cells.size)
+        tiles = tiles_of(metadata, cells.size)
         if not (covered or unit).contains(region):  # inner chunks on the array's edge are filled up
             tiles[...] = metadata.fill_value
             if background is not None:
@@ -201,7 +202,7 @@ def encode_unit(
             sequence = sequence[~metadata.fill_pattern.empty(tiles)[sequence]]
         if not len(sequence):
             continue
-        ranks = _ranks(counts, cells.start, cells.shape)[sequence]
+        ranks = ranks_in_box(counts, cells.start, cells.shape)[sequence]
         is_whole = len(sequence) == len(tiles) and (order == "C" or len(tiles) == 1)
         if is_whole and pipeline.is_identity:
             sizes = np.full(len(ranks), tiles.nbytes // len(tiles), dtype=np.int64)
@@ -211,7 +212,7 @@ def encode_unit(
         yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, cells.stop == counts)
 
 
-def _tiles(metadata: ArrayMetadata, n_chunks: int) -> Array:
+def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
     """An uninitialised batch of inner chunks, in memory that this thread has touched before."""
     dtype, shape = metadata.pipeline.stored_dtype, (n_chunks, *metadata.grid.chunks)
     nbytes = math.prod(shape) * dtype.itemsize
