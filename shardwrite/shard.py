@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,47 +61,50 @@ class Pieces:
             ``counts * chunks`` elements, in array coordinates.
         """
         grid = tiles.reshape((*counts, *chunks))
-        if len(self.arrays) == 1:
-            hits: Any = (0,)
-        else:
-            hits = np.flatnonzero(((self._starts < region.stop) & (self._stops > region.start)).all(axis=1))
-        for hit in hits:
-            start = tuple(self._starts[hit].tolist())
-            common = Box(start, tuple(self._stops[hit].tolist())).intersect(region)
-            if common.size:
-                source = self.arrays[hit][common.shift(start).slices]
-                _copy_box(grid, source, common.shift(region.start), chunks)
+        firsts, lasts = np.maximum(self._starts, region.start), np.minimum(self._stops, region.stop)
+        hits = np.flatnonzero((firsts < lasts).all(axis=1))
+        inside = (firsts - self._starts)[hits].tolist(), (lasts - self._starts)[hits].tolist()
+        begins = (firsts - np.array(region.start, dtype=np.int64))[hits].tolist()
+        for hit, a, b, begin in zip(hits.tolist(), *inside, begins, strict=True):
+            source = self.arrays[hit]
+            _copy_box(grid, source[(*map(slice, a, b), ...)], begin, chunks)
 
 
 def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
     """An interval cut into at most three runs (first chunk, chunks, offset in the chunk, length in it)."""
+    first, offset = divmod(start, chunk)
+    if stop <= (first + 1) * chunk:
+        return [(first, 1, offset, stop - start)]
     runs = []
-    if start % chunk:
-        end = min(stop, start - start % chunk + chunk)
-        runs.append((start // chunk, 1, start % chunk, end - start))
-        start = end
-    whole = (stop - start) // chunk
-    if whole > 0:
-        runs.append((start // chunk, whole, 0, chunk))
-        start += whole * chunk
-    if start < stop:
-        runs.append((start // chunk, 1, 0, stop - start))
+    if offset:
+        runs.append((first, 1, offset, chunk - offset))
+        first += 1
+    last, rest = divmod(stop, chunk)
+    if last > first:
+        runs.append((first, last - first, 0, chunk))
+    if rest:
+        runs.append((last, 1, 0, rest))
     return runs
 
 
-def _copy_box(grid: Array, source: Array, box: Box, chunks: Shape) -> None:
-    """Copy `source`, which fills `box`, into ``grid[chunk index..., element in chunk...]``."""
-    per_axis = [_runs(a, b, c) for a, b, c in zip(box.start, box.stop, chunks, strict=True)]
-    ndim = len(chunks)
-    axes = (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
+def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -> None:
+    """Copy `source` to where it begins in ``grid[chunk index..., element in chunk...]``."""
+    per_axis = [_runs(a, a + n, c) for a, n, c in zip(begin, source.shape, chunks, strict=True)]
+    axes, casting = _axes(len(chunks)), "unsafe" if source.dtype.kind in "OT" else "same_kind"
     for runs in itertools.product(*per_axis):
-        begin = [f * c + o - s for (f, _, o, _), c, s in zip(runs, chunks, box.start, strict=True)]
-        cut: Any = [slice(b, b + n * m) for b, (_, n, _, m) in zip(begin, runs, strict=True)]
-        place: Any = [*(slice(f, f + n) for f, n, _, _ in runs), *(slice(o, o + m) for _, _, o, m in runs)]
-        part = source[(*cut, ...)]
+        part = source
+        if any(len(along) > 1 for along in per_axis):
+            cut = [slice(f * c + o - s, f * c + o - s + n * m) for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)]
+            part = source[(*cut, ...)]
+        place = (*[slice(f, f + n) for f, n, _, _ in runs], *[slice(o, o + m) for _, _, o, m in runs], ...)
         split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(axes)
-        target = grid[(*place, ...)]
-        np.copyto(target, split, casting="unsafe" if source.dtype.kind in "OT" else "same_kind")
+        np.copyto(grid[place], split, casting=casting)
+
+
+@lru_cache
+def _axes(ndim: int) -> tuple[int, ...]:
+    """From (chunk, element in chunk) for each axis to all chunks first."""
+    return (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
 
 
 def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
