@@ -66,8 +66,7 @@ class Pieces:
         inside = (firsts - self._starts)[hits].tolist(), (lasts - self._starts)[hits].tolist()
         begins = (firsts - np.array(region.start, dtype=np.int64))[hits].tolist()
         for hit, a, b, begin in zip(hits.tolist(), *inside, begins, strict=True):
-            source = self.arrays[hit]
-            _copy_box(grid, source[(*map(slice, a, b), ...)], begin, chunks)
+            _copy_box(grid, self.arrays[hit][Box(a, b).slices], begin, chunks)
 
 
 def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
@@ -90,15 +89,15 @@ def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
 def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -> None:
     """Copy `source` to where it begins in ``grid[chunk index..., element in chunk...]``."""
     per_axis = [_runs(a, a + n, c) for a, n, c in zip(begin, source.shape, chunks, strict=True)]
-    axes, casting = _axes(len(chunks)), "unsafe" if source.dtype.kind in "OT" else "same_kind"
+    is_object = source.dtype.kind in "OT"
     for runs in itertools.product(*per_axis):
         part = source
         if any(len(along) > 1 for along in per_axis):
-            cut = [slice(f * c + o - s, f * c + o - s + n * m) for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)]
+            cut: Any = [slice(f * c + o - s, f * c + o - s + n * m) for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)]
             part = source[(*cut, ...)]
-        place = (*[slice(f, f + n) for f, n, _, _ in runs], *[slice(o, o + m) for _, _, o, m in runs], ...)
-        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(axes)
-        np.copyto(grid[place], split, casting=casting)
+        place: Any = (*[slice(f, f + n) for f, n, _, _ in runs], *[slice(o, o + m) for _, _, o, m in runs], ...)
+        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(_axes(len(chunks)))
+        np.copyto(grid[place], split, casting="unsafe" if is_object else "same_kind")
 
 
 @lru_cache
