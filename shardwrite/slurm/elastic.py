@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
+import tempfile
 import threading
 import time as clock
 import uuid
@@ -113,8 +115,11 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
     workers.log_directory.mkdir(parents=True, exist_ok=True)
     jobs = _Jobs(target)
     with dask.config.set(configuration_of(workers)), on_leaving(jobs.abandon), contextlib.ExitStack() as stack:
+        secret = stack.enter_context(tempfile.TemporaryDirectory(prefix=".certificates-", dir=workers.log_directory))
+        stack.enter_context(on_leaving(lambda: shutil.rmtree(secret, ignore_errors=True)))
         stack.callback(jobs.cancel_left, tell)
-        made = stack.enter_context(jobqueue.SLURMCluster(**arguments_of(workers), job_cls=_job_class(jobqueue, jobs)))
+        given = {**arguments_of(workers), "shared_temp_directory": secret, "job_cls": _job_class(jobqueue, jobs)}
+        made = stack.enter_context(jobqueue.SLURMCluster(**given))
         watch = _Watch(made, jobs, workers, tell)
         stack.callback(watch.stop)
         made.adapt(minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT)

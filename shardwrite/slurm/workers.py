@@ -194,7 +194,6 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
         ],
         "worker_extra_args": [*section["worker-extra-args"], "--no-dashboard"],
         "security": workers.is_encrypted or None,
-        "shared_temp_directory": str(workers.log_directory),
     }
 
 
