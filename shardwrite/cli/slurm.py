@@ -122,8 +122,8 @@ def script(
 ) -> None:
     """Print a script for sbatch.
 
-    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; ELASTIC is a small job that drives workers,
-    which are jobs of their own.
+    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; ELASTIC is a small job that drives
+    workers, which are jobs of their own.
     """
     settings = _settings(options)
     arguments = _source_arguments(options)

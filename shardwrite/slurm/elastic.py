@@ -26,7 +26,7 @@ import dask
 from shardwrite.errors import ClusterError, SubmitError
 from shardwrite.journal import find_run
 from shardwrite.slurm.client import cancel, job_id, queue
-from shardwrite.slurm.jobs import record_workers
+from shardwrite.slurm.jobs import Submitted, cancel_left, record_workers
 from shardwrite.slurm.workers import DEATH_SECONDS, Workers, arguments_of, configuration_of, package, workers_of
 from shardwrite.stopping import is_draining, on_leaving
 from shardwrite.target import Target, resolve_target
@@ -115,22 +115,48 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
     workers.log_directory.mkdir(parents=True, exist_ok=True)
     jobs = _Jobs(target)
     with dask.config.set(configuration_of(workers)), on_leaving(jobs.abandon), contextlib.ExitStack() as stack:
-        secret = stack.enter_context(tempfile.TemporaryDirectory(prefix=".certificates-", dir=workers.log_directory))
-        stack.enter_context(on_leaving(lambda: shutil.rmtree(secret, ignore_errors=True)))
-        stack.callback(jobs.cancel_left, tell)
-        given = {**arguments_of(workers), "shared_temp_directory": secret, "job_cls": _job_class(jobqueue, jobs)}
+        security = stack.enter_context(_certificates(workers.log_directory)) if workers.is_encrypted else None
+        stack.callback(jobs.clear, tell)
+        given = {**arguments_of(workers), "security": security, "job_cls": _job_class(jobqueue, jobs)}
         made = stack.enter_context(jobqueue.SLURMCluster(**given))
         watch = _Watch(made, jobs, workers, tell)
         stack.callback(watch.stop)
-        made.adapt(minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT)
+        adaptive = made.adapt(minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT)
+        stack.callback(_ask_for_none, adaptive)
         watch.start()
         watch.first_worker()
-        made.adapt(minimum_jobs=workers.minimum_jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT)
+        adaptive.minimum = workers.minimum_jobs
         client = stack.enter_context(Client(made))
         try:
             yield client
         except NoWorkerError as error:
             raise watch.given_up("no worker came back") from error
+
+
+def _ask_for_none(adaptive: Any) -> None:
+    """Submit no more: what adaptive scaling is in the middle of would go on while the cluster closes."""
+    adaptive.minimum = adaptive.maximum = 0
+    adaptive.stop()
+
+
+@contextlib.contextmanager
+def _certificates(directory: Path) -> Iterator[Any]:
+    """Certificates for one cluster, in files that only their owner can read, gone when the block is left."""
+    from distributed import Security
+
+    made = Security.temporary()
+    place = Path(tempfile.mkdtemp(prefix=".certificates-", dir=directory))
+    try:
+        with on_leaving(lambda: shutil.rmtree(place, ignore_errors=True)):
+            paths = {}
+            for leaf, text in (("ca", made.tls_ca_file), ("cert", made.tls_worker_cert), ("key", made.tls_worker_key)):
+                paths[leaf] = str(place / f"{leaf}.pem")
+                with open(os.open(paths[leaf], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+                    file.write(text)
+            roles = {f"tls_{role}_{leaf}": paths[leaf] for role in ("client", "scheduler", "worker") for leaf in ("cert", "key")}
+            yield Security(require_encryption=True, tls_ca_file=paths["ca"], **roles)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
@@ -140,11 +166,13 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
         async def _submit_job(self, script_filename: str) -> str:
             try:
                 return str(await super()._submit_job(script_filename))
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError) as error:  # the watch has it tried again
                 jobs.refusal = " ".join(str(error).split())
-                raise
+                return ""
 
         def _job_id_from_submit_output(self, out: str) -> str:
+            if not out:
+                return ""
             number = str(super()._job_id_from_submit_output(out))
             jobs.add(number)
             return number
@@ -182,10 +210,10 @@ class _Jobs:
         """Cancel all without a look; for a process about to end."""
         cancel(self.ids, _LEAVE_SECONDS)
 
-    def cancel_left(self, tell: Tell) -> None:
+    def clear(self, tell: Tell) -> None:
         """Cancel what is still there."""
         try:
-            cancel([job["id"] for job in queue(self.ids) if job["state"] != "COMPLETING"])
+            cancel_left(lambda: Submitted(workers=tuple(self.ids)))
         except SubmitError as error:
             tell(f"cannot tell whether the workers' jobs are gone: {error}; they end by themselves in {DEATH_SECONDS} s")
 
@@ -233,11 +261,11 @@ class _Watch(threading.Thread):
     def _why(self) -> str:
         """What is known."""
         jobs = "; ".join(f"job {job['id']} {job['state']} ({job['reason']})" for job in self._found[:8])
+        networks = [name for _, name in socket.if_nameindex() if name != "lo"]
         refusal = f"; sbatch: {self._jobs.refusal}" if self._jobs.refusal else ""
         return (
             f"no workers; {jobs or 'SLURM has none of their jobs'}{refusal}; logs in {self._workers.log_directory}; the scheduler "
-            f"listens at {self._cluster.scheduler_address}, which the nodes must reach (networks here: "
-            f"{', '.join(name for _, name in socket.if_nameindex())})"
+            f"listens at {self._cluster.scheduler_address}, which the nodes must reach (networks here: {', '.join(networks[:8])})"
         )
 
     def first_worker(self) -> None:

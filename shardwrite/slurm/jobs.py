@@ -16,7 +16,7 @@ from shardwrite.journal import RunDirectory, find_run, live_holders
 from shardwrite.slurm.client import cancel, queue
 from shardwrite.target import Target
 
-__all__ = ["Cancelled", "Submitted", "cancel_all", "record_jobs", "record_workers", "submitted"]
+__all__ = ["Cancelled", "Submitted", "cancel_all", "cancel_left", "record_jobs", "record_workers", "submitted"]
 
 _GONE_SECONDS = 30.0
 
@@ -105,30 +105,48 @@ class Cancelled:
     alive: list[str]
 
 
-def cancel_all(target: Target, wait: Callable[[float], None] = time.sleep) -> Cancelled:
-    """Cancel what was submitted for the run at a target and has not ended: drivers first, which would replace their workers.
+def cancel_left(find: Callable[[], Submitted], wait: Callable[[float], None] = time.sleep) -> list[str]:
+    """Cancel jobs until none of them is left, drivers first, which would replace their workers; those that were cancelled.
+
+    Parameters
+    ----------
+    find : callable
+        Gives the jobs, each time anew: a driver may submit more meanwhile.
+    wait : callable
+        Sleeps.
 
     Raises
     ------
     SubmitError
         If SLURM's commands are not here or fail, or jobs are still there after half a minute.
     """
-    run = find_run(target)
-    if run is None:
-        return Cancelled([], 0, [])
     cancelled: dict[str, None] = {}
     deadline = time.monotonic() + _GONE_SECONDS
     while True:
-        known = submitted(run)  # anew, for a driver may have submitted more meanwhile
+        known = find()
         left = [job["id"] for job in queue(known.ids) if job["state"] != "COMPLETING"]
         if not left:
-            break
+            return list(cancelled)
         if time.monotonic() > deadline:
             raise SubmitError(f"still there after {_GONE_SECONDS:.0f} s: {', '.join(left)}; try again", command="scancel")
-        drivers = [job for job in left if job in known.drivers]
-        cancel(drivers or left)
-        cancelled.update(dict.fromkeys(drivers or left))
+        now = [job for job in left if job in known.drivers] or left
+        cancel(now)
+        cancelled.update(dict.fromkeys(now))
         wait(0.5)
+
+
+def cancel_all(target: Target) -> Cancelled:
+    """Cancel what was submitted for the run at a target and has not ended.
+
+    Raises
+    ------
+    SubmitError
+        See `cancel_left`.
+    """
+    run = find_run(target)
+    if run is None:
+        return Cancelled([], 0, [])
+    cancelled = cancel_left(lambda: submitted(run))
     holders = live_holders(run.path)
     alive = [" ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split()) for h in holders]
-    return Cancelled(list(cancelled), len(known.ids), alive)
+    return Cancelled(cancelled, len(submitted(run).ids), alive)

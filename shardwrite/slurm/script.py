@@ -203,7 +203,7 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
         workers += ["--setup", line]
     lines = [
         *_head(driver, f"{settings.name}-driver", own),
-        "# This job drives workers, which are jobs that it submits. One that was interrupted goes on where it was: submit it again.",
+        "# This job drives workers, which are jobs that it submits. Interrupted, it goes on where it was: submit it again.",
         "",
         *_setup(settings),
         f"SRC={shlex.quote(job.src)}",

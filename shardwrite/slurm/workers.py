@@ -169,7 +169,7 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
     """Of SLURMCluster. Its own header is left out where ours says the same with the values quoted."""
     section = _section(workers.config_name)
     own = (f"--output={workers.log_directory}/%x-%j.out", "--no-requeue")  # a job that is lost is replaced, not repeated
-    options = {"dashboard": False, **_address(workers, section["scheduler-options"] or {})}
+    options = {"dashboard": False, "dashboard_address": ":0", **_address(workers, section["scheduler-options"] or {})}
     return {
         "config_name": workers.config_name,
         "cores": workers.settings.cores,
@@ -193,7 +193,6 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
             *_ENVIRONMENT,
         ],
         "worker_extra_args": [*section["worker-extra-args"], "--no-dashboard"],
-        "security": workers.is_encrypted or None,
     }
 
 

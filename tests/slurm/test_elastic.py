@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 N_SHARDS = 256
 N_JOBS = 3
-IN_FLIGHT = N_JOBS  # shards, which are groups here: one for each worker, of one thread
+IN_FLIGHT = N_JOBS * 7  # shards: a group for each worker, of one thread
 long = pytest.mark.long
 
 
@@ -25,10 +25,10 @@ class Elastic:
         self.cluster, self.work = cluster, work
         self.hurry = work.directory / "hurry"
         self.options = ["--jobs", N_JOBS, "--cores", 1, "--memory", "600M"]
-        self.more = [*work.arguments, *work.layout[:4]]
+        self.more = [*work.arguments, *work.layout]
 
     def environ(self, interface):
-        more = {"PYTHONPATH": ROOT, "DASK_DISTRIBUTED__WORKER__PRELOAD": HERE / "pause.py", "PAUSE": 0.5, "HURRY": self.hurry}
+        more = {"PYTHONPATH": ROOT, "DASK_DISTRIBUTED__WORKER__PRELOAD": HERE / "pause.py", "PAUSE": 1, "HURRY": self.hurry}
         if self.cluster.has_namespaces:
             more |= {"SHARDWRITE_INTERFACE": self.cluster.there, "SHARDWRITE_SCHEDULER_INTERFACE": interface}
         return {name: str(value) for name, value in more.items()}
@@ -78,8 +78,9 @@ def elastic(cluster, work):
 @long
 def test_the_script_and_its_way_back_into_the_queue(cluster, work, elastic):
     """The driver is a small job; USR1 has it finish the shards in flight and come again by itself."""
-    script = ["slurm", "script", "elastic", "x.npy", "x.zarr", *elastic.options, *work.arguments, "--write=--shards=16"]
-    text = cluster.run("shardwrite", *script, "--write=--chunks=8").stdout
+    script = ["slurm", "script", "elastic", "x.npy", "x.zarr", *elastic.options, *work.arguments]
+    layout = [f"--write={option}" for option in work.layout]
+    text = cluster.run("shardwrite", *script, *layout).stdout
     (work.directory / "elastic.sbatch").write_text(text)
     for path in (ROOT / "slurm" / "elastic.sbatch", ROOT / "tests" / "slurm" / "golden" / "elastic.sbatch"):
         cluster.run("sbatch", "--test-only", "--mem=500M", "--time=10", path)
@@ -113,7 +114,7 @@ def test_all_workers_are_lost(cluster, work, elastic):
     found = json.loads(done.stdout)
     assert found["n_writers"] == 1, "the driver; workers hold no lease"
     assert 15 - IN_FLIGHT <= found["n_done_shards"] <= len(work.shards())
-    assert 0 < found["seconds_left"]
+    assert found["seconds_left"] > 0
     assert {job["id"] for job in found["jobs"]} == set(elastic.workers())
     blind = cluster.run("shardwrite", "slurm", "status", work.path, "--json", check=False, PATH=cluster.directory / "bin")
     assert blind.returncode == 85, blind.stderr
@@ -134,9 +135,9 @@ def test_the_driver_is_killed(cluster, work, elastic):
     driver.kill()
     driver.wait()
     known = elastic.workers()
-    assert known, "they do not notice at once"
     done = json.loads(cluster.run("shardwrite", "slurm", "cancel", work.path, "--json").stdout)
-    assert set(done["jobs"]) >= set(known)
+    assert done["jobs"], "they do not notice at once"
+    assert set(done["jobs"]) <= set(known)
     assert done["alive"] == []
     assert not elastic.workers()
     again = cluster.run("shardwrite", "slurm", "cancel", work.path).stdout
@@ -177,7 +178,9 @@ def test_no_workers_come(cluster, work, elastic):
     assert not elastic.workers()
     driver = elastic.start("--sbatch=--partition=none")
     assert driver.wait(60) == 1, elastic.tell()
-    assert "invalid partition" in elastic.log.read_text()
+    said = elastic.log.read_text()
+    assert "invalid partition" in said
+    assert "Traceback" not in said
     driver = elastic.start("--sbatch=--begin=now+1hour")
     cluster.until(elastic.workers, 30, elastic.tell)
     driver.send_signal(signal.SIGUSR1)
