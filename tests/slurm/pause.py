@@ -1,6 +1,6 @@
 """Slows commits down by ``PAUSE`` seconds, so that there is something to interrupt; until the file ``HURRY`` is there.
 
-Also a preload of dask's workers.
+The task ``HOG`` of a job array takes more memory than it has. Also a preload of dask's workers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import shardwrite.tasks
 
 def slowed(commit_shards):
     def slowly(*arguments):
+        if os.environ.get("HOG", "none") == os.environ.get("SLURM_ARRAY_TASK_ID"):
+            b"x" * 2**30
         if not os.path.exists(os.environ.get("HURRY", "")):
             time.sleep(float(os.environ["PAUSE"]))
         return commit_shards(*arguments)

@@ -191,6 +191,22 @@ def test_a_task_that_fails_is_named_and_comes_again(cluster, work):
 
 
 @long
+def test_a_task_that_runs_out_of_memory(cluster, work):
+    """The kernel ends it, the others go on, and with enough memory it comes again."""
+    if not cluster.has_memory_limits:
+        pytest.skip("no control groups for memory here")
+    work.init()
+    work.scripts(4)
+    job = work.array(PAUSE=0, HOG=2)
+    states = {task: facts["JobState"] for task, facts in cluster.wait(job).items()}
+    assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "OUT_OF_MEMORY", 3: "COMPLETED"}, work.log()
+    code, said = work.finalize_here()
+    assert code == 85
+    assert "part 2 of 4 must be written again" in said
+    finish(cluster, work, work.array("--array=2"), work.shards(), 0, "one task of four runs out of memory, and is submitted again")
+
+
+@long
 def test_kill_at_random_points(cluster, work):
     """No torn shard is ever visible, and nothing lies about in the end, although leases of other hosts look alive."""
     work.init()
