@@ -63,7 +63,7 @@ def _abandon(number: int, frame: Any = None) -> None:  # noqa: ARG001 (a handler
     for action in before_leaving():
         try:
             action()
-        except ShardwriteError as error:
+        except (ShardwriteError, OSError) as error:
             _say(str(error))
     _say(f"{signal.Signals(number).name}: incomplete, run me again")
     os._exit(INCOMPLETE)

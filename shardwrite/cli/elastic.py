@@ -53,7 +53,7 @@ def cluster_options(function: Any) -> Any:
             click.option("--scheduler-interface", help="Network of this process, where its name is another."),
             click.option("--log-directory", type=click.Path(file_okay=False), help="Where the jobs' output goes; logs by default."),
             click.option("--encrypted/--not-encrypted", default=None, help="Whether they talk by TLS; they do by default."),
-            click.option("--patience", type=click.FloatRange(1), help="Seconds to be without any worker; 3600 by default."),
+            click.option("--patience", type=click.FloatRange(1), help="Seconds to be without any worker; a day by default."),
             click.option("--config-name", help="Section of dask/jobqueue.yaml; slurm by default."),
         )
     ):

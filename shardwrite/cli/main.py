@@ -96,6 +96,8 @@ def write(
     exit with 85 at once: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage trouble that may pass.
     """
     has_jobs, asked = taken(options)
+    if has_jobs and (threads or workers or address):
+        raise click.UsageError("--cluster goes with none of --threads, --workers and --scheduler: its workers are jobs")
     x, identity = open_as_dask(src, options)
     options["mode"] = "w" if overwrite else "w-"
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:

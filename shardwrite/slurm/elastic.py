@@ -23,7 +23,7 @@ from typing import Any
 
 import dask
 
-from shardwrite.errors import ClusterError, SubmitError
+from shardwrite.errors import ClusterError, ShardwriteError, SubmitError
 from shardwrite.journal import find_run
 from shardwrite.slurm.client import cancel, job_id, queue
 from shardwrite.slurm.jobs import Submitted, cancel_left, record_workers
@@ -37,6 +37,7 @@ Tell = Callable[[str], None]
 
 _LEAVE_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
+_REPEAT_SECONDS = 600.0
 _WAIT_COUNT = 120  # seconds for which a worker must be superfluous before it is given back: longer than a pause between two waves
 
 
@@ -199,12 +200,12 @@ class _Jobs:
         """Write them down, if that is not done."""
         if self._target is None or (self._n_kept == len(self.ids) and self._kept_in is not None and self._kept_in.exists()):
             return
-        run = find_run(self._target)
-        if run is not None and self.ids:
-            n, self._kept_in = len(self.ids), run.path
-            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        with contextlib.suppress(ShardwriteError, OSError):  # it has ended; or whoever works on it says what is wrong. Later again
+            run = find_run(self._target)
+            if run is not None and self.ids:
+                n = len(self.ids)
                 record_workers(run, self._name, job_id(os.environ), self.ids[:n])
-            self._n_kept = n
+                self._n_kept, self._kept_in = n, run.path
 
     def abandon(self) -> None:
         """Cancel all without a look; for a process about to end."""
@@ -226,6 +227,7 @@ class _Watch(threading.Thread):
         self._cluster, self._jobs, self._workers, self._tell = made, jobs, workers, tell
         self._stopped = threading.Event()
         self._found: list[dict[str, str]] = []
+        self._said = ("", 0.0)
 
     def stop(self) -> None:
         """End the thread."""
@@ -248,7 +250,7 @@ class _Watch(threading.Thread):
             self._found = queue(self._jobs.ids)
         except SubmitError as error:
             if not self._cluster.scheduler.workers:
-                self._tell(f"no workers; {error}")
+                self._say(f"no workers; {error}")
             return
         there = {job["id"] for job in self._found}
         names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
@@ -256,7 +258,13 @@ class _Watch(threading.Thread):
         if lost:
             self._cluster.loop.add_callback(self._cluster.scale_down, lost)  # adaptive scaling asks for others
         if not self._cluster.scheduler.workers:
-            self._tell(self._why())
+            self._say(self._why())
+
+    def _say(self, text: str) -> None:
+        """Tell what is new, and what is not from time to time."""
+        if text != self._said[0] or clock.monotonic() > self._said[1] + _REPEAT_SECONDS:
+            self._said = (text, clock.monotonic())
+            self._tell(text)
 
     def _why(self) -> str:
         """What is known."""

@@ -86,7 +86,7 @@ def workers_of(
     scheduler_interface: str | None = None,
     log_directory: str | os.PathLike[str] | None = None,
     encrypted: bool = True,
-    patience_seconds: float = 3600.0,
+    patience_seconds: float = 86400.0,
     config_name: str = "slurm",
 ) -> Workers:
     """Check what :func:`cluster` is asked for, and fill in what dask's configuration says.
