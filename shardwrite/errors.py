@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "ClusterError",
     "CodecError",
     "CorruptShardError",
     "IncompleteError",
@@ -222,3 +223,18 @@ class SubmitError(ShardwriteError):
 
     def __init__(self, message: str, *, command: str) -> None:
         super().__init__(message, command=command)
+
+
+class ClusterError(ShardwriteError):
+    """There are no workers, and there were none for so long that waiting makes no sense.
+
+    Attributes
+    ----------
+    waited_seconds : float
+        For how long there were none.
+    jobs : list of dict
+        What SLURM says of the jobs that were to be workers: ``id``, ``state`` and ``reason``; empty where it has none of them.
+    """
+
+    def __init__(self, message: str, *, waited_seconds: float, jobs: Sequence[dict[str, str]] = ()) -> None:
+        super().__init__(message, waited_seconds=waited_seconds, jobs=list(jobs))

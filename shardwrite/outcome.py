@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwrite.engines import Stopped
-from shardwrite.errors import IncompleteError, PlanError, SpecError
+from shardwrite.errors import ClusterError, IncompleteError, PlanError, ShardwriteError, SpecError
 from shardwrite.journal import release_all
-from shardwrite.stopping import is_draining, request_drain, reset_drain
+from shardwrite.stopping import before_leaving, is_draining, request_drain, reset_drain
 from shardwrite.stores import discard_open_temporaries
 
 __all__ = ["INCOMPLETE", "exit_code_of", "handling_signals"]
@@ -45,7 +45,7 @@ def exit_code_of(error: BaseException) -> int:
     """
     if isinstance(error, SpecError | PlanError):
         return USAGE
-    if isinstance(error, IncompleteError | Stopped):
+    if isinstance(error, IncompleteError | ClusterError | Stopped):
         return INCOMPLETE
     number = getattr(error, "errno", None)
     return MAY_PASS if isinstance(error, OSError) and number in _MAY_PASS else 1
@@ -60,6 +60,11 @@ def _say(text: str) -> None:
 def _abandon(number: int, frame: Any = None) -> None:  # noqa: ARG001 (a handler's signature)
     discard_open_temporaries()
     release_all()
+    for action in before_leaving():
+        try:
+            action()
+        except (ShardwriteError, OSError) as error:
+            _say(str(error))
     _say(f"{signal.Signals(number).name}: incomplete, run me again")
     os._exit(INCOMPLETE)
 

@@ -33,8 +33,10 @@ OnReport = Callable[[GroupReport], None]
 def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
     """Write the shards of an existing array that `known` does not say are good; without a source, anew from themselves."""
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack, _explaining([job]):
-        (session,) = begin([job], engine, stack)
+    sessions: list[Session] = []
+    with contextlib.ExitStack() as stack, _explaining([job], sessions):
+        sessions += begin([job], engine, stack)
+        (session,) = sessions
         session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
         session.n_resumed = session.ledger.n_done
         for number, wave in enumerate(job.plan.waves):
@@ -63,8 +65,9 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     results = [finished(job) for job in jobs]
     todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
     try:
-        with contextlib.ExitStack() as stack, _explaining(todo):
-            sessions = begin(todo, engine, stack)
+        sessions: list[Session] = []
+        with contextlib.ExitStack() as stack, _explaining(todo, sessions):
+            sessions += begin(todo, engine, stack)
             together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.plan.is_staged]
             _run_together(together, engine, on_report)
             for session in sessions:
@@ -82,18 +85,26 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
 
 
 @contextlib.contextmanager
-def _explaining(jobs: Sequence[Job]) -> Iterator[None]:
-    """Say what is missing when a run is stopped."""
+def _explaining(jobs: Sequence[Job], sessions: Sequence[Session]) -> Iterator[None]:
+    """Say what is missing when a run is stopped, and how much was written in `sessions`."""
     try:
         yield
     except Stopped:
+        n_written = sum(_n_written(session) for session in sessions)
         for job in jobs:
             directory = find_run(job.target)
             if directory is not None:
                 missing = replay(directory, job.plan.metadata).ledger.missing
                 remedy = "it was stopped on request; run the same command again to go on"
-                raise incomplete(job.plan.metadata, job.target, missing, remedy) from None
+                error = incomplete(job.plan.metadata, job.target, missing, remedy)
+                raise IncompleteError(error.message, missing=error.fields["missing"], n_written=n_written) from None
         raise
+
+
+def _n_written(session: Session) -> int:
+    """Shards committed since a session began; the journals know of some whose reports have not arrived."""
+    found = replay(session.directory, session.job.plan.metadata).ledger
+    return max(session.ledger.n_done, found.n_done) - session.n_resumed
 
 
 def _collector(session: Session, on_report: OnReport) -> Callable[[Any, GroupReport], None]:

@@ -15,7 +15,7 @@ import dask.array
 import numpy as np
 
 from shardwrite.commit import GroupReport, WriteSpec
-from shardwrite.engines import Engine
+from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.graph import GroupGraph, source_edges
 from shardwrite.grid import Box
@@ -27,10 +27,12 @@ from shardwrite.journal import (
     RunDirectory,
     begin_beside,
     begin_run,
+    cause_of,
     close_journals,
     differences,
     discard,
     find_run,
+    journal_for,
     make_way,
     probe,
     read_receipt,
@@ -219,6 +221,11 @@ class Session:
             for parent in sorted({key.rpartition("/")[0] for key in keys}):
                 make_directories(path / parent, self.job.options.durability)
 
+    def note_failure(self, error: Exception) -> None:
+        """Say in the journal what ended this, for people who ask how far the run is."""
+        with contextlib.suppress(StoreError, RunEndedError):  # of the two errors, the first is the one to tell
+            journal_for(str(self.directory.path), self.driver, self.job.options.durability).append({"failed": cause_of(error)})
+
     def discard_parts(self) -> None:
         """Remove this process's part files."""
         parts = self.directory.parts(self.driver)
@@ -246,6 +253,11 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     with _ended_or(directory), Lease(directory.path, session.driver):
         try:
             yield session
+        except (Stopped, RunEndedError):  # asked for, or done by another: no failure
+            raise
+        except Exception as error:
+            session.note_failure(error)
+            raise
         finally:
             session.discard_parts()
             close_journals(session.driver)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-__all__ = ["busy", "is_draining", "n_busy", "request_drain", "reset_drain"]
+__all__ = ["before_leaving", "busy", "is_draining", "n_busy", "on_leaving", "request_drain", "reset_drain"]
 
 _drain = threading.Event()
 _lock = threading.Lock()
 _n_busy = 0
+_leaving: list[Callable[[], None]] = []
 
 
 def request_drain() -> None:
@@ -29,6 +30,21 @@ def reset_drain() -> None:
 def is_draining() -> bool:
     """Whether a drain was requested."""
     return _drain.is_set()
+
+
+@contextlib.contextmanager
+def on_leaving(action: Callable[[], None]) -> Iterator[None]:
+    """Have something done if a signal makes the process leave at once while the block runs; it must take seconds, and no locks."""
+    _leaving.append(action)
+    try:
+        yield
+    finally:
+        _leaving.remove(action)
+
+
+def before_leaving() -> list[Callable[[], None]]:
+    """What is to be done before the process leaves at once."""
+    return list(_leaving)
 
 
 @contextlib.contextmanager

@@ -12,12 +12,24 @@ import click
 import dask
 
 from shardwrite.engines import Stopped
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import ClusterError, IncompleteError, ShardwriteError, SubmitError
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
+from shardwrite.slurm import requeue
 from shardwrite.sources import as_dask, open_source
 
-__all__ = ["command", "engine", "engine_options", "json_option", "layout_options", "name_option", "open_as_dask", "source_options"]
+__all__ = [
+    "command",
+    "engine",
+    "engine_options",
+    "json_option",
+    "layout_options",
+    "name_option",
+    "open_as_dask",
+    "requeue_option",
+    "requeueing",
+    "source_options",
+]
 
 
 class _Failure(click.ClickException):
@@ -102,6 +114,13 @@ layout_options = _options(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 name_option = click.option("--name", help="Path of the array in the store.")
+requeue_option = click.option(
+    "--requeue",
+    "n_requeues",
+    type=click.IntRange(0),
+    metavar="N",
+    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into the queue, N times at most.",
+)
 engine_options = _options(
     click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default."),
     click.option("--workers", type=click.IntRange(1), help="Run a local cluster of so many processes instead of threads."),
@@ -147,3 +166,23 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
             where = stack.enter_context(cluster)
         stack.enter_context(Client(where))
         yield
+
+
+@contextlib.contextmanager
+def requeueing(limit: int | None) -> Iterator[None]:
+    """Have a job that was stopped come again, unless it got nowhere; what came of that is added to the error."""
+    try:
+        yield
+    except (IncompleteError, ClusterError) as error:
+        if limit is not None:
+            error.add_note(_requeued(error, limit))
+        raise
+
+
+def _requeued(error: IncompleteError | ClusterError, limit: int) -> str:
+    if isinstance(error, IncompleteError) and not error.fields["n_written"]:
+        return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
+    try:
+        return requeue(limit)
+    except SubmitError as refusal:
+        return f"{refusal}; submit it again to go on"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -17,9 +18,12 @@ from shardwrite.cli.common import (
     layout_options,
     name_option,
     open_as_dask,
+    requeue_option,
+    requeueing,
     source_options,
 )
 from shardwrite.cli.demo import run_demo
+from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.execute import execute
 from shardwrite.cli.parts import finalize, init, write_part
 from shardwrite.cli.slurm import slurm
@@ -69,6 +73,8 @@ def plan(src: str, dst: str | None, as_json: bool, html_path: str | None, **opti
 @click.option("--publish", type=click.Choice(["last", "first"]), default="last", help="When zarr.json appears.")
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
 @engine_options
+@cluster_options
+@requeue_option
 @click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk afterwards.")
 @json_option
 @command
@@ -79,6 +85,7 @@ def write(
     threads: int | None,
     workers: int | None,
     address: str | None,
+    n_requeues: int | None,
     checks: bool,
     as_json: bool,
     **options: Any,
@@ -88,11 +95,17 @@ def write(
     After an interruption the same command goes on where it was. USR1 finishes the shards in flight and exits with 85, TERM and INT
     exit with 85 at once: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage trouble that may pass.
     """
+    has_jobs, asked = taken(options)
+    if has_jobs and (threads or workers or address):
+        raise click.UsageError("--cluster goes with none of --threads, --workers and --scheduler: its workers are jobs")
     x, identity = open_as_dask(src, options)
-    with handling_signals(), engine(threads, workers, address):
-        result = shardwrite.to_sharded_zarr(
-            x, dst, source_id=identity, mode="w" if overwrite else "w-", progress=not as_json, **options
-        )
+    options["mode"] = "w" if overwrite else "w-"
+    with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+        if has_jobs:
+            result = write_with_jobs(x, dst, asked, identity, progress=not as_json, **options)
+        else:
+            stack.enter_context(engine(threads, workers, address))
+            result = shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=not as_json, **options)
     report = check(dst, options["name"], deep=True, quiet=as_json) if checks else None
     if as_json:
         click.echo(json.dumps({**result.to_dict(), **({"verify": report.to_dict()} if report else {})}, indent=2))

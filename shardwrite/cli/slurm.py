@@ -17,9 +17,12 @@ from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
+    ElasticJob,
     Settings,
     array_script,
+    cancel_all,
     doctor,
+    elastic_script,
     finalize_script,
     max_array_size,
     parts_for,
@@ -92,18 +95,47 @@ def slurm() -> None:
 
 
 @slurm.command()
-@click.argument("kind", type=click.Choice(["array", "finalize"]))
+@click.argument("kind", type=click.Choice(["array", "finalize", "elastic"]))
 @click.argument("src")
 @click.argument("dst")
 @name_option
 @source_options
-@click.option("--parts", "n_parts", type=click.IntRange(1), required=True, help="Parts, and tasks of the job array.")
+@click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array.")
+@click.option("--jobs", "n_jobs", type=click.IntRange(1), help="Workers of the elastic way, each a job.")
+@click.option("--driver-time", default="1-00:00:00", show_default=True, help="Time limit of the elastic way's driver.")
+@click.option(
+    "--write", "write_options", multiple=True, help="An option for `write` in the elastic way, such as --write=--shards=512."
+)
 @_settings_options
 @command
-def script(kind: str, src: str, dst: str, name: str | None, n_parts: int, at_once: int, **options: Any) -> None:
-    """Print a script for sbatch: of the job ARRAY whose tasks write the parts, or of the job that is to FINALIZE after them."""
+def script(
+    kind: str,
+    src: str,
+    dst: str,
+    name: str | None,
+    n_parts: int | None,
+    n_jobs: int | None,
+    driver_time: str,
+    write_options: tuple[str, ...],
+    at_once: int,
+    **options: Any,
+) -> None:
+    """Print a script for sbatch.
+
+    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; ELASTIC is a small job that drives
+    workers, which are jobs of their own.
+    """
     settings = _settings(options)
-    job = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=_source_arguments(options), name=name or "")
+    arguments = _source_arguments(options)
+    needed, given, other = ("--jobs", n_jobs, n_parts) if kind == "elastic" else ("--parts", n_parts, n_jobs)
+    if given is None or other is not None:
+        raise click.UsageError(f"{kind} takes {needed}")
+    if kind == "elastic":
+        named = ("--name", name) if name else ()
+        made = ElasticJob(src=src, dst=dst, n_jobs=given, options=(*named, *arguments, *write_options), driver_time=driver_time)
+        click.echo(elastic_script(made, settings), nl=False)
+        return
+    job = ArrayJob(src=src, dst=dst, n_parts=given, at_once=at_once, source_options=arguments, name=name or "")
     click.echo((array_script if kind == "array" else finalize_script)(job, settings), nl=False)
 
 
@@ -121,6 +153,27 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
     click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
         raise SystemExit(INCOMPLETE)
+
+
+@slurm.command("cancel")
+@click.argument("dst")
+@name_option
+@json_option
+@command
+def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
+    """Cancel the jobs that were submitted for DST: job arrays, drivers, workers. Also after the process that did so was killed.
+
+    What is written stays, and the same again goes on. Cancelling twice does no harm.
+    """
+    found = cancel_all(resolve_target(dst, name))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    click.echo(
+        f"cancelled {', '.join(found.jobs)}" if found.jobs else f"nothing to cancel: {found.n_known} jobs known, none in the queue"
+    )
+    for process in found.alive:
+        click.echo(f"still at it, or ended without a word: {process}")
 
 
 @slurm.command("doctor")

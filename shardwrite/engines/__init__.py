@@ -169,7 +169,7 @@ class ClusterEngine:
         finally:
             self._client.cancel([f for f in futures if not f.done()])
             if is_draining():
-                while any(self._client.run(n_busy).values()):
+                while any(self._client.run(n_busy, on_error="ignore").values()):
                     time.sleep(_POLL_SECONDS)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams, make_way, neighbours, unfinished_append
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
-from shardwrite.journal.records import Beginning, Entry
+from shardwrite.journal.records import Beginning, Entry, cause_of
 from shardwrite.journal.redo import Change, change_in_place, recover_changes, shard_lock
 from shardwrite.journal.replay import History, Replay, discard, histories, replay, sweep, sweep_after_workers, sweep_listed, unended
 from shardwrite.journal.rundir import RunDirectory
@@ -24,6 +24,7 @@ __all__ = [
     "as_runs",
     "begin_beside",
     "begin_run",
+    "cause_of",
     "change_in_place",
     "close_journals",
     "differences",

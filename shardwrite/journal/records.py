@@ -2,11 +2,13 @@
 
 The first line of a file says who writes it. Before a task commits anything, a line says under which name its temporaries
 will be, so that they can be swept without a listing; after it, a line says what it committed. Fields of that line are
-columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes.
+columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes. What ends a process's
+work before its time is said, too, for people who ask how far a run is; nothing depends on that line.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-__all__ = ["Beginning", "Entry", "encode_line", "parse_lines"]
+__all__ = ["Beginning", "Entry", "cause_of", "encode_line", "parse_lines"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,18 @@ class Beginning:
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a line."""
         return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
+
+
+def cause_of(error: BaseException) -> str:
+    """What a line says of an error: its class, and the system's name of its number.
+
+    Examples
+    --------
+    >>> cause_of(OSError(28, "No space left on device")), cause_of(ValueError("x"))
+    ('OSError ENOSPC', 'ValueError')
+    """
+    number = getattr(error, "errno", None)
+    return f"{type(error).__name__} {errno.errorcode.get(number, '') if isinstance(number, int) else ''}".strip()
 
 
 def encode_line(fields: Mapping[str, Any]) -> bytes:

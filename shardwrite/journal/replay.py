@@ -74,6 +74,7 @@ class _File:
     is_of_this_boot: bool
     entries: list[Entry] = field(default_factory=list)
     unended: list[Beginning] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
     n_bad_lines: int = 0
 
 
@@ -129,6 +130,8 @@ def _parse(path: Path, n_shards: int) -> _File:
             if "begins" in line:
                 start, stop = line["begins"]
                 begun[line["attempt"]] = Beginning(str(line["attempt"]), tuple(map(int, start)), tuple(map(int, stop)))
+            elif "failed" in line:
+                file.failures.append(str(line["failed"]))
             else:
                 entry = Entry.from_dict(line, n_shards)
                 begun.pop(entry.attempt, None)
@@ -155,6 +158,10 @@ class History:
         Ranks in the order of their commits.
     seconds : float
         From the first line to the last, by the clocks of its host and of the file system.
+    failures : list of str
+        Causes that ended what it did; see `cause_of`.
+    n_unended : int
+        Tasks that it began to commit and did not end.
     """
 
     driver: str
@@ -162,6 +169,8 @@ class History:
     job: str
     shards: list[int]
     seconds: float
+    failures: list[str]
+    n_unended: int
 
 
 def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
@@ -171,7 +180,10 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
         with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
             file, last = _parse(path, metadata.grid.n_shards), path.stat().st_mtime
             shards = [rank for entry in file.entries for rank in entry.shards]
-            found.append(History(file.driver, file.process, file.job, shards, max(0.0, last - file.begun)))
+            seconds = max(0.0, last - file.begun)
+            found.append(
+                History(file.driver, file.process, file.job, shards, seconds, file.failures, len(file.unended)),
+            )
     return found
 
 

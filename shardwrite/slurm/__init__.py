@@ -1,23 +1,34 @@
 """What SLURM needs to be told, and what it tells: scripts, submissions, requeues. Nothing prints, and nothing needs `sacct`."""
 
 from shardwrite.slurm.client import as_array_indices, job_id, max_array_size, requeue, resubmission, submit_chain
-from shardwrite.slurm.script import ArrayJob, Settings, array_script, finalize_script
+from shardwrite.slurm.elastic import cluster, opened
+from shardwrite.slurm.jobs import Cancelled, cancel_all, record_jobs
+from shardwrite.slurm.script import ArrayJob, ElasticJob, Settings, array_script, elastic_script, finalize_script
 from shardwrite.slurm.size import parts_for
-from shardwrite.slurm.status import Status, record_jobs, status
+from shardwrite.slurm.status import Status, status
+from shardwrite.slurm.workers import Workers, workers_of
 
 __all__ = [
     "ArrayJob",
+    "Cancelled",
+    "ElasticJob",
     "Settings",
     "Status",
+    "Workers",
     "array_script",
     "as_array_indices",
+    "cancel_all",
+    "cluster",
+    "elastic_script",
     "finalize_script",
     "job_id",
     "max_array_size",
+    "opened",
     "parts_for",
     "record_jobs",
     "requeue",
     "resubmission",
     "status",
     "submit_chain",
+    "workers_of",
 ]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from shardwrite.errors import SubmitError
 
-__all__ = ["as_array_indices", "job_id", "max_array_size", "queue", "requeue", "resubmission", "submit_chain"]
+__all__ = ["as_array_indices", "cancel", "job_id", "max_array_size", "queue", "requeue", "resubmission", "submit_chain"]
 
 _TIMEOUT_SECONDS = 60.0
 
 
-def _run(command: Sequence[str], directory: Path | None = None) -> str:
+def _run(command: Sequence[str], directory: Path | None = None, seconds: float = _TIMEOUT_SECONDS) -> str:
     """What a command prints.
 
     Raises
@@ -27,12 +27,12 @@ def _run(command: Sequence[str], directory: Path | None = None) -> str:
     shown = shlex.join(command)
     try:
         done = subprocess.run(  # noqa: S603 (SLURM's own commands, and no shell)
-            command, cwd=directory, capture_output=True, text=True, check=False, timeout=_TIMEOUT_SECONDS
+            command, cwd=directory, capture_output=True, text=True, check=False, timeout=seconds
         )
     except FileNotFoundError as error:
         raise SubmitError(f"{command[0]} is not in PATH here; run it where SLURM's commands are: {shown}", command=shown) from error
     except subprocess.TimeoutExpired as error:
-        raise SubmitError(f"{shown}: no answer in {_TIMEOUT_SECONDS:.0f} s; try again", command=shown) from error
+        raise SubmitError(f"{shown}: no answer in {seconds:.0f} s; try again", command=shown) from error
     if done.returncode:
         raise SubmitError(f"{shown}: {(done.stderr or done.stdout).strip()} (exit code {done.returncode})", command=shown)
     return done.stdout
@@ -74,6 +74,23 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
             return []
         raise
     return [dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True)) for line in text.split("\n") if line]
+
+
+def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
+    """Cancel jobs; those that have ended, or that SLURM has forgotten, are none any more.
+
+    Raises
+    ------
+    SubmitError
+        If `scancel` is not here, does not answer in so many seconds, or refuses for another reason.
+    """
+    if not ids:
+        return
+    try:
+        _run(["scancel", *ids], seconds=seconds)
+    except SubmitError as error:
+        if "Invalid job id" not in error.message:
+            raise
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:

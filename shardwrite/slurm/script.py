@@ -9,11 +9,21 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shardwrite.errors import SpecError
 
-__all__ = ["ArrayJob", "Settings", "array_script", "finalize_script"]
+__all__ = [
+    "ArrayJob",
+    "ElasticJob",
+    "Settings",
+    "array_script",
+    "directives_of",
+    "elastic_script",
+    "finalize_script",
+    "memory_nbytes",
+    "one_thread_each",
+]
 
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
 _LEAD_SECONDS = 120
@@ -92,6 +102,36 @@ class ArrayJob:
             raise SpecError("there is at least one part", field="n_parts", value=self.n_parts, remedy="give 1 or more")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElasticJob:
+    """What a driver has workers write, which are jobs of their own.
+
+    Attributes
+    ----------
+    src, dst : str
+        Source and array.
+    n_jobs : int
+        Workers at most.
+    options : tuple of str
+        More options of ``shardwrite write``: how the source is read, and how the array is to be.
+    driver_memory : str
+        Memory of the driver, as `sbatch` takes it.
+    driver_time : str
+        Its limit, likewise; longer than that of the workers, because it waits for them, too.
+    """
+
+    src: str
+    dst: str
+    n_jobs: int
+    options: tuple[str, ...] = field(default=())
+    driver_memory: str = "2G"
+    driver_time: str = "1-00:00:00"
+
+    def __post_init__(self) -> None:
+        if self.n_jobs < 1:
+            raise SpecError("there is at least one job", field="jobs", value=self.n_jobs, remedy="give 1 or more")
+
+
 def array_script(job: ArrayJob, settings: Settings) -> str:
     """The script of a job array of which each task writes a part.
 
@@ -145,7 +185,64 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
     return "\n".join(lines) + "\n"
 
 
+def elastic_script(job: ElasticJob, settings: Settings) -> str:
+    """The script of a small job that drives: it submits workers with `settings`, replaces those that are lost, and cancels them.
+
+    Examples
+    --------
+    >>> script = elastic_script(ElasticJob(src="x.npy", dst="x.zarr", n_jobs=20), Settings(cores=8))
+    >>> [line for line in script.splitlines() if "--cpus" in line or "WORKERS=" in line]
+    ['#SBATCH --cpus-per-task=1', 'WORKERS=(--jobs 20 --cores 8 --memory 8G --time 01:00:00)']
+    """
+    own = ("--output=logs/%x-%j.out", "--requeue", f"--signal=B:USR1@{settings.lead_seconds}")
+    driver = replace(settings, cores=1, memory=job.driver_memory, time=job.driver_time)
+    workers = ["--jobs", str(job.n_jobs), "--cores", str(settings.cores), "--memory", settings.memory, "--time", settings.time]
+    for option in settings.directives:
+        workers += [f"--sbatch={option}"]
+    for line in settings.setup:
+        workers += ["--setup", line]
+    lines = [
+        *_head(driver, f"{settings.name}-driver", own),
+        "# This job drives workers, which are jobs that it submits. Interrupted, it goes on where it was: submit it again.",
+        "",
+        *_setup(settings),
+        f"SRC={shlex.quote(job.src)}",
+        f"DST={shlex.quote(job.dst)}",
+        f"WORKERS=({_words(workers)})",
+        f"OPTIONS=({_words(job.options)})",
+        "",
+        *_threads(),
+        "trap '' USR1  # until the program listens",
+        f'exec shardwrite write "$SRC" "$DST" --cluster slurm "${{WORKERS[@]}}" "${{OPTIONS[@]}}" --requeue {settings.requeues}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def memory_nbytes(text: str) -> int:
+    """Bytes that `sbatch` understands by a size.
+
+    Raises
+    ------
+    SpecError
+        If it is none, or all of a node, which is not known beforehand.
+
+    Examples
+    --------
+    >>> memory_nbytes("8G"), memory_nbytes("500") // 2**20
+    (8589934592, 500)
+    """
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", text, re.IGNORECASE)
+    if found is None or not int(found[1]):
+        raise SpecError("not a size of memory", field="memory", value=text, remedy="give for instance 16G")
+    return int(found[1]) << (10 * (" KMGT".index(found[2].upper() or "M")))
+
+
 def _head(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
+    return ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives_of(settings, name, own))]
+
+
+def directives_of(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
+    """Options of a job as they stand behind ``#SBATCH``; the user's come last, and win."""
     every = (
         f"--job-name={name}",
         f"--cpus-per-task={settings.cores}",
@@ -155,10 +252,10 @@ def _head(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
         *own,
         *settings.directives,
     )
-    return ["#!/bin/bash", *(f"#SBATCH {_directive(option)}" for option in every)]
+    return [directive(option) for option in every]
 
 
-def _directive(option: str) -> str:
+def directive(option: str) -> str:
     """An option as `sbatch` reads it from a comment: quoted where it is not plain.
 
     Raises
@@ -188,6 +285,10 @@ def _setup(settings: Settings) -> list[str]:
     return [*(settings.setup or ("# Here go modules, or an environment, that have the command shardwrite.",)), "", "set -u"]
 
 
-def _threads() -> list[str]:
+def one_thread_each() -> list[str]:
     """Libraries shall not start threads of their own beside those that encode."""
-    return [*(f"export {name}=${{{name}:-1}}" for name in _THREADS), 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"']
+    return [f"export {name}=${{{name}:-1}}" for name in _THREADS]
+
+
+def _threads() -> list[str]:
+    return [*one_thread_each(), 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"']

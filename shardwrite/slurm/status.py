@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -12,15 +12,17 @@ import numpy as np
 
 from shardwrite.begun import plan_begun
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal import History, RunDirectory, find_run, histories, live_holders, read_receipt, replay
+from shardwrite.journal import History, find_run, histories, live_holders, read_receipt, replay
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.slurm.client import as_array_indices, queue
+from shardwrite.slurm.jobs import submitted
 from shardwrite.target import Target, kind_of
 
-__all__ = ["Status", "record_jobs", "status"]
+__all__ = ["Status", "status"]
 
 _SLOW = 0.5  # of the median speed
+_CUT_SHORT = "ended in the middle of a task: killed, out of memory, or its node was lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Status:
         Processes that hold a lease, or seem to.
     stragglers : list of str
         Of these, the ones that are at less than half the median speed: host and pid, and the job.
+    failures : dict of str to int
+        What ended the work of processes before its time, and how often.
     n_parts : int
         Of the job array that was submitted last; 0 if none was by ``submit``.
     parts_left : list of int
@@ -62,6 +66,7 @@ class Status:
     nbytes_per_second: float = 0.0
     n_writers: int = 0
     stragglers: list[str] = field(default_factory=list)
+    failures: dict[str, int] = field(default_factory=dict)
     n_parts: int = 0
     parts_left: list[int] = field(default_factory=list)
     jobs: list[dict[str, str]] = field(default_factory=list)
@@ -91,6 +96,8 @@ class Status:
             rows.append(("time left", f"{left / 60:,.0f} min at this speed" if left > 90 else f"{left:.0f} s at this speed"))
         if self.stragglers:
             rows.append(("slow", "\n".join(self.stragglers)))
+        if self.failures:
+            rows.append(("failures", "\n".join(f"{n} of {cause}" for cause, n in self.failures.items())))
         if self.n_parts:
             which = f": {as_array_indices(self.parts_left)}" if self.parts_left else ""
             rows.append(("parts", f"{len(self.parts_left)} of {self.n_parts} left{which}"))
@@ -114,12 +121,14 @@ def status(target: Target) -> Status:
     plan = plan_begun(run, Resources(1, 1))
     ledger = replay(run, plan.metadata).ledger
     sizes = _decoded_sizes(plan)
-    alive = {str(holder["driver"]) for holder in live_holders(run.path)}
-    at_work = [history for history in histories(run, plan.metadata) if history.driver in alive]
+    past = histories(run, plan.metadata)
+    alive = {str(holder["driver"]) for holder in live_holders(run.path)}  # only now: whoever has begun to write by then has one
+    at_work = [history for history in past if history.driver in alive]
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
-    ids, n_parts = _submitted(run)
-    jobs, note = _queue(ids)
+    known = submitted(run)
+    jobs, note = _queue(known.ids)
+    n_parts = known.n_parts
     return Status(
         path=str(target.path),
         is_whole=False,
@@ -130,6 +139,7 @@ def status(target: Target) -> Status:
         nbytes_per_second=sum(speeds.values()),
         n_writers=len(alive),
         stragglers=[f"{who}, {human(speed)}/s" for who, speed in speeds.items() if speed < slow],
+        failures=_failures(past, alive),
         n_parts=n_parts,
         parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), n_parts) if n_parts else [],
         jobs=jobs,
@@ -156,6 +166,13 @@ def _decoded_sizes(plan: Plan) -> Any:
     return sizes.ravel() * plan.metadata.itemsize
 
 
+def _failures(past: Sequence[History], alive: Collection[str]) -> dict[str, int]:
+    """By cause, the most frequent first."""
+    causes = Counter(cause for history in past for cause in history.failures)
+    causes[_CUT_SHORT] = sum(history.n_unended > 0 and not history.failures and history.driver not in alive for history in past)
+    return {cause: n for cause, n in causes.most_common() if n}
+
+
 def _who(history: History) -> str:
     return f"{history.process} {history.job}".strip()
 
@@ -165,18 +182,3 @@ def _queue(ids: list[str]) -> tuple[list[dict[str, str]], str]:
         return queue(ids), ""
     except SubmitError as error:
         return [], f"unknown: {error.message}"
-
-
-def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None:
-    """Keep with the run what was submitted for it; nothing if it has ended meanwhile."""
-    run = find_run(target)
-    if run is not None:
-        facts = {"array": array, "finalize": finalize, "n_parts": n_parts}
-        (run.path / f"jobs-{array}.json").write_text(json.dumps(facts))
-
-
-def _submitted(run: RunDirectory) -> tuple[list[str], int]:
-    """Ids of all jobs that were submitted for a run, and the number of parts of the last."""
-    paths = sorted(run.path.glob("jobs-*.json"), key=lambda path: path.stat().st_mtime)
-    found = [json.loads(path.read_bytes()) for path in paths]
-    return [str(facts[name]) for facts in found for name in ("array", "finalize")], int(found[-1]["n_parts"]) if found else 0

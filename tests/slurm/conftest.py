@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -46,6 +47,17 @@ class Cluster:
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE / "program.py"}" "$@"\n')
         program.chmod(0o755)
         self.environ["PATH"] = f"{programs}:{self.environ['PATH']}"
+
+    @property
+    def here(self):
+        """Network over which nodes reach this side; empty where they share it."""
+        name = re.search(r"NodeName=(\w+)n1 ", (self.directory / "slurm.conf").read_text())[1]
+        return f"{name}br" if self.has_namespaces else ""
+
+    @property
+    def there(self):
+        """Name of the network on the nodes."""
+        return "eth0" if self.has_namespaces else ""
 
     def run(self, *command, cwd=None, check=True, **more):
         environ = {**self.environ, **{k: str(v) for k, v in more.items()}}
@@ -153,6 +165,13 @@ class Work:
     def shards(self):
         """Shards that are there, and when they were written."""
         return {p: p.stat().st_mtime_ns for p in self.path.glob("c/*/*") if not p.name.startswith(".")}
+
+    def note(self, what, before, redone, seconds):
+        """A row for the table in the documentation."""
+        if "INTERRUPTIONS" in os.environ:
+            row = {"what": what, "before": before, "redone": redone, "seconds": seconds, "result": "the undisturbed bytes"}
+            with open(os.environ["INTERRUPTIONS"], "a") as file:
+                file.write(json.dumps(row) + "\n")
 
     def undisturbed(self):
         """The bytes that one process writes."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import runpy
 import sys
-import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent.parent))
+runpy.run_path(str(HERE / "pause.py"))
 
-import shardwrite.tasks
-from shardwrite.cli import main
-
-if "PAUSE" in os.environ:
-    commit_shards = shardwrite.tasks.commit_shards
-
-    def slowly(*arguments):
-        time.sleep(float(os.environ["PAUSE"]))
-        return commit_shards(*arguments)
-
-    shardwrite.tasks.commit_shards = slowly
+from shardwrite.cli import main  # noqa: E402 (this tree's)
 
 main()

@@ -1,6 +1,6 @@
-"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, four minutes.
+"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, six minutes.
 
-Runs the tests of the job array on a real SLURM, and takes what they measured.
+Runs the tests of the job array and of workers that are jobs on a real SLURM, and takes what they measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,18 @@ def measured():
     """Rows, in the order of the tests."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "rows"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "long", HERE / "test_array.py"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "long",
+            HERE / "test_array.py",
+            HERE / "test_elastic.py",
+        ]
         subprocess.run(command, check=True, env={**os.environ, "INTERRUPTIONS": str(out)})
         return [json.loads(line) for line in out.read_text().splitlines()]
 

@@ -51,10 +51,7 @@ def finish(cluster, work, job, before, most_redone, what):
     code, said = work.finalize_here()
     assert code == 0, said
     work.check()
-    if "INTERRUPTIONS" in os.environ:
-        row = {"what": what, "before": len(before), "redone": redone, "seconds": seconds, "result": "the undisturbed bytes"}
-        with open(os.environ["INTERRUPTIONS"], "a") as file:
-            file.write(json.dumps(row) + "\n")
+    work.note(what, len(before), redone, seconds)
     return tasks
 
 
@@ -191,6 +188,22 @@ def test_a_task_that_fails_is_named_and_comes_again(cluster, work):
     last = cluster.run("bash", "-c", again).stdout.split()[-1]
     assert cluster.wait(last)[0]["ExitCode"] == "0:0", work.log()
     work.check()
+
+
+@long
+def test_a_task_that_runs_out_of_memory(cluster, work):
+    """The kernel ends it, the others go on, and with enough memory it comes again."""
+    if not cluster.has_memory_limits:
+        pytest.skip("no control groups for memory here")
+    work.init()
+    work.scripts(4)
+    job = work.array(PAUSE=0, HOG=2)
+    states = {task: facts["JobState"] for task, facts in cluster.wait(job).items()}
+    assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "OUT_OF_MEMORY", 3: "COMPLETED"}, work.log()
+    done = cluster.run("shardwrite", "finalize", work.path, "--parts", 4, check=False)
+    assert done.returncode == 85
+    assert "part 2 of 4 must be written again" in done.stderr
+    finish(cluster, work, work.array("--array=2"), work.shards(), 0, "one task of four runs out of memory, and is submitted again")
 
 
 @long

@@ -11,11 +11,22 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
-from shardwrite.slurm import ArrayJob, Settings, array_script, finalize_script, job_id, parts_for, requeue, resubmission
+from shardwrite.slurm import (
+    ArrayJob,
+    ElasticJob,
+    Settings,
+    array_script,
+    elastic_script,
+    finalize_script,
+    job_id,
+    parts_for,
+    requeue,
+    resubmission,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"
-PLACEHOLDERS = ["/path/to/source.h5::/raw", "/path/to/array.zarr", "--parts", "20"]
+PLACEHOLDERS = ["/path/to/source.h5::/raw", "/path/to/array.zarr"]
 JOB = ArrayJob(
     src="it's $HOME `date`; rm -rf x/a b.h5::/raw",
     dst="/data/x.zarr",
@@ -36,14 +47,25 @@ SETTINGS = Settings(
 )
 
 
-@pytest.mark.parametrize(("kind", "make"), [("array", array_script), ("finalize", finalize_script)])
-def test_golden(kind, make):
-    assert make(JOB, SETTINGS) == (GOLDEN / f"{kind}.sbatch").read_text()
+ELASTIC = ElasticJob(
+    src=JOB.src, dst=JOB.dst, n_jobs=12, options=("--name", "images/raw", *JOB.source_options), driver_time="3-00:00:00"
+)
 
 
-@pytest.mark.parametrize("kind", ["array", "finalize"])
-def test_the_scripts_to_copy_are_what_the_command_prints(kind):
-    done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS])
+@pytest.mark.parametrize(
+    ("kind", "make", "job"),
+    [("array", array_script, JOB), ("finalize", finalize_script, JOB), ("elastic", elastic_script, ELASTIC)],
+)
+def test_golden(kind, make, job):
+    assert make(job, SETTINGS) == (GOLDEN / f"{kind}.sbatch").read_text()
+
+
+@pytest.mark.parametrize(("kind", "size"), [("array", "--parts"), ("finalize", "--parts"), ("elastic", "--jobs")])
+def test_the_scripts_to_copy_are_what_the_command_prints(kind, size):
+    other = {"--parts": "--jobs", "--jobs": "--parts"}[size]
+    for wrong in ([], [other, "20"], [size, "20", other, "20"]):
+        assert CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, *wrong]).exit_code == 2
+    done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, size, "20"])
     assert done.exit_code == 0, done.output
     assert done.output == (ROOT / "slurm" / f"{kind}.sbatch").read_text()
 
@@ -70,6 +92,21 @@ def test_what_a_user_gives_reaches_the_program_as_it_is(tmp_path):
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": "/", "SLURM_ARRAY_TASK_ID": "6", "SLURM_CPUS_PER_TASK": "4"}
     done = subprocess.run(["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True)
     expected = ["write-part", JOB.src, JOB.dst, "6/7", "--name", "images/raw", *JOB.source_options, "--requeue", "10"]
+    assert done.stdout.splitlines() == expected
+
+
+def test_what_a_user_gives_reaches_the_workers_as_it_is(tmp_path):
+    """The elastic script's driver, in which the same holds for the options of the workers."""
+    program = tmp_path / "shardwrite"
+    program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    settings = Settings(cores=8, memory="32G", directives=SETTINGS.directives, setup=('export A="b c"',))
+    (tmp_path / "script").write_text(elastic_script(ELASTIC, settings))
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": "/", "SLURM_CPUS_PER_TASK": "1"}
+    done = subprocess.run(["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True)
+    workers = ["--jobs", "12", "--cores", "8", "--memory", "32G", "--time", "01:00:00"]
+    workers += [*(f"--sbatch={option}" for option in settings.directives), "--setup", 'export A="b c"']
+    expected = ["write", ELASTIC.src, ELASTIC.dst, "--cluster", "slurm", *workers, *ELASTIC.options, "--requeue", "10"]
     assert done.stdout.splitlines() == expected
 
 

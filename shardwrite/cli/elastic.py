@@ -1,0 +1,99 @@
+"""Options for workers that are SLURM jobs, and writing with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import dask
+
+import shardwrite
+from shardwrite.cli.common import engine
+from shardwrite.errors import SpecError
+from shardwrite.journal import find_run
+from shardwrite.result import WriteResult
+from shardwrite.slurm import opened, workers_of
+from shardwrite.target import resolve_target
+
+__all__ = ["cluster_options", "taken", "write_with_jobs"]
+
+_FIELDS = {
+    "jobs": "jobs",
+    "minimum_jobs": "minimum_jobs",
+    "cores": "cores",
+    "memory": "memory",
+    "time_limit": "time",
+    "job_name": "job_name",
+    "directives": "directives",
+    "setup": "setup",
+    "interface": "interface",
+    "scheduler_interface": "scheduler_interface",
+    "log_directory": "log_directory",
+    "encrypted": "encrypted",
+    "patience": "patience_seconds",
+    "config_name": "config_name",
+}
+
+
+def cluster_options(function: Any) -> Any:
+    """Options of a command that can have its workers be jobs."""
+    said = "; by default what dask/jobqueue.yaml says"
+    for option in reversed(
+        (
+            click.option("--cluster", type=click.Choice(["slurm"]), help="Have the work done by jobs that this process submits."),
+            click.option("--jobs", type=int, help="With --cluster: workers at most, each a job."),
+            click.option("--minimum-jobs", type=int, help="Workers at least, once there is one; 1 by default."),
+            click.option("--cores", type=click.IntRange(1), help=f"Cores of each worker{said}, or 4."),
+            click.option("--memory", help=f"Memory of each worker{said}, or 8G."),
+            click.option("--time", "time_limit", help=f"Time limit of each worker{said}."),
+            click.option("--job-name", help="Name of the jobs; shardwrite by default."),
+            click.option("--sbatch", "directives", multiple=True, help="An option for sbatch, such as --sbatch=--partition=main."),
+            click.option("--setup", multiple=True, help="A line of shell before a worker starts."),
+            click.option("--interface", help="Network of the workers, such as ib0; SHARDWRITE_INTERFACE by default."),
+            click.option("--scheduler-interface", help="Network of this process, where its name is another."),
+            click.option("--log-directory", type=click.Path(file_okay=False), help="Where the jobs' output goes; logs by default."),
+            click.option("--encrypted/--not-encrypted", default=None, help="Whether they talk by TLS; they do by default."),
+            click.option("--patience", type=click.FloatRange(1), help="Seconds to be without any worker; a day by default."),
+            click.option("--config-name", help="Section of dask/jobqueue.yaml; slurm by default."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def taken(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Takes its options out of `options`: whether there is to be a cluster, and how.
+
+    Raises
+    ------
+    SpecError
+        If one of them is given without the other.
+    """
+    is_wanted = options.pop("cluster") is not None
+    given = {field: value for name, field in _FIELDS.items() if (value := options.pop(name)) not in (None, ())}
+    if given and not is_wanted:
+        raise SpecError(
+            "is for workers that are jobs", field=next(iter(given)), value=next(iter(given.values())), remedy="give --cluster slurm"
+        )
+    if is_wanted and "jobs" not in given:
+        raise SpecError("how many workers?", field="jobs", value=None, remedy="give --jobs")
+    return is_wanted, given
+
+
+def write_with_jobs(x: Any, dst: str, given: dict[str, Any], identity: str, progress: bool, **options: Any) -> WriteResult:
+    """Begin the run, so that what cannot be planned is refused before it waits in a queue, and write it with jobs for workers."""
+    workers = workers_of(**given)
+    options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
+    layout = {
+        key: value for key, value in options.items() if key not in ("name", "mode", "restart", "recheck", "publish", "durability")
+    }
+    how = {key: options[key] for key in ("name", "mode", "durability")}
+    with engine(workers.settings.cores, None, None):
+        plan = shardwrite.plan(x, source_id=identity, **layout)
+        shardwrite.prepare(x, dst, plan, restart=options.pop("restart"), **how)
+    target = resolve_target(dst, options["name"])
+    if find_run(target) is None:  # it was written before
+        with dask.config.set(scheduler="threads"):
+            return shardwrite.to_sharded_zarr(x, dst, source_id=identity, **options)  # type: ignore[no-any-return]
+    with opened(workers, target, lambda text: click.echo(f"shardwrite: {text}", err=True)):
+        return shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=progress, **options)  # type: ignore[no-any-return]

@@ -1,0 +1,26 @@
+"""Slows commits down by ``PAUSE`` seconds, so that there is something to interrupt; until the file ``HURRY`` is there.
+
+The task ``HOG`` of a job array takes more memory than it has. Also a preload of dask's workers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+import shardwrite.tasks
+
+
+def slowed(commit_shards):
+    def slowly(*arguments):
+        if os.environ.get("HOG", "none") == os.environ.get("SLURM_ARRAY_TASK_ID"):
+            b"x" * 2**30
+        if not os.path.exists(os.environ.get("HURRY", "")):
+            time.sleep(float(os.environ["PAUSE"]))
+        return commit_shards(*arguments)
+
+    return slowly
+
+
+if "PAUSE" in os.environ and shardwrite.tasks.commit_shards.__name__ != "slowly":  # a preload is imported twice
+    shardwrite.tasks.commit_shards = slowed(shardwrite.tasks.commit_shards)
