@@ -21,6 +21,7 @@ __all__ = [
     "SpecError",
     "StoreError",
     "SubmitError",
+    "WorkersLostError",
 ]
 
 
@@ -222,3 +223,16 @@ class SubmitError(ShardwriteError):
 
     def __init__(self, message: str, *, command: str) -> None:
         super().__init__(message, command=command)
+
+
+class WorkersLostError(ShardwriteError):
+    """A cluster cannot go on: no worker came, or none that ran some tasks survived. What was committed stays.
+
+    Attributes
+    ----------
+    n_tasks : int
+        Tasks that were given up, where that is the reason.
+    """
+
+    def __init__(self, message: str, *, n_tasks: int = 0) -> None:
+        super().__init__(message, n_tasks=n_tasks)

@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import IncompleteError, RunEndedError
+from shardwrite.errors import IncompleteError, RunEndedError, WorkersLostError
 from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
 from shardwrite.job import Job, finished, incomplete
@@ -71,6 +71,8 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
                 if session not in together:
                     for number, wave in enumerate(session.job.plan.waves):
                         _run_wave(session, engine, str(number), wave.ranks(), on_report)
+            for session in sessions:
+                session.n_retried = sum(session.driver in key[0] for key in engine.retried)
             done = iter([session.finish(time.perf_counter() - start) for session in sessions])
     except RunEndedError as error:
         joined = Path(error.fields["path"]).name.removeprefix("run-")
@@ -83,17 +85,26 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
 
 @contextlib.contextmanager
 def _explaining(jobs: Sequence[Job]) -> Iterator[None]:
-    """Say what is missing when a run is stopped."""
+    """Say what is missing when a run is stopped, or has nobody who could go on with it."""
     try:
         yield
     except Stopped:
-        for job in jobs:
-            directory = find_run(job.target)
-            if directory is not None:
-                missing = replay(directory, job.plan.metadata).ledger.missing
-                remedy = "it was stopped on request; run the same command again to go on"
-                raise incomplete(job.plan.metadata, job.target, missing, remedy) from None
+        for error in _missing(jobs, "it was stopped on request; run the same command again to go on"):
+            raise error from None
         raise
+    except WorkersLostError as error:
+        for missing in _missing(jobs, "what is there is kept"):
+            error.add_note(missing.message)
+        raise
+
+
+def _missing(jobs: Sequence[Job], remedy: str) -> Iterator[IncompleteError]:
+    """What is missing of those that were begun and have not ended."""
+    for job in jobs:
+        directory = find_run(job.target)
+        if directory is not None:
+            ranks = replay(directory, job.plan.metadata).ledger.missing
+            yield incomplete(job.plan.metadata, job.target, ranks, remedy)
 
 
 def _collector(session: Session, on_report: OnReport) -> Callable[[Any, GroupReport], None]:
