@@ -12,12 +12,26 @@ import click
 import dask
 
 from shardwrite.engines import Stopped
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import IncompleteError, ShardwriteError, SubmitError
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
+from shardwrite.slurm import connect, requeue
 from shardwrite.sources import as_dask, open_source
+from shardwrite.stopping import n_committed
 
-__all__ = ["command", "engine", "engine_options", "json_option", "layout_options", "name_option", "open_as_dask", "source_options"]
+__all__ = [
+    "command",
+    "engine",
+    "engine_options",
+    "json_option",
+    "layout_options",
+    "name_option",
+    "open_as_dask",
+    "requeue_option",
+    "requeueing",
+    "scheduler_option",
+    "source_options",
+]
 
 
 class _Failure(click.ClickException):
@@ -102,10 +116,20 @@ layout_options = _options(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 name_option = click.option("--name", help="Path of the array in the store.")
+scheduler_option = click.option(
+    "--scheduler", "address", help="A running dask scheduler: its address, or the path of its scheduler file."
+)
+requeue_option = click.option(
+    "--requeue",
+    "n_requeues",
+    type=click.IntRange(0),
+    metavar="N",
+    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into the queue, N times at most.",
+)
 engine_options = _options(
     click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default."),
     click.option("--workers", type=click.IntRange(1), help="Run a local cluster of so many processes instead of threads."),
-    click.option("--scheduler", "address", help="Address of a running dask scheduler."),
+    scheduler_option,
 )
 
 
@@ -134,8 +158,9 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
     from distributed import Client, LocalCluster
 
     with contextlib.ExitStack() as stack:
-        where: Any = address
-        if where is None:
+        if address is not None:
+            stack.enter_context(connect(address))
+        else:
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads or 1,
@@ -144,6 +169,27 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
                 memory_limit=memory_limit_nbytes() // (workers or 1),
                 local_directory=scratch_directory(),
             )
-            where = stack.enter_context(cluster)
-        stack.enter_context(Client(where))
+            stack.enter_context(Client(stack.enter_context(cluster)))
         yield
+
+
+@contextlib.contextmanager
+def requeueing(limit: int | None) -> Iterator[None]:
+    """If what is inside is stopped, have the job come again, `limit` times at most; the error tells what came of that."""
+    before = n_committed()
+    try:
+        yield
+    except (IncompleteError, Stopped) as error:
+        if limit is not None:
+            error.add_note(_requeued(limit, n_committed() - before))
+        raise
+
+
+def _requeued(limit: int, n_written: int) -> str:
+    """Have a job that was stopped come again, unless it got nowhere; what came of that."""
+    if not n_written:
+        return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
+    try:
+        return requeue(limit)
+    except SubmitError as refusal:
+        return f"{refusal}; submit it again to go on"

@@ -17,6 +17,8 @@ from shardwrite.cli.common import (
     layout_options,
     name_option,
     open_as_dask,
+    requeue_option,
+    requeueing,
     source_options,
 )
 from shardwrite.cli.demo import run_demo
@@ -69,6 +71,7 @@ def plan(src: str, dst: str | None, as_json: bool, html_path: str | None, **opti
 @click.option("--publish", type=click.Choice(["last", "first"]), default="last", help="When zarr.json appears.")
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
 @engine_options
+@requeue_option
 @click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk afterwards.")
 @json_option
 @command
@@ -79,6 +82,7 @@ def write(
     threads: int | None,
     workers: int | None,
     address: str | None,
+    n_requeues: int | None,
     checks: bool,
     as_json: bool,
     **options: Any,
@@ -89,7 +93,7 @@ def write(
     exit with 85 at once: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage trouble that may pass.
     """
     x, identity = open_as_dask(src, options)
-    with handling_signals(), engine(threads, workers, address):
+    with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
         result = shardwrite.to_sharded_zarr(
             x, dst, source_id=identity, mode="w" if overwrite else "w-", progress=not as_json, **options
         )

@@ -10,10 +10,20 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
-from shardwrite.errors import IncompleteError, SubmitError
+from shardwrite.cli.common import (
+    command,
+    engine,
+    json_option,
+    layout_options,
+    name_option,
+    open_as_dask,
+    requeue_option,
+    requeueing,
+    source_options,
+)
+from shardwrite.errors import IncompleteError
 from shardwrite.outcome import handling_signals
-from shardwrite.slurm import requeue, resubmission
+from shardwrite.slurm import resubmission
 
 __all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "stripe_option", "write_part"]
 
@@ -94,13 +104,7 @@ def init(
 @source_options
 @click.option("--threads", type=click.IntRange(1), help="Threads; as many as this process has cores by default.")
 @click.option("--memory-limit", help="Memory of this process, such as 4GB; by default what its job has on this machine.")
-@click.option(
-    "--requeue",
-    "n_requeues",
-    type=click.IntRange(0),
-    metavar="N",
-    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into the queue, N times at most.",
-)
+@requeue_option
 @json_option
 @command
 def write_part(
@@ -120,26 +124,9 @@ def write_part(
     goes on. N may change from run to run.
     """
     x, identity = open_as_dask(src, source)
-    try:
-        with handling_signals(), engine(threads, None, None):
-            result = shardwrite.write_part(
-                x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
-            )
-    except IncompleteError as error:
-        if n_requeues is not None:
-            error.add_note(_requeued(error, n_requeues))
-        raise
+    with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
+        result = shardwrite.write_part(x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json)
     click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
-
-
-def _requeued(error: IncompleteError, limit: int) -> str:
-    """Have a part that was stopped come again, unless it got nowhere; what came of that."""
-    if not error.fields["n_written"]:
-        return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
-    try:
-        return requeue(limit)
-    except SubmitError as refusal:
-        return f"{refusal}; submit it again to go on"
 
 
 @click.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import shardwrite
 from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
@@ -16,14 +17,19 @@ from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
+    AllocationJob,
     ArrayJob,
     Settings,
+    allocation_script,
     array_script,
     doctor,
     finalize_script,
+    make_run_directory,
     max_array_size,
     parts_for,
     record_jobs,
+    run_scheduler,
+    run_worker,
     status,
     submit_chain,
 )
@@ -91,20 +97,89 @@ def slurm() -> None:
     """Scripts and submissions for SLURM. None of them needs sacct."""
 
 
+def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """The layout's options that were given, as they stand on a command line."""
+    context = click.get_current_context()
+    found = []
+    for key in ("shards", "chunks", "compressors", "filters", "fill_value", "index_location", "strategy", "memory_limit"):
+        if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
+            value = options[key]
+            is_codecs = key in ("compressors", "filters") and value != "auto"
+            text = json.dumps(value) if is_codecs else ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            found += [f"--{key.replace('_', '-')}", text]
+    return (*found, *(["--write-empty-chunks"] if options["write_empty_chunks"] else []))
+
+
 @slurm.command()
-@click.argument("kind", type=click.Choice(["array", "finalize"]))
-@click.argument("src")
-@click.argument("dst")
+@click.argument("kind", type=click.Choice(["array", "finalize", "allocation"]))
+@click.argument("words", nargs=-1, metavar="[SRC DST | ARGUMENTS]...")
 @name_option
 @source_options
-@click.option("--parts", "n_parts", type=click.IntRange(1), required=True, help="Parts, and tasks of the job array.")
+@layout_options
+@click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array.")
+@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=4, show_default=True, help="Nodes of the allocation.")
+@click.option("--workers-per-node", "n_workers", type=click.IntRange(1), default=1, show_default=True, help="Tasks on each node.")
+@click.option("--program", help="A Python script of yours that the allocation is to run, with ARGUMENTS, those with a dash after --.")
 @_settings_options
 @command
-def script(kind: str, src: str, dst: str, name: str | None, n_parts: int, at_once: int, **options: Any) -> None:
-    """Print a script for sbatch: of the job ARRAY whose tasks write the parts, or of the job that is to FINALIZE after them."""
+def script(
+    kind: str,
+    words: tuple[str, ...],
+    name: str | None,
+    n_parts: int | None,
+    n_nodes: int,
+    n_workers: int,
+    program: str | None,
+    at_once: int,
+    **options: Any,
+) -> None:
+    """Print a script for sbatch that writes SRC to DST.
+
+    Of the job ARRAY whose tasks write the parts, and of the job that is to FINALIZE after them; `init` has fixed the layout for both.
+    Or of one ALLOCATION with a dask cluster inside, that runs `write`, or a program of yours.
+    """
     settings = _settings(options)
-    job = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=_source_arguments(options), name=name or "")
-    click.echo((array_script if kind == "array" else finalize_script)(job, settings), nl=False)
+    if program is not None and kind == "allocation":
+        job = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, program=program, arguments=words)
+        click.echo(allocation_script(job, settings), nl=False)
+        return
+    if program is not None or len(words) != 2:
+        raise click.UsageError("give SRC and DST, or for an allocation --program")
+    src, dst = words
+    if kind == "allocation":
+        given = (*(("--name", name) if name else ()), *_source_arguments(options), *_layout_arguments(options))
+        whole = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, src=src, dst=dst, options=given)
+        click.echo(allocation_script(whole, settings), nl=False)
+        return
+    if n_parts is None:
+        raise click.UsageError("give --parts")
+    job_array = ArrayJob(
+        src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=_source_arguments(options), name=name or ""
+    )
+    click.echo((array_script if kind == "array" else finalize_script)(job_array, settings), nl=False)
+
+
+@slurm.command("run-directory")
+@command
+def run_directory() -> None:
+    """Make the directory of this start of the job, with keys for its processes, and print its path."""
+    click.echo(str(make_run_directory()))
+
+
+@slurm.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@command
+def scheduler(directory: Path) -> None:
+    """Be the dask scheduler of a job whose run DIRECTORY that is."""
+    run_scheduler(directory)
+
+
+@slurm.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@command
+def worker(directory: Path) -> None:
+    """Be a dask worker, with all cores and memory that srun gives, of the scheduler in the run DIRECTORY."""
+    run_worker(directory)
 
 
 @slurm.command("status")

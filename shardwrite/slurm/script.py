@@ -13,11 +13,45 @@ from dataclasses import dataclass, field
 
 from shardwrite.errors import SpecError
 
-__all__ = ["ArrayJob", "Settings", "array_script", "finalize_script"]
+__all__ = ["AllocationJob", "ArrayJob", "Settings", "allocation_script", "array_script", "finalize_script"]
 
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
 _LEAD_SECONDS = 120
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "BLOSC_NTHREADS")
+_LOOP = """
+# Signals to this shell go to the program: USR1 as soon as it listens, before which it would be killed by it, and only once.
+lives() { kill -0 "$1" 2>/dev/null; }
+listens() { # USR1 is signal 10, so bit 9 of what it catches
+    local caught
+    caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
+    [ -n "$caught" ] && ((0x$caught & 0x200))
+}
+told='' alone=0
+while
+    sleep 0.5 &
+    wait $!
+    lives "$program"
+do
+    if ! lives "$workers" || ! lives "$scheduler"; then
+        [ "$alone" != 0 ] || echo "workers or scheduler have ended before the program, which is told to finish" >&2
+        drain=1 alone=$((alone + 1))
+        [ "$alone" != 120 ] || leave=1
+    fi
+    if [ -n "$leave" ]; then
+        kill -TERM "$program" 2>/dev/null
+        leave=''
+    elif [ -n "$drain" ] && [ -z "$told" ] && listens "$program"; then
+        kill -USR1 "$program"
+        told=1
+    fi
+done
+wait "$program"
+code=$?
+kill -TERM "$workers" "$scheduler" 2>/dev/null
+wait "$workers"
+rm -rf -- "$RUN"
+exit "$code"
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +124,90 @@ class ArrayJob:
     def __post_init__(self) -> None:
         if self.n_parts < 1:
             raise SpecError("there is at least one part", field="n_parts", value=self.n_parts, remedy="give 1 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocationJob:
+    """What is written by a dask cluster inside one allocation: a source to an array, or whatever a program of the user's writes.
+
+    Attributes
+    ----------
+    n_nodes : int
+        Nodes.
+    n_workers : int
+        Workers on each of them, of as many cores as a task has.
+    src, dst : str
+        Source and array.
+    options : tuple of str
+        Options of ``shardwrite write``.
+    program : str
+        Instead of a source and an array, a Python script of the user's.
+    arguments : tuple of str
+        The program's.
+    """
+
+    n_nodes: int = 4
+    n_workers: int = 1
+    src: str = ""
+    dst: str = ""
+    options: tuple[str, ...] = ()
+    program: str = ""
+    arguments: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("n_nodes", "n_workers"):
+            if getattr(self, name) < 1:
+                raise SpecError("there is at least one", field=name, value=getattr(self, name), remedy="give 1 or more")
+        if bool(self.program) == bool(self.src and self.dst):
+            remedy = "give one of them"
+            raise SpecError("a program, or a source and an array", field="program", value=self.program, remedy=remedy)
+
+
+def allocation_script(job: AllocationJob, settings: Settings) -> str:
+    """The script of one job of several nodes with a dask cluster inside.
+
+    Examples
+    --------
+    >>> script = allocation_script(AllocationJob(program="my.py", arguments=("--fast",)), Settings())
+    >>> [line for line in script.splitlines() if line.startswith("shardwrite exec")]
+    ['shardwrite exec --scheduler "$RUN/scheduler.json" --requeue 10 "$PROGRAM" "${ARGUMENTS[@]}" &']
+    """
+    own = (
+        f"--nodes={job.n_nodes}",
+        f"--ntasks-per-node={job.n_workers}",
+        "--no-kill",
+        "--output=logs/%x-%j.out",
+        "--requeue",
+        f"--signal=B:USR1@{settings.lead_seconds}",
+    )
+    cluster = f'--scheduler "$RUN/scheduler.json" --requeue {settings.requeues}'
+    if job.program:
+        what = [f"PROGRAM={shlex.quote(job.program)}", f"ARGUMENTS=({_words(job.arguments)})"]
+        program = f'shardwrite exec {cluster} "$PROGRAM" "${{ARGUMENTS[@]}}" &'
+    else:
+        what = [f"SRC={shlex.quote(job.src)}", f"DST={shlex.quote(job.dst)}", f"OPTIONS=({_words(job.options)})"]
+        program = f'shardwrite write "$SRC" "$DST" "${{OPTIONS[@]}}" {cluster} &'
+    lines = [
+        *_head(settings, settings.name, own),
+        "# A dask scheduler here, workers on all nodes, and the program. What is done lies on disk: submit it again to go on.",
+        "",
+        "drain='' leave=''",
+        "trap 'drain=1' USR1",
+        "trap 'leave=1' TERM",
+        "",
+        *_setup(settings),
+        *what,
+        "",
+        *_threads(),
+        "RUN=$(shardwrite slurm run-directory) || exit",
+        'shardwrite slurm scheduler "$RUN" &',
+        "scheduler=$!",
+        'srun --no-kill --kill-on-bad-exit=0 --wait=0 shardwrite slurm worker "$RUN" &',
+        "workers=$!",
+        program,
+        "program=$!",
+    ]
+    return "\n".join(lines) + "\n" + _LOOP
 
 
 def array_script(job: ArrayJob, settings: Settings) -> str:

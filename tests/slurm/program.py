@@ -21,4 +21,5 @@ if "PAUSE" in os.environ:
 
     shardwrite.tasks.commit_shards = slowly
 
-main()
+if __name__ == "__main__":  # worker processes import this file, too, so that they are slower as well
+    main()

@@ -11,7 +11,18 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
-from shardwrite.slurm import ArrayJob, Settings, array_script, finalize_script, job_id, parts_for, requeue, resubmission
+from shardwrite.slurm import (
+    AllocationJob,
+    ArrayJob,
+    Settings,
+    allocation_script,
+    array_script,
+    finalize_script,
+    job_id,
+    parts_for,
+    requeue,
+    resubmission,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,14 +47,23 @@ SETTINGS = Settings(
 )
 
 
-@pytest.mark.parametrize(("kind", "make"), [("array", array_script), ("finalize", finalize_script)])
-def test_golden(kind, make):
-    assert make(JOB, SETTINGS) == (GOLDEN / f"{kind}.sbatch").read_text()
+SCRIPTS = {
+    "array": array_script(JOB, SETTINGS),
+    "finalize": finalize_script(JOB, SETTINGS),
+    "allocation": allocation_script(
+        AllocationJob(n_nodes=3, n_workers=2, program="it's mine.py", arguments=("--fast", "a,b", "$HOME")), SETTINGS
+    ),
+}
 
 
-@pytest.mark.parametrize("kind", ["array", "finalize"])
-def test_the_scripts_to_copy_are_what_the_command_prints(kind):
-    done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS])
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_golden(kind):
+    assert SCRIPTS[kind] == (GOLDEN / f"{kind}.sbatch").read_text()
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [("array", PLACEHOLDERS), ("finalize", PLACEHOLDERS), ("allocation", PLACEHOLDERS[:2])])
+def test_the_scripts_to_copy_are_what_the_command_prints(kind, arguments):
+    done = CliRunner().invoke(main, ["slurm", "script", kind, *arguments])
     assert done.exit_code == 0, done.output
     assert done.output == (ROOT / "slurm" / f"{kind}.sbatch").read_text()
 
