@@ -164,6 +164,7 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
     """Be a worker, with all cores and memory that this process has; its nanny starts it again if it dies."""
     environ = os.environ if environ is None else environ
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the program is told to finish; who works for it is needed for that
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # for this process and the one that it starts
     nbytes, threads, scratch = worker_nbytes(environ), n_cores(environ), scratch_directory(environ)
     with _config():
         from distributed import Nanny

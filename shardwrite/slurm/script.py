@@ -47,7 +47,13 @@ do
 done
 wait "$program"
 code=$?
-kill -TERM "$workers" "$scheduler" 2>/dev/null
+kill -TERM "$scheduler" 2>/dev/null # the workers end by themselves then, and tidy up
+for ((i = 0; i < 20; i++)); do
+    lives "$workers" || break
+    sleep 0.5 &
+    wait $!
+done
+kill -TERM "$workers" 2>/dev/null
 wait "$workers"
 rm -rf -- "$RUN"
 exit "$code"

@@ -119,7 +119,8 @@ def status(target: Target) -> Status:
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
     ids, n_parts = _submitted(run)
-    jobs, note = _queue(ids)
+    at_work_in = {str(holder.get("job", "")).removeprefix("SLURM_JOB_ID=") for holder in live_holders(run.path)}
+    jobs, note = _queue(ids or sorted(filter(str.isdigit, at_work_in)))
     return Status(
         path=str(target.path),
         is_whole=False,

@@ -110,6 +110,7 @@ class Work:
 
     def __init__(self, cluster, directory):
         self.cluster, self.directory = cluster, directory
+        directory.mkdir(exist_ok=True)
         self.values = np.arange(np.prod(SHAPE), dtype="u4").reshape(SHAPE) * np.uint32(2654435761) | 1
         np.save(directory / "x.npy", self.values)
         self.path = directory / "x.zarr"
