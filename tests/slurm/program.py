@@ -1,4 +1,7 @@
-"""The command ``shardwrite`` of this source tree, as the tests' jobs find it; with ``PAUSE`` in the environment, slower."""
+"""The command ``shardwrite`` of this source tree, as the tests' jobs find it; with ``PAUSE`` in the environment, slower.
+
+With ``PAUSE_ONCE``, too, only until the job is put back into the queue: what comes after an interruption need not last.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 import shardwrite.tasks
 from shardwrite.cli import main
 
-if "PAUSE" in os.environ:
+if "PAUSE" in os.environ and not ("PAUSE_ONCE" in os.environ and "SLURM_RESTART_COUNT" in os.environ):
     commit_shards = shardwrite.tasks.commit_shards
 
     def slowly(*arguments):

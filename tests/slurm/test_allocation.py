@@ -39,8 +39,8 @@ class Allocation:
         """Wait until so many shards are there."""
         self.cluster.until(lambda: len(self.work.shards()) >= n, 60, lambda: f"{self.cluster.tasks(job)}{self.work.log()}")
 
-    def restarted(self, job, n="1"):
-        self.cluster.until(lambda: self.cluster.tasks(job)[0]["Restarts"] == n, 60, self.work.log)
+    def restarted(self, job):
+        self.cluster.until(lambda: self.cluster.tasks(job)[0]["Restarts"] == "1", 120, self.work.log)
 
     def finish(self, job, before, most_redone, what):
         """Wait for the end of a job, and see that the array is that of an undisturbed run.
@@ -94,7 +94,7 @@ def test_allocation(cluster, work, allocation):
 def test_usr1_drains_and_the_job_comes_again(cluster, work, allocation):
     """The address of a scheduler that is no more lies where the next start of the job will be."""
     work.allocation_script()
-    job = allocation.submit(PAUSE=0.5)
+    job = allocation.submit(PAUSE=0.5, PAUSE_ONCE=1)
     allocation.started(job)
     stale = work.directory / "shardwrite-runs" / f"{job}.1"
     stale.mkdir()
@@ -113,7 +113,7 @@ def test_usr1_drains_and_the_job_comes_again(cluster, work, allocation):
 @long
 def test_requeue_from_outside(cluster, work, allocation):
     work.allocation_script()
-    job = allocation.submit(PAUSE=0.3)
+    job = allocation.submit(PAUSE=0.3, PAUSE_ONCE=1)
     allocation.started(job)
     cluster.run("scontrol", "requeue", job)
     allocation.restarted(job)
@@ -145,7 +145,7 @@ def test_preemption_with_grace(cluster, work, allocation):
     cluster.run("scontrol", "update", "partitionname=low", "gracetime=20")
     try:
         work.allocation_script("--sbatch=--partition=low")
-        job = allocation.submit(PAUSE=0.5)
+        job = allocation.submit(PAUSE=0.5, PAUSE_ONCE=1)
         allocation.started(job)
         high = cluster.run("sbatch", "--parsable", "-p", "high", "-N4", "-c4", "-o", "/dev/null", "--wrap", "sleep 1").stdout.strip()
         allocation.restarted(job)
@@ -171,8 +171,7 @@ def once(block, flag):
     return np.ones(2**32, "u1") * block.max()  # more memory than the job has
 
 x = da.from_array(np.load("x.npy"), chunks=16).map_blocks(once, sys.argv[1], dtype="u4", meta=np.empty((0, 0), "u4"))
-result = x.to_sharded_zarr("x.zarr", shards=16, chunks=8, memory_limit="60kB", source_id="x")
-print("written by", len(result.peak_nbytes_by_process), "processes")
+x.to_sharded_zarr("x.zarr", shards=16, chunks=8, memory_limit="60kB", source_id="x")
 """
 
 
@@ -185,15 +184,14 @@ def test_a_program_whose_worker_is_out_of_memory(cluster, work, allocation):
     assert (work.directory / "flag").exists()
     allocation.finish(job, work.shards(), N_IN_FLIGHT, "a worker is out of memory, in a program of the user's")
     assert "was killed by signal 9" in work.log() or "exceeded 95% memory budget" in work.log()
-    assert "written by 5 processes" in work.log()
 
 
 @long
 def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other(cluster, work, allocation, tmp_path):
     """The job that meets its limit needs two nodes; what else is here runs beside it."""
     limited = Allocation(cluster, type(work)(cluster, tmp_path / "limited"))
-    limited.work.allocation_script("--time", "00:01:00", "--lead", 30, n_nodes=2)
-    slow = limited.submit(PAUSE=2)
+    limited.work.allocation_script("--time", "00:02:00", "--lead", 30, n_nodes=2)
+    slow = limited.submit(PAUSE=4, PAUSE_ONCE=1)
 
     work.init()
     work.scripts(20)
