@@ -125,7 +125,9 @@ def write_part(
     """
     x, identity = open_as_dask(src, source)
     with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
-        result = shardwrite.write_part(x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json)
+        result = shardwrite.write_part(
+            x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
+        )
     click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 

@@ -119,7 +119,7 @@ def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array.")
 @click.option("--nodes", "n_nodes", type=click.IntRange(1), default=4, show_default=True, help="Nodes of the allocation.")
 @click.option("--workers-per-node", "n_workers", type=click.IntRange(1), default=1, show_default=True, help="Tasks on each node.")
-@click.option("--program", help="A Python script of yours that the allocation is to run, with ARGUMENTS, those with a dash after --.")
+@click.option("--program", help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before them.")
 @_settings_options
 @command
 def script(
@@ -135,8 +135,8 @@ def script(
 ) -> None:
     """Print a script for sbatch that writes SRC to DST.
 
-    Of the job ARRAY whose tasks write the parts, and of the job that is to FINALIZE after them; `init` has fixed the layout for both.
-    Or of one ALLOCATION with a dask cluster inside, that runs `write`, or a program of yours.
+    Of the job ARRAY whose tasks write the parts, or of the job that is to FINALIZE after them; `init` fixes the layout for both. Or of
+    one ALLOCATION with a dask cluster inside, that runs `write`, or a program of yours.
     """
     settings = _settings(options)
     if program is not None and kind == "allocation":

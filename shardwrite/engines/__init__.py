@@ -149,7 +149,10 @@ class ClusterEngine:
         self.retried: list[Any] = []
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
-        """See :meth:`Engine.run`; dask blames whichever task runs where workers die, so those that it gives up come again, by themselves."""
+        """See :meth:`Engine.run`.
+
+        Dask blames whatever runs where workers die. So what it has given up comes again once the others are done.
+        """
         left = self._run_once(graph, keys, on_result, explain)
         for _ in range(_ATTEMPTS - 1):
             if left:
@@ -157,8 +160,8 @@ class ClusterEngine:
                 left = self._run_once(graph, left, on_result, explain)
         if left:
             error = WorkersLostError(
-                f"every worker that ran them died, {_ATTEMPTS} times over, so {len(left)} tasks were given up; the others went on. Most "
-                "often the memory does not suffice: give workers more, or plan with a smaller memory limit, and run it again",
+                f"{len(left)} tasks were given up, because the workers that ran them died, {_ATTEMPTS} times over; all others were "
+                "done. Most often memory does not suffice: give workers more, or plan with a smaller limit, and run it again",
                 n_tasks=len(left),
             )
             if explain is not None:
@@ -196,7 +199,9 @@ class ClusterEngine:
                         error.add_note(explain([keys_by_future[future.key]]))
                     raise error.with_traceback(trace)
                 if isinstance(value, BaseException):
-                    raise WorkersLostError("dask has cancelled tasks: its scheduler is gone, or was restarted; run the same again") from value
+                    raise WorkersLostError(
+                        "dask has cancelled tasks: its scheduler is gone, or was restarted; run the same again"
+                    ) from value
                 on_result(keys_by_future[future.key], value)
                 future.release()
         finally:

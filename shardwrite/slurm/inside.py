@@ -1,13 +1,13 @@
 """A dask cluster inside one allocation: where its files are, who may talk to it, its scheduler, its workers, and how to reach it.
 
-Each start of a job has a run directory of its own, `<job id>.<restart count>`, that only its user can look into. In it are the keys that
-all of its processes show each other, and the scheduler's address once it listens.
+Each start of a job has a run directory of its own, `<job id>.<restart count>`, that only its user can look into. In it are the
+keys that all of its processes show each other, and the scheduler's address once it listens.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import ipaddress
 import json
 import os
@@ -32,6 +32,7 @@ SCHEDULER_FILE = "scheduler.json"
 _AUTHORITY, _CERTIFICATE, _KEY = "ca.pem", "certificate.pem", "key.pem"
 _START_SECONDS = 120.0  # until a scheduler or a worker must have been heard of
 _GATHER_SECONDS = 20.0  # for all workers to come, once one is there
+_LEAVE_SECONDS = 5
 _POLL_SECONDS = 0.1
 _FIRST_NODE_NBYTES = 2**29  # scheduler, program and srun
 _LEAST_NBYTES = 2**27
@@ -98,15 +99,15 @@ def _make_keys() -> dict[str, bytes]:
     root, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite run")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite process")])
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
 
     def signed(name: x509.Name, public: Any, *, is_authority: bool) -> bytes:
-        usage = {flag: False for flag in ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")}
+        usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
         usage |= {"encipher_only": False, "decipher_only": False, "crl_sign": is_authority, "key_cert_sign": is_authority}
         certificate = (
             x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))  # clocks of nodes differ
-            .not_valid_after(now + datetime.timedelta(days=365))
+            .not_valid_before(now - dt.timedelta(days=1))  # clocks of nodes differ
+            .not_valid_after(now + dt.timedelta(days=365))
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
             .add_extension(x509.KeyUsage(digital_signature=not is_authority, **usage), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
@@ -115,9 +116,7 @@ def _make_keys() -> dict[str, bytes]:
         )
         return certificate.public_bytes(serialization.Encoding.PEM)
 
-    private = own.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    private = own.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return {
         _AUTHORITY: signed(issuer, root.public_key(), is_authority=True),
         _CERTIFICATE: signed(subject, own.public_key(), is_authority=False),
@@ -185,7 +184,12 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
                 dashboard=False,
             )
             loop: Any = IOLoop.current()
-            loop.asyncio_loop.add_signal_handler(signal.SIGTERM, lambda: loop.add_callback(nanny.close))
+
+            def leave() -> None:
+                signal.alarm(_LEAVE_SECONDS)  # ends this process if it cannot close: while its worker starts it cannot
+                loop.add_callback(nanny.close)
+
+            loop.asyncio_loop.add_signal_handler(signal.SIGTERM, leave)
             async with nanny:
                 await nanny.finished()
 
@@ -251,7 +255,9 @@ def _address_in(path: Path) -> str:
         if is_draining():
             raise Stopped("stopped before the scheduler was there")
         if time.monotonic() > deadline:
-            raise WorkersLostError(f"{path} did not come in {_START_SECONDS:.0f} s; is the scheduler running, and the path the same?")
+            raise WorkersLostError(
+                f"{path} did not come in {_START_SECONDS:.0f} s; is the scheduler running, and the path the same?"
+            )
         time.sleep(_POLL_SECONDS)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import stat
 import time
 from pathlib import Path
@@ -93,7 +92,7 @@ def test_allocation(cluster, work, allocation):
 @long
 def test_usr1_drains_and_the_job_comes_again(cluster, work, allocation):
     """The address of a scheduler that is no more lies where the next start of the job will be."""
-    work.allocation_script()
+    work.allocation_script(n_nodes=2)
     job = allocation.submit(PAUSE=0.5, PAUSE_ONCE=1)
     allocation.started(job)
     stale = work.directory / "shardwrite-runs" / f"{job}.1"
@@ -107,23 +106,23 @@ def test_usr1_drains_and_the_job_comes_again(cluster, work, allocation):
     assert [one["id"] for one in found["jobs"]] == [job]
     cluster.run("scancel", "--batch", "--signal=USR1", job)
     allocation.restarted(job)
-    allocation.finish(job, work.shards(), 0, "USR1 to an allocation of four nodes, which finishes its shards and requeues itself")
+    allocation.finish(job, work.shards(), 0, "USR1 to an allocation of two nodes, which finishes its shards and requeues itself")
 
 
 @long
 def test_requeue_from_outside(cluster, work, allocation):
-    work.allocation_script()
+    work.allocation_script(n_nodes=2)
     job = allocation.submit(PAUSE=0.3, PAUSE_ONCE=1)
     allocation.started(job)
     cluster.run("scontrol", "requeue", job)
     allocation.restarted(job)
-    allocation.finish(job, work.shards(), N_IN_FLIGHT, "scontrol requeue of an allocation of four nodes")
+    allocation.finish(job, work.shards(), N_IN_FLIGHT, "scontrol requeue of an allocation of two nodes")
 
 
 @long
 def test_a_node_goes_down(cluster, work, allocation):
     """With --no-kill the others go on without it, and so does the job."""
-    work.allocation_script()
+    work.allocation_script(n_nodes=3)
     job = allocation.submit(PAUSE=0.5)
     allocation.started(job)
     first = cluster.tasks(job)[0]["BatchHost"]
@@ -132,7 +131,7 @@ def test_a_node_goes_down(cluster, work, allocation):
     before = work.shards()
     cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
-        facts = allocation.finish(job, before, N_IN_FLIGHT, "one of an allocation's four nodes goes down")
+        facts = allocation.finish(job, before, N_IN_FLIGHT, "one of an allocation's three nodes goes down")
         assert facts["Restarts"] == "0"
     finally:
         cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it may have come back by itself
@@ -144,10 +143,12 @@ def test_preemption_with_grace(cluster, work, allocation):
     """SLURM ends the workers at once, and says nothing to the script: the program finds itself alone."""
     cluster.run("scontrol", "update", "partitionname=low", "gracetime=20")
     try:
-        work.allocation_script("--sbatch=--partition=low")
+        work.allocation_script("--sbatch=--partition=low", n_nodes=2)
         job = allocation.submit(PAUSE=0.5, PAUSE_ONCE=1)
         allocation.started(job)
-        high = cluster.run("sbatch", "--parsable", "-p", "high", "-N4", "-c4", "-o", "/dev/null", "--wrap", "sleep 1").stdout.strip()
+        high = cluster.run(
+            "sbatch", "--parsable", "-p", "high", "-N4", "-c4", "-o", "/dev/null", "--wrap", "sleep 1"
+        ).stdout.strip()
         allocation.restarted(job)
         before = work.shards()
         cluster.wait(high)
@@ -178,7 +179,7 @@ x.to_sharded_zarr("x.zarr", shards=16, chunks=8, memory_limit="60kB", source_id=
 @long
 def test_a_program_whose_worker_is_out_of_memory(cluster, work, allocation):
     (work.directory / "my program.py").write_text(PROGRAM)
-    work.allocation_script("--program", "my program.py", arguments=("--", "flag"))
+    work.allocation_script("--program", "my program.py", n_nodes=2, arguments=("--", "flag"))
     job = allocation.submit(PAUSE=0.2)
     allocation.started(job)
     assert (work.directory / "flag").exists()

@@ -61,7 +61,9 @@ def test_golden(kind):
     assert SCRIPTS[kind] == (GOLDEN / f"{kind}.sbatch").read_text()
 
 
-@pytest.mark.parametrize(("kind", "arguments"), [("array", PLACEHOLDERS), ("finalize", PLACEHOLDERS), ("allocation", PLACEHOLDERS[:2])])
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [("array", PLACEHOLDERS), ("finalize", PLACEHOLDERS), ("allocation", PLACEHOLDERS[:2])]
+)
 def test_the_scripts_to_copy_are_what_the_command_prints(kind, arguments):
     done = CliRunner().invoke(main, ["slurm", "script", kind, *arguments])
     assert done.exit_code == 0, done.output
