@@ -135,8 +135,8 @@ def script(
 ) -> None:
     """Print a script for sbatch that writes SRC to DST.
 
-    Of the job ARRAY whose tasks write the parts, or of the job that is to FINALIZE after them; `init` fixes the layout for both. Or of
-    one ALLOCATION with a dask cluster inside, that runs `write`, or a program of yours.
+    Of the job ARRAY whose tasks write the parts, or of the job that is to FINALIZE after them; `init` fixes the layout for both.
+    Or of one ALLOCATION with a dask cluster inside, that runs `write`, or a program of yours.
     """
     settings = _settings(options)
     if program is not None and kind == "allocation":

@@ -1,6 +1,6 @@
-"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, four minutes.
+"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, ten minutes.
 
-Runs the tests of the job array on a real SLURM, and takes what they measured.
+Runs the tests of job arrays and allocations on a real SLURM, and takes what they measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- interruptions -->", "<!-- end of interruptions -->"
+WAYS = ("array", "allocation")
 HEAD = ("interruption", "shards done before", "of these written again", "seconds to the end", "result")
 
 
@@ -23,7 +24,7 @@ def measured():
     """Rows, in the order of the tests."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "rows"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "long", HERE / "test_array.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "long", *(HERE / f"test_{way}.py" for way in WAYS)]
         subprocess.run(command, check=True, env={**os.environ, "INTERRUPTIONS": str(out)})
         return [json.loads(line) for line in out.read_text().splitlines()]
 

@@ -20,8 +20,7 @@ from distributed import Client, LocalCluster, Security
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, WorkersLostError
-from shardwrite.slurm import AllocationJob, Settings, allocation_script, connect, make_run_directory
-from shardwrite.slurm import inside
+from shardwrite.slurm import AllocationJob, Settings, allocation_script, connect, inside, make_run_directory
 from shardwrite.stopping import request_drain, reset_drain
 
 PROGRAM = Path(__file__).parent / "program.py"
@@ -66,7 +65,7 @@ def test_refusals(tmp_path, monkeypatch):
     (tmp_path / "8.0").symlink_to(tmp_path)
     with pytest.raises(SpecError, match="somebody else"):
         make_run_directory({"SLURM_JOB_ID": "8", "SHARDWRITE_RUN_DIR": str(tmp_path)})
-    with pytest.raises(SpecError, match="has .*lo"):
+    with pytest.raises(SpecError, match=r"has .*lo"):
         inside._interface({"SHARDWRITE_INTERFACE": "none"})
     with pytest.raises(SpecError, match="SHARDWRITE_INTERFACE"):
         inside._refuse_loopback("tls://127.0.0.1:4000", {"SLURM_JOB_NUM_NODES": "2"})
@@ -100,7 +99,7 @@ def test_only_who_has_the_keys_is_talked_to(directory, tmp_path):
         stranger = make_run_directory({"SLURM_JOB_ID": "8", "SHARDWRITE_RUN_DIR": str(tmp_path)})
         for other in (inside.security_of(stranger), Security()):
             with pytest.raises((OSError, RuntimeError, TypeError)):
-                Client(cluster.scheduler_address, security=other, timeout="1s")
+                Client(cluster.scheduler_address, security=other, timeout="1s", set_as_default=False)
 
 
 def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
@@ -159,6 +158,8 @@ def shards(tmp_path):
 def test_usr1_before_the_program_listens_and_while_it_works(script, tmp_path):
     """The first stops it before anything was written, so that it is not put back; the second goes on, and is."""
     process = script("0")
+    while not (tmp_path / "shardwrite-runs").exists():  # the shell has come so far; a program takes a second to begin
+        time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 85, said
