@@ -23,6 +23,7 @@ from shardwrite.journal import Ledger, RunDirectory, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.result import WriteResult
 from shardwrite.session import Session, begin, join
+from shardwrite.stopping import note_committed
 from shardwrite.striping import set_stripes
 
 __all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
@@ -33,8 +34,9 @@ OnReport = Callable[[GroupReport], None]
 def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
     """Write the shards of an existing array that `known` does not say are good; without a source, anew from themselves."""
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack, _explaining([job]):
+    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
+        begun.append(session)
         session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
         session.n_resumed = session.ledger.n_done
         for number, wave in enumerate(job.plan.waves):
@@ -63,8 +65,9 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     results = [finished(job) for job in jobs]
     todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
     try:
-        with contextlib.ExitStack() as stack, _explaining(todo):
+        with contextlib.ExitStack() as stack, _explaining(todo) as begun:
             sessions = begin(todo, engine, stack)
+            begun += sessions
             together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.plan.is_staged]
             _run_together(together, engine, on_report)
             for session in sessions:
@@ -84,11 +87,14 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
 
 
 @contextlib.contextmanager
-def _explaining(jobs: Sequence[Job]) -> Iterator[None]:
-    """Say what is missing when a run is stopped, or has nobody who could go on with it."""
+def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
+    """Say what is missing when a run is stopped, or has nobody who could go on with it; it is given the sessions."""
+    begun: list[Session] = []
     try:
-        yield
+        yield begun
     except Stopped:
+        for session in begun:  # what was in flight has ended since, and nobody was told
+            note_committed(replay(session.directory, session.job.plan.metadata).ledger.n_done - session.ledger.n_done)
         for error in _missing(jobs, "it was stopped on request; run the same command again to go on"):
             raise error from None
         raise

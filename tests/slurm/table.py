@@ -24,7 +24,17 @@ def measured():
     """Rows, in the order of the tests."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "rows"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "long", *(HERE / f"test_{way}.py" for way in WAYS)]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-m",
+            "long",
+            *(HERE / f"test_{way}.py" for way in WAYS),
+        ]
         subprocess.run(command, check=True, env={**os.environ, "INTERRUPTIONS": str(out)})
         return [json.loads(line) for line in out.read_text().splitlines()]
 
