@@ -48,7 +48,7 @@ done
 wait "$program"
 code=$?
 kill -TERM "$scheduler" 2>/dev/null # the workers end by themselves then, and tidy up
-for ((i = 0; i < 10; i++)); do
+for ((i = 0; i < 6; i++)); do
     lives "$workers" || break
     sleep 0.5 &
     wait $!
