@@ -22,6 +22,7 @@ __all__ = [
     "SpecError",
     "StoreError",
     "SubmitError",
+    "WorkersLostError",
 ]
 
 
@@ -238,3 +239,16 @@ class ClusterError(ShardwriteError):
 
     def __init__(self, message: str, *, waited_seconds: float, jobs: Sequence[dict[str, str]] = ()) -> None:
         super().__init__(message, waited_seconds=waited_seconds, jobs=list(jobs))
+
+
+class WorkersLostError(ShardwriteError):
+    """A cluster cannot go on: no worker came, or none that ran some tasks survived. What was committed stays.
+
+    Attributes
+    ----------
+    n_tasks : int
+        Tasks that were given up, where that is the reason.
+    """
+
+    def __init__(self, message: str, *, n_tasks: int = 0) -> None:
+        super().__init__(message, n_tasks=n_tasks)

@@ -36,6 +36,8 @@ class WriteResult:
         ``fused``, ``direct`` or ``staged``.
     n_resumed_shards : int
         Shards that an earlier call had committed already.
+    n_retried_tasks : int
+        Tasks that were given to other workers because those that ran them had died, again and again.
     """
 
     path: str
@@ -49,6 +51,7 @@ class WriteResult:
     n_tasks: int
     layout: str
     n_resumed_shards: int = 0
+    n_retried_tasks: int = 0
     peak_nbytes_by_process: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -76,6 +79,8 @@ class WriteResult:
         ]
         if self.n_resumed_shards:
             rows.append(("resumed", f"{self.n_resumed_shards:,} shards were committed before"))
+        if self.n_retried_tasks:
+            rows.append(("retried", f"{self.n_retried_tasks:,} tasks, whose workers had died"))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
             rows.append(("peak memory", f"{human(peak)} in the largest of {len(self.peak_nbytes_by_process)} processes"))
@@ -89,7 +94,16 @@ class WriteResult:
 
 
 def result_of(
-    path: str, ledger: Ledger, itemsize: int, *, seconds: float, n_tasks: int, layout: str, n_resumed: int, raw_nbytes: int | None
+    path: str,
+    ledger: Ledger,
+    itemsize: int,
+    *,
+    seconds: float,
+    n_tasks: int,
+    layout: str,
+    n_resumed: int,
+    n_retried: int,
+    raw_nbytes: int | None,
 ) -> WriteResult:
     """The result of what a ledger says is done; `raw_nbytes` where that is not all of its shards' elements."""
     totals = ledger.totals(itemsize)
@@ -100,6 +114,7 @@ def result_of(
         n_tasks=n_tasks,
         layout=layout,
         n_resumed_shards=n_resumed,
+        n_retried_tasks=n_retried,
         peak_nbytes_by_process=dict(ledger.peaks),
     )
 

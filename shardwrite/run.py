@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import IncompleteError, RunEndedError
+from shardwrite.errors import IncompleteError, RunEndedError, WorkersLostError
 from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
 from shardwrite.job import Job, finished, incomplete
@@ -23,6 +23,7 @@ from shardwrite.journal import Ledger, RunDirectory, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.result import WriteResult
 from shardwrite.session import Session, begin, join
+from shardwrite.stopping import note_committed
 from shardwrite.striping import set_stripes
 
 __all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
@@ -33,10 +34,9 @@ OnReport = Callable[[GroupReport], None]
 def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
     """Write the shards of an existing array that `known` does not say are good; without a source, anew from themselves."""
     start = time.perf_counter()
-    sessions: list[Session] = []
-    with contextlib.ExitStack() as stack, _explaining([job], sessions):
-        sessions += begin([job], engine, stack)
-        (session,) = sessions
+    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
         session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
         session.n_resumed = session.ledger.n_done
         for number, wave in enumerate(job.plan.waves):
@@ -65,15 +65,17 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     results = [finished(job) for job in jobs]
     todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
     try:
-        sessions: list[Session] = []
-        with contextlib.ExitStack() as stack, _explaining(todo, sessions):
-            sessions += begin(todo, engine, stack)
+        with contextlib.ExitStack() as stack, _explaining(todo) as begun:
+            sessions = begin(todo, engine, stack)
+            begun += sessions
             together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.plan.is_staged]
             _run_together(together, engine, on_report)
             for session in sessions:
                 if session not in together:
                     for number, wave in enumerate(session.job.plan.waves):
                         _run_wave(session, engine, str(number), wave.ranks(), on_report)
+            for session in sessions:
+                session.n_retried = sum(session.driver in key[0] for key in engine.retried)
             done = iter([session.finish(time.perf_counter() - start) for session in sessions])
     except RunEndedError as error:
         joined = Path(error.fields["path"]).name.removeprefix("run-")
@@ -85,26 +87,30 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
 
 
 @contextlib.contextmanager
-def _explaining(jobs: Sequence[Job], sessions: Sequence[Session]) -> Iterator[None]:
-    """Say what is missing when a run is stopped, and how much was written in `sessions`."""
+def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
+    """Say what is missing when a run is stopped, or has nobody who could go on with it; it is given the sessions."""
+    begun: list[Session] = []
     try:
-        yield
+        yield begun
     except Stopped:
-        n_written = sum(_n_written(session) for session in sessions)
-        for job in jobs:
-            directory = find_run(job.target)
-            if directory is not None:
-                missing = replay(directory, job.plan.metadata).ledger.missing
-                remedy = "it was stopped on request; run the same command again to go on"
-                error = incomplete(job.plan.metadata, job.target, missing, remedy)
-                raise IncompleteError(error.message, missing=error.fields["missing"], n_written=n_written) from None
+        for session in begun:  # what was in flight has ended since, and nobody was told
+            note_committed(replay(session.directory, session.job.plan.metadata).ledger.n_done - session.ledger.n_done)
+        for error in _missing(jobs, "it was stopped on request; run the same command again to go on"):
+            raise error from None
+        raise
+    except WorkersLostError as error:
+        for missing in _missing(jobs, "what is there is kept"):
+            error.add_note(missing.message)
         raise
 
 
-def _n_written(session: Session) -> int:
-    """Shards committed since a session began; the journals know of some whose reports have not arrived."""
-    found = replay(session.directory, session.job.plan.metadata).ledger
-    return max(session.ledger.n_done, found.n_done) - session.n_resumed
+def _missing(jobs: Sequence[Job], remedy: str) -> Iterator[IncompleteError]:
+    """What is missing of those that were begun and have not ended."""
+    for job in jobs:
+        directory = find_run(job.target)
+        if directory is not None:
+            ranks = replay(directory, job.plan.metadata).ledger.missing
+            yield incomplete(job.plan.metadata, job.target, ranks, remedy)
 
 
 def _collector(session: Session, on_report: OnReport) -> Callable[[Any, GroupReport], None]:

@@ -44,6 +44,7 @@ from shardwrite.journal import (
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
+from shardwrite.stopping import note_committed
 from shardwrite.stores import PosixStore, as_store_error, make_directories
 from shardwrite.target import check_surroundings, check_target
 from shardwrite.view import ShardedArray
@@ -66,6 +67,7 @@ class Session:
     driver: str
     ledger: Ledger
     n_resumed: int = 0
+    n_retried: int = 0
 
     def spec(self) -> WriteSpec:
         """What its tasks need to know."""
@@ -118,6 +120,7 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         self.ledger.enter(report.entry, report.process)
+        note_committed(len(report.shards))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
         """What was written, all told."""
@@ -130,6 +133,7 @@ class Session:
             n_tasks=plan.n_tasks if n_tasks is None else n_tasks,
             layout=plan.layout,
             n_resumed=self.n_resumed,
+            n_retried=self.n_retried,
             raw_nbytes=None if plan.region is None else plan.raw_nbytes,
         )
 

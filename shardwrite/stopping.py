@@ -1,4 +1,4 @@
-"""Whether this process was asked to stop, and what it is in the middle of.
+"""Whether this process was asked to stop, what it is in the middle of, and what has come of it so far.
 
 Draining begins no new shard and finishes those in flight. The library never asks itself: a program's signal handlers do.
 """
@@ -9,12 +9,23 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["before_leaving", "busy", "is_draining", "n_busy", "on_leaving", "request_drain", "reset_drain"]
+__all__ = [
+    "before_leaving",
+    "busy",
+    "is_draining",
+    "n_busy",
+    "n_committed",
+    "note_committed",
+    "on_leaving",
+    "request_drain",
+    "reset_drain",
+]
 
 _drain = threading.Event()
 _lock = threading.Lock()
 _n_busy = 0
 _leaving: list[Callable[[], None]] = []
+_n_committed = 0
 
 
 def request_drain() -> None:
@@ -63,3 +74,15 @@ def busy() -> Iterator[None]:
 def n_busy() -> int:
     """Tasks of this process that encode or commit."""
     return _n_busy
+
+
+def note_committed(n_shards: int) -> None:
+    """Count shards that tasks, here or on workers of this process, have committed."""
+    global _n_committed
+    with _lock:
+        _n_committed += n_shards
+
+
+def n_committed() -> int:
+    """Shards that were committed for this process since it began."""
+    return _n_committed

@@ -15,8 +15,9 @@ from shardwrite.engines import Stopped
 from shardwrite.errors import ClusterError, IncompleteError, ShardwriteError, SubmitError
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
-from shardwrite.slurm import requeue
+from shardwrite.slurm import connect, requeue
 from shardwrite.sources import as_dask, open_source
+from shardwrite.stopping import n_committed
 
 __all__ = [
     "command",
@@ -28,6 +29,7 @@ __all__ = [
     "open_as_dask",
     "requeue_option",
     "requeueing",
+    "scheduler_option",
     "source_options",
 ]
 
@@ -114,6 +116,9 @@ layout_options = _options(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 name_option = click.option("--name", help="Path of the array in the store.")
+scheduler_option = click.option(
+    "--scheduler", "address", help="A running dask scheduler: its address, or the path of its scheduler file."
+)
 requeue_option = click.option(
     "--requeue",
     "n_requeues",
@@ -124,7 +129,7 @@ requeue_option = click.option(
 engine_options = _options(
     click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default."),
     click.option("--workers", type=click.IntRange(1), help="Run a local cluster of so many processes instead of threads."),
-    click.option("--scheduler", "address", help="Address of a running dask scheduler."),
+    scheduler_option,
 )
 
 
@@ -153,8 +158,9 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
     from distributed import Client, LocalCluster
 
     with contextlib.ExitStack() as stack:
-        where: Any = address
-        if where is None:
+        if address is not None:
+            stack.enter_context(connect(address))
+        else:
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads or 1,
@@ -163,24 +169,26 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
                 memory_limit=memory_limit_nbytes() // (workers or 1),
                 local_directory=scratch_directory(),
             )
-            where = stack.enter_context(cluster)
-        stack.enter_context(Client(where))
+            stack.enter_context(Client(stack.enter_context(cluster)))
         yield
 
 
 @contextlib.contextmanager
 def requeueing(limit: int | None) -> Iterator[None]:
-    """Have a job that was stopped come again, unless it got nowhere; what came of that is added to the error."""
+    """If what is inside is stopped, have the job come again, `limit` times at most; the error tells what came of that."""
+    before = n_committed()
     try:
         yield
-    except (IncompleteError, ClusterError) as error:
+    except (IncompleteError, Stopped, ClusterError) as error:
         if limit is not None:
-            error.add_note(_requeued(error, limit))
+            is_waiting = isinstance(error, ClusterError)  # for its turn; that is no fault of the plan
+            error.add_note(_requeued(limit, is_waiting or n_committed() > before))
         raise
 
 
-def _requeued(error: IncompleteError | ClusterError, limit: int) -> str:
-    if isinstance(error, IncompleteError) and not error.fields["n_written"]:
+def _requeued(limit: int, is_worth_it: bool) -> str:
+    """Have a job that was stopped come again, unless it got nowhere; what came of that."""
+    if not is_worth_it:
         return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
     try:
         return requeue(limit)

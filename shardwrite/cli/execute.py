@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
 import sys
 import traceback
@@ -9,15 +10,19 @@ from pathlib import Path
 
 import click
 
-from shardwrite.outcome import exit_code_of, handling_signals
+from shardwrite.cli.common import engine, requeue_option, requeueing, scheduler_option
+from shardwrite.errors import IncompleteError
+from shardwrite.outcome import INCOMPLETE, exit_code_of, handling_signals
 
 __all__ = ["execute"]
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@scheduler_option
+@requeue_option
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def execute(script: str, args: tuple[str, ...]) -> None:
+def execute(address: str | None, n_requeues: int | None, script: str, args: tuple[str, ...]) -> None:
     """Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit code tells the outcome.
 
     USR1 begins no new shard, finishes those in flight and exits with 85; TERM and INT exit with 85 at once. 85 says: incomplete,
@@ -25,9 +30,21 @@ def execute(script: str, args: tuple[str, ...]) -> None:
     """
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
-    with handling_signals():
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except Exception as error:
-            traceback.print_exc()
-            raise SystemExit(exit_code_of(error)) from error
+    try:
+        with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+            if address is not None:
+                stack.enter_context(engine(None, None, address))
+            _run(script)
+    except Exception as error:
+        traceback.print_exc()
+        raise SystemExit(exit_code_of(error)) from error
+
+
+def _run(script: str) -> None:
+    """Run it; that it says itself that it is incomplete is as good as the error."""
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        if ended.code != INCOMPLETE:
+            raise
+        raise IncompleteError("the program says that it is incomplete", missing=[]) from ended

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import shardwrite
 from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
@@ -16,17 +17,22 @@ from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
+    AllocationJob,
     ArrayJob,
     ElasticJob,
     Settings,
+    allocation_script,
     array_script,
     cancel_all,
     doctor,
     elastic_script,
     finalize_script,
+    make_run_directory,
     max_array_size,
     parts_for,
     record_jobs,
+    run_scheduler,
+    run_worker,
     status,
     submit_chain,
 )
@@ -94,49 +100,95 @@ def slurm() -> None:
     """Scripts and submissions for SLURM. None of them needs sacct."""
 
 
+def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """The layout's options that were given, as they stand on a command line."""
+    context = click.get_current_context()
+    found = []
+    for key in ("shards", "chunks", "compressors", "filters", "fill_value", "index_location", "strategy", "memory_limit"):
+        if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
+            value = options[key]
+            is_codecs = key in ("compressors", "filters") and value != "auto"
+            text = json.dumps(value) if is_codecs else ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            found += [f"--{key.replace('_', '-')}", text]
+    return (*found, *(["--write-empty-chunks"] if options["write_empty_chunks"] else []))
+
+
 @slurm.command()
-@click.argument("kind", type=click.Choice(["array", "finalize", "elastic"]))
-@click.argument("src")
-@click.argument("dst")
+@click.argument("kind", type=click.Choice(["array", "finalize", "allocation", "elastic"]))
+@click.argument("words", nargs=-1, metavar="[SRC DST | ARGUMENTS]...")
 @name_option
 @source_options
+@layout_options
 @click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array.")
+@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=4, show_default=True, help="Nodes of the allocation.")
+@click.option("--workers-per-node", "n_workers", type=click.IntRange(1), default=1, show_default=True, help="Tasks on each node.")
+@click.option("--program", help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before them.")
 @click.option("--jobs", "n_jobs", type=click.IntRange(1), help="Workers of the elastic way, each a job.")
 @click.option("--driver-time", default="1-00:00:00", show_default=True, help="Time limit of the elastic way's driver.")
-@click.option(
-    "--write", "write_options", multiple=True, help="An option for `write` in the elastic way, such as --write=--shards=512."
-)
 @_settings_options
 @command
 def script(
     kind: str,
-    src: str,
-    dst: str,
+    words: tuple[str, ...],
     name: str | None,
     n_parts: int | None,
+    n_nodes: int,
+    n_workers: int,
+    program: str | None,
     n_jobs: int | None,
     driver_time: str,
-    write_options: tuple[str, ...],
     at_once: int,
     **options: Any,
 ) -> None:
-    """Print a script for sbatch.
+    """Print a script for sbatch that writes SRC to DST.
 
-    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; ELASTIC is a small job that drives
+    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; `init` fixes the layout for both.
+    ALLOCATION is one job with a dask cluster inside, that runs `write`, or a program of yours. ELASTIC is a small job that drives
     workers, which are jobs of their own.
     """
     settings = _settings(options)
-    arguments = _source_arguments(options)
-    needed, given, other = ("--jobs", n_jobs, n_parts) if kind == "elastic" else ("--parts", n_parts, n_jobs)
-    if given is None or other is not None:
-        raise click.UsageError(f"{kind} takes {needed}")
-    if kind == "elastic":
-        named = ("--name", name) if name else ()
-        made = ElasticJob(src=src, dst=dst, n_jobs=given, options=(*named, *arguments, *write_options), driver_time=driver_time)
-        click.echo(elastic_script(made, settings), nl=False)
+    if program is not None and kind == "allocation":
+        job = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, program=program, arguments=words)
+        click.echo(allocation_script(job, settings), nl=False)
         return
-    job = ArrayJob(src=src, dst=dst, n_parts=given, at_once=at_once, source_options=arguments, name=name or "")
-    click.echo((array_script if kind == "array" else finalize_script)(job, settings), nl=False)
+    if program is not None or len(words) != 2:
+        raise click.UsageError("give SRC and DST, or for an allocation --program")
+    if (n_parts is not None, n_jobs is not None) != (kind in ("array", "finalize"), kind == "elastic"):
+        raise click.UsageError("array and finalize take --parts, elastic takes --jobs, and allocation --nodes")
+    src, dst = words
+    source = _source_arguments(options)
+    given = (*(("--name", name) if name else ()), *source, *_layout_arguments(options))
+    if kind == "allocation":
+        text = allocation_script(AllocationJob(n_nodes=n_nodes, n_workers=n_workers, src=src, dst=dst, options=given), settings)
+    elif n_jobs is not None:
+        text = elastic_script(ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=given, driver_time=driver_time), settings)
+    elif n_parts is not None:
+        parts = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=source, name=name or "")
+        text = (array_script if kind == "array" else finalize_script)(parts, settings)
+    click.echo(text, nl=False)
+
+
+@slurm.command("run-directory")
+@command
+def run_directory() -> None:
+    """Make the directory of this start of the job, with keys for its processes, and print its path."""
+    click.echo(str(make_run_directory()))
+
+
+@slurm.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@command
+def scheduler(directory: Path) -> None:
+    """Be the dask scheduler of a job whose run DIRECTORY that is."""
+    run_scheduler(directory)
+
+
+@slurm.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@command
+def worker(directory: Path) -> None:
+    """Be a dask worker, with all cores and memory that srun gives, of the scheduler in the run DIRECTORY."""
+    run_worker(directory)
 
 
 @slurm.command("status")

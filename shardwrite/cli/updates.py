@@ -8,7 +8,17 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
+from shardwrite.cli.common import (
+    command,
+    engine,
+    engine_options,
+    json_option,
+    name_option,
+    open_as_dask,
+    requeue_option,
+    requeueing,
+    source_options,
+)
 from shardwrite.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
@@ -56,6 +66,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @restart_option
 @click.option("--dry-run", is_flag=True, help="Show the plan, and which shards are shared with the rest of the array.")
 @engine_options
+@requeue_option
 @json_option
 @command
 def update(
@@ -69,6 +80,7 @@ def update(
     threads: int | None,
     workers: int | None,
     address: str | None,
+    n_requeues: int | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -78,7 +90,7 @@ def update(
     x, identity = open_as_dask(src, options)
     where = {"region": region} if axis is None else {"region": "append", "axis": axis}
     options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}
-    with handling_signals(), engine(threads, workers, address):
+    with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
         if dry_run:
             made = shardwrite.plan_region(x, array, **{k: v for k, v in options.items() if k not in ("durability", "restart")})
             click.echo(made.to_json() if as_json else str(made))

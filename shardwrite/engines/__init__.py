@@ -20,6 +20,7 @@ from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 
+from shardwrite.errors import WorkersLostError
 from shardwrite.resources import memory_limit_nbytes, n_cores
 from shardwrite.stopping import is_draining, n_busy
 
@@ -28,6 +29,7 @@ __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine",
 OnResult = Callable[[Any, Any], None]
 Explain = Callable[[Sequence[Any]], str]
 _POLL_SECONDS = 0.02
+_ATTEMPTS = 3  # at tasks whose workers die
 
 
 class Stopped(Exception):  # noqa: N818 (it is no error: it was asked for)
@@ -44,6 +46,8 @@ class Engine(Protocol):
     """Threads in each process."""
     memory_limit_nbytes: int
     """Memory of each process."""
+    retried: list[Any]
+    """Keys that were computed again because workers died, each as often as that was done."""
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
         """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time.
@@ -54,6 +58,8 @@ class Engine(Protocol):
         ------
         Stopped
             If this process drains before all is done.
+        WorkersLostError
+            If workers die, again and again, of some of the tasks; all others have been computed then.
         """
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
@@ -75,6 +81,7 @@ class LocalEngine:
         self.n_processes = n_workers if kind == "processes" else 1
         self.n_threads = n_workers if kind == "threads" else 1
         self.memory_limit_nbytes = memory_limit_nbytes() // self.n_processes
+        self.retried: list[Any] = []
         self._get: Any = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
@@ -139,13 +146,36 @@ class ClusterEngine:
         self.n_threads = max((w["nthreads"] for w in workers), default=1)
         limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
         self.memory_limit_nbytes = min(limits, default=memory_limit_nbytes() // self.n_processes)
+        self.retried: list[Any] = []
 
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
-        """See :meth:`Engine.run`."""
-        from distributed import as_completed
+        """See :meth:`Engine.run`.
+
+        Dask blames whatever runs where workers die. So what it has given up comes again once the others are done.
+        """
+        left = self._run_once(graph, keys, on_result, explain)
+        for _ in range(_ATTEMPTS - 1):
+            if left:
+                self.retried += left
+                left = self._run_once(graph, left, on_result, explain)
+        if left:
+            error = WorkersLostError(
+                f"{len(left)} tasks were given up, because the workers that ran them died, {_ATTEMPTS} times over; all others were "
+                "done. Most often memory does not suffice: give workers more, or plan with a smaller limit, and run it again",
+                n_tasks=len(left),
+            )
+            if explain is not None:
+                error.add_note(explain(left))
+            raise error
+
+    def _run_once(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None) -> list[Any]:
+        """Compute `keys`; those are given back that dask has given up because their workers died."""
+        from distributed import KilledWorker, as_completed
+        from distributed.scheduler import NoValidWorkerError
 
         if is_draining():
             raise Stopped
+        killed = []
         futures = self._client.get(graph.cull(set(keys)), list(keys), sync=False)
         keys_by_future = {future.key: key for future, key in zip(futures, keys, strict=True)}
         completed = as_completed(futures, with_results=True, raise_errors=False)
@@ -159,18 +189,27 @@ class ClusterEngine:
                 future, value = next(completed)
                 if future.status == "error" and isinstance(value, tuple):
                     _, error, trace = value
+                    if isinstance(error, KilledWorker):
+                        killed.append(keys_by_future[future.key])
+                        future.release()  # so that dask forgets that it has given it up
+                        continue
+                    if isinstance(error, NoValidWorkerError):
+                        raise WorkersLostError("there have been no workers for too long; run the same again") from error
                     if explain is not None:
                         error.add_note(explain([keys_by_future[future.key]]))
                     raise error.with_traceback(trace)
-                if isinstance(value, BaseException):  # cancelled, as when the scheduler is gone
-                    raise value
+                if isinstance(value, BaseException):
+                    raise WorkersLostError(
+                        "dask has cancelled tasks: its scheduler is gone, or was restarted; run the same again"
+                    ) from value
                 on_result(keys_by_future[future.key], value)
                 future.release()
         finally:
             self._client.cancel([f for f in futures if not f.done()])
             if is_draining():
-                while any(self._client.run(n_busy, on_error="ignore").values()):
+                while any(self._client.run(n_busy, on_error="ignore").values()):  # one that dies meanwhile is not waited for
                     time.sleep(_POLL_SECONDS)
+        return killed
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """See :meth:`Engine.on_every_worker`."""

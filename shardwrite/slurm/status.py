@@ -127,7 +127,8 @@ def status(target: Target) -> Status:
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
     known = submitted(run)
-    jobs, note = _queue(known.ids)
+    at_work_in = {str(holder.get("job", "")).removeprefix("SLURM_JOB_ID=") for holder in live_holders(run.path)}
+    jobs, note = _queue(known.ids or sorted(filter(str.isdigit, at_work_in)))
     n_parts = known.n_parts
     return Status(
         path=str(target.path),

@@ -15,7 +15,7 @@ import dask
 from dask.utils import parse_bytes
 
 from shardwrite.errors import SpecError
-from shardwrite.slurm.script import Settings, directives_of, memory_nbytes, one_thread_each
+from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
 
 __all__ = ["DEATH_SECONDS", "Workers", "arguments_of", "configuration_of", "package", "workers_of"]
 

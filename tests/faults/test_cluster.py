@@ -11,11 +11,14 @@ import time
 from pathlib import Path
 
 import dask
+import dask.array
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from distributed.diagnostics.plugin import UploadFile
 
 import shardwrite
+from shardwrite.errors import WorkersLostError
 from shardwrite.job import Job, Options
 from shardwrite.journal import Ledger, find_run, replay
 from shardwrite.session import Session
@@ -156,3 +159,37 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     assert found.n_redone == 64
     assert x.to_sharded_zarr(tmp_path / "x", shards=16, chunks=8).n_resumed_shards == 64
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
+def deadly(block, path):
+    """Kills its process as often as the file there says."""
+    if block[0, 0] == oracle.values(SHAPE)[64, 64]:
+        times = int(Path(path).read_text())
+        if times:
+            Path(path).write_text(str(times - 1))
+            os.kill(os.getpid(), signal.SIGKILL)
+    return block
+
+
+def test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone(tmp_path):
+    """dask gives it up at once here; it is tried three times, and all others are written meanwhile."""
+    values, times = oracle.values(SHAPE), tmp_path / "times"
+    x = dask.array.from_array(values, chunks=(16, 32)).map_blocks(deadly, str(times), dtype="u4", meta=values[:0, :0])
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(**options) as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(UploadFile(str(Path(__file__).with_name("oracle.py"))))
+        times.write_text("3")
+        with pytest.raises(WorkersLostError, match="died") as caught:
+            x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+        assert times.read_text() == "0"
+        times.write_text("1")
+        result = x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    notes = " ".join(caught.value.__notes__)
+    assert "region [64:80, 0:112]" in notes
+    assert "7 of 64 shards are not committed" in notes, "a group has seven"
+    assert (result.n_retried_tasks, result.n_resumed_shards) == (1, 57)
+    oracle.check_whole(tmp_path / "x", values)

@@ -19,6 +19,7 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
     SubmitError,
+    WorkersLostError,
 )
 
 EXAMPLES = [
@@ -39,6 +40,7 @@ EXAMPLES = [
     RunEndedError("taken over", path="a/b/run-1"),
     IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
     SubmitError("scontrol is not in PATH", command="scontrol show config"),
+    WorkersLostError("all died", n_tasks=3),
 ]
 IDS = [f"{type(e).__name__}-{i}" for i, e in enumerate(EXAMPLES)]
 

@@ -129,6 +129,7 @@ class Work:
 
     def __init__(self, cluster, directory):
         self.cluster, self.directory = cluster, directory
+        directory.mkdir(exist_ok=True)
         self.values = np.arange(np.prod(SHAPE), dtype="u4").reshape(SHAPE) * np.uint32(2654435761) | 1
         np.save(directory / "x.npy", self.values)
         self.path = directory / "x.zarr"
@@ -146,6 +147,12 @@ class Work:
                 *("--cores", 2, "--memory", "500M", *self.arguments, *options),
             )
             (self.directory / f"{kind}.sbatch").write_text(text)
+
+    def allocation_script(self, *options, arguments=None, n_nodes=4):
+        """Of a job that writes the array, or of another command line."""
+        arguments = (self.directory / "x.npy", self.path, *self.arguments, *self.layout) if arguments is None else arguments
+        sizes = ("--nodes", n_nodes, "--cores", 2, "--memory", "2G", "--time", "00:10:00")
+        (self.directory / "allocation.sbatch").write_text(here("slurm", "script", "allocation", *sizes, *options, *arguments))
 
     def array(self, *options, **environ):
         return self.cluster.sbatch("array.sbatch", *options, cwd=self.directory, **environ)

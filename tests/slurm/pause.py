@@ -1,4 +1,7 @@
-"""Slows commits down by ``PAUSE`` seconds, so that there is something to interrupt; until the file ``HURRY`` is there.
+"""Slows commits down by ``PAUSE`` seconds, so that there is something to interrupt.
+
+Until the file ``HURRY`` is there, or with ``PAUSE_ONCE`` until the job is put back into the queue: what comes after an interruption
+need not last.
 
 The task ``HOG`` of a job array takes more memory than it has. Also a preload of dask's workers.
 """
@@ -22,5 +25,6 @@ def slowed(commit_shards):
     return slowly
 
 
-if "PAUSE" in os.environ and shardwrite.tasks.commit_shards.__name__ != "slowly":  # a preload is imported twice
+IS_AGAIN = "PAUSE_ONCE" in os.environ and "SLURM_RESTART_COUNT" in os.environ
+if "PAUSE" in os.environ and not IS_AGAIN and shardwrite.tasks.commit_shards.__name__ != "slowly":  # a preload is imported twice
     shardwrite.tasks.commit_shards = slowed(shardwrite.tasks.commit_shards)

@@ -12,4 +12,5 @@ runpy.run_path(str(HERE / "pause.py"))
 
 from shardwrite.cli import main  # noqa: E402 (this tree's)
 
-main()
+if __name__ == "__main__":  # worker processes import this file, too, so that they are slower as well
+    main()

@@ -1,6 +1,6 @@
-"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, six minutes.
+"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, ten minutes.
 
-Runs the tests of the job array and of workers that are jobs on a real SLURM, and takes what they measured.
+Runs the tests of the three ways on a real SLURM, and takes what they measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- interruptions -->", "<!-- end of interruptions -->"
+WAYS = ("array", "allocation", "elastic")
 HEAD = ("interruption", "shards done before", "of these written again", "seconds to the end", "result")
 
 
@@ -32,8 +33,7 @@ def measured():
             "no:cacheprovider",
             "-m",
             "long",
-            HERE / "test_array.py",
-            HERE / "test_elastic.py",
+            *(HERE / f"test_{way}.py" for way in WAYS),
         ]
         subprocess.run(command, check=True, env={**os.environ, "INTERRUPTIONS": str(out)})
         return [json.loads(line) for line in out.read_text().splitlines()]

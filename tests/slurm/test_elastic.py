@@ -79,8 +79,7 @@ def elastic(cluster, work):
 def test_the_script_and_its_way_back_into_the_queue(cluster, work, elastic):
     """The driver is a small job; USR1 has it finish the shards in flight and come again by itself."""
     script = ["slurm", "script", "elastic", "x.npy", "x.zarr", *elastic.options, *work.arguments]
-    layout = [f"--write={option}" for option in work.layout]
-    text = cluster.run("shardwrite", *script, *layout).stdout
+    text = cluster.run("shardwrite", *script, *work.layout).stdout
     (work.directory / "elastic.sbatch").write_text(text)
     for path in (ROOT / "slurm" / "elastic.sbatch", ROOT / "tests" / "slurm" / "golden" / "elastic.sbatch"):
         cluster.run("sbatch", "--test-only", "--mem=500M", "--time=10", path)

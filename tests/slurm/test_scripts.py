@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
 from shardwrite.slurm import (
+    AllocationJob,
     ArrayJob,
     ElasticJob,
     Settings,
+    allocation_script,
     array_script,
     elastic_script,
     finalize_script,
@@ -50,22 +52,31 @@ SETTINGS = Settings(
 ELASTIC = ElasticJob(
     src=JOB.src, dst=JOB.dst, n_jobs=12, options=("--name", "images/raw", *JOB.source_options), driver_time="3-00:00:00"
 )
+SCRIPTS = {
+    "array": array_script(JOB, SETTINGS),
+    "finalize": finalize_script(JOB, SETTINGS),
+    "allocation": allocation_script(
+        AllocationJob(n_nodes=3, n_workers=2, program="it's mine.py", arguments=("--fast", "a,b", "$HOME")), SETTINGS
+    ),
+    "elastic": elastic_script(ELASTIC, SETTINGS),
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_golden(kind):
+    assert SCRIPTS[kind] == (GOLDEN / f"{kind}.sbatch").read_text()
 
 
 @pytest.mark.parametrize(
-    ("kind", "make", "job"),
-    [("array", array_script, JOB), ("finalize", finalize_script, JOB), ("elastic", elastic_script, ELASTIC)],
+    ("kind", "size"), [("array", "--parts"), ("finalize", "--parts"), ("allocation", "--nodes"), ("elastic", "--jobs")]
 )
-def test_golden(kind, make, job):
-    assert make(job, SETTINGS) == (GOLDEN / f"{kind}.sbatch").read_text()
-
-
-@pytest.mark.parametrize(("kind", "size"), [("array", "--parts"), ("finalize", "--parts"), ("elastic", "--jobs")])
 def test_the_scripts_to_copy_are_what_the_command_prints(kind, size):
-    other = {"--parts": "--jobs", "--jobs": "--parts"}[size]
-    for wrong in ([], [other, "20"], [size, "20", other, "20"]):
-        assert CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, *wrong]).exit_code == 2
-    done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, size, "20"])
+    if kind != "allocation":
+        other = {"--parts": "--jobs", "--jobs": "--parts"}[size]
+        for wrong in ([], [other, "20"], [size, "20", other, "20"]):
+            assert CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, *wrong]).exit_code == 2
+    n = "4" if kind == "allocation" else "20"
+    done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, size, n])
     assert done.exit_code == 0, done.output
     assert done.output == (ROOT / "slurm" / f"{kind}.sbatch").read_text()
 

@@ -1,0 +1,189 @@
+"""A dask cluster inside an allocation, without SLURM: its directory, keys and address, and the script's loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from distributed import Client, LocalCluster, Security
+
+import shardwrite
+from shardwrite.cli import main
+from shardwrite.errors import SpecError, WorkersLostError
+from shardwrite.slurm import AllocationJob, Settings, allocation_script, connect, inside, make_run_directory
+from shardwrite.stopping import request_drain, reset_drain
+
+PROGRAM = Path(__file__).parent / "program.py"
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(tmp_path)})
+
+
+def test_a_directory_for_each_start_that_nobody_else_can_look_into(tmp_path):
+    old = os.umask(0)
+    try:
+        first = make_run_directory({"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path)})
+    finally:
+        os.umask(old)
+    assert first == tmp_path / "shardwrite-runs" / "7.0"
+    assert mode(first) == 0o700
+    assert {mode(path) for path in first.iterdir()} == {0o600}
+    again = make_run_directory({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", "SHARDWRITE_RUN_DIR": str(tmp_path / "a")})
+    assert again == tmp_path / "a" / "7.2"
+    assert (again / "key.pem").read_bytes() != (first / "key.pem").read_bytes()
+
+
+def test_what_an_earlier_job_of_that_number_has_left_is_not_used(directory):
+    key = (directory / "key.pem").read_bytes()
+    (directory / "scheduler.json").write_text('{"address": "tls://127.0.0.1:1"}')
+    directory.chmod(0o755)
+    assert make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(directory.parent)}) == directory
+    assert not (directory / "scheduler.json").exists()
+    assert mode(directory) == 0o700
+    assert (directory / "key.pem").read_bytes() != key
+
+
+def test_refusals(tmp_path, monkeypatch):
+    with pytest.raises(SpecError, match="no SLURM job"):
+        make_run_directory({})
+    (tmp_path / "8.0").symlink_to(tmp_path)
+    with pytest.raises(SpecError, match="somebody else"):
+        make_run_directory({"SLURM_JOB_ID": "8", "SHARDWRITE_RUN_DIR": str(tmp_path)})
+    with pytest.raises(SpecError, match=r"has .*lo"):
+        inside._interface({"SHARDWRITE_INTERFACE": "none"})
+    with pytest.raises(SpecError, match="SHARDWRITE_INTERFACE"):
+        inside._refuse_loopback("tls://127.0.0.1:4000", {"SLURM_JOB_NUM_NODES": "2"})
+    inside._refuse_loopback("tls://127.0.0.1:4000", {})
+    inside._refuse_loopback("tls://10.0.0.1:4000", {"SLURM_JOB_NUM_NODES": "2"})
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    done = CliRunner().invoke(main, ["slurm", "run-directory"], env={"SLURM_JOB_ID": "9", "SHARDWRITE_RUN_DIR": str(tmp_path)})
+    assert done.exit_code == 2
+    assert 'pip install "shardwrite[slurm]"' in done.output
+
+
+def test_memory_of_a_worker():
+    job = {"SLURM_MEM_PER_NODE": "2000", "SLURM_CPUS_ON_NODE": "2"}
+    share = int(0.9 * 2000 * 2**20)
+    assert inside.worker_nbytes({**job, "SLURM_NODEID": "1"}) == share
+    assert inside.worker_nbytes({**job, "SLURM_NODEID": "0"}) == share - 2**29
+    both = {**job, "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
+    assert inside.worker_nbytes(both) == (share - 2**29) // 2
+    with pytest.raises(SpecError, match="--mem"):
+        inside.worker_nbytes({"SLURM_MEM_PER_NODE": "600"})
+
+
+def test_only_who_has_the_keys_is_talked_to(directory, tmp_path):
+    security = inside.security_of(directory)
+    with LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, protocol="tls", security=security, dashboard_address=None
+    ) as cluster:
+        (directory / "scheduler.json").write_text(json.dumps({"address": cluster.scheduler_address}))
+        with connect(str(directory / "scheduler.json"), {}) as client:
+            assert client.submit(sum, [1, 2]).result() == 3
+        stranger = make_run_directory({"SLURM_JOB_ID": "8", "SHARDWRITE_RUN_DIR": str(tmp_path)})
+        for other in (inside.security_of(stranger), Security()):
+            with pytest.raises((OSError, RuntimeError, TypeError)):
+                Client(cluster.scheduler_address, security=other, timeout="1s", set_as_default=False)
+
+
+def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
+    monkeypatch.setattr(inside, "_START_SECONDS", 0.3)
+    with pytest.raises(WorkersLostError, match="did not come"):
+        connect(str(directory / "scheduler.json"))
+    with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:
+        plain = directory.parent / "scheduler.json"
+        plain.write_text(json.dumps({"address": cluster.scheduler_address}))
+        with pytest.raises(WorkersLostError, match="no worker has come"):
+            connect(str(plain))
+        request_drain()
+        try:
+            with pytest.raises(shardwrite.engines.Stopped, match="before a worker"):
+                connect(str(plain))
+        finally:
+            reset_drain()
+
+
+USERS = """
+import sys, time
+import dask.array as da
+time.sleep(float(sys.argv[1]))
+da.ones((64, 64), chunks=16, dtype="u1").to_sharded_zarr("x.zarr", shards=16, chunks=8, memory_limit="8kB", source_id="ones")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """The script of an allocation, as a job of one node would have it, with an `srun` that starts one task here."""
+    (tmp_path / "my.py").write_text(USERS)
+    programs = {
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+        "shardwrite": f'exec "{sys.executable}" "{PROGRAM}" "$@"',
+        "scontrol": f'echo "$@" >> {tmp_path}/asked',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
+    environ |= {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "PAUSE": "0.3"}
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+
+    def start(*arguments):
+        text = allocation_script(AllocationJob(n_nodes=1, program="my.py", arguments=arguments), Settings())
+        (tmp_path / "script").write_text(text)
+        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+
+    return start
+
+
+def shards(tmp_path):
+    return [p for p in (tmp_path / "x.zarr").glob("c/*/*") if not p.name.startswith(".")]
+
+
+def test_usr1_before_the_program_listens_and_while_it_works(script, tmp_path):
+    """The first stops it before anything was written, so that it is not put back; the second goes on, and is."""
+    process = script("0")
+    while not (tmp_path / "shardwrite-runs").exists():  # the shell has come so far; a program takes a second to begin
+        time.sleep(0.01)
+    process.send_signal(signal.SIGUSR1)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 85, said
+    assert "was not requeued" in said
+    process = script("0")
+    while len(shards(tmp_path)) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 85, said
+    assert "job 7 is requeued" in said
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    assert 3 <= len(shards(tmp_path)) < 16
+    assert not list((tmp_path / "shardwrite-runs").iterdir())
+    da.ones((64, 64), chunks=16, dtype="u1").to_sharded_zarr(
+        tmp_path / "x.zarr", shards=16, chunks=8, memory_limit="8kB", source_id="ones"
+    )
+    np.testing.assert_array_equal(shardwrite.from_sharded_zarr(tmp_path / "x.zarr").compute(), 1)
+
+
+def test_a_program_that_finds_itself_alone_is_ended(script, tmp_path):
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 1\n")
+    _, said = (process := script("0")).communicate(timeout=60)
+    assert process.returncode == 85, said
+    assert "told to finish" in said
+    assert "before a worker was there" in said
