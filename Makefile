@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests run side by side; those that share what there is one of (a private SLURM) stay together.
+TESTERS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadgroup --durations=15
 NODE_STAMP := tests/conformance/node_modules/.installed
 
 .PHONY: demo test test-long check format bench clean
@@ -22,10 +25,10 @@ demo: $(STAMP)
 	$(BIN)/shardwrite demo
 
 test: $(STAMP) $(NODE_STAMP)
-	$(BIN)/python -m pytest -m "not long" --durations=15
+	$(PYTEST) -m "not long"
 
 test-long: $(STAMP) $(NODE_STAMP)
-	$(BIN)/python -m pytest -m long --durations=15
+	$(PYTEST) -m long
 
 check: $(STAMP)
 	$(BIN)/ruff check .

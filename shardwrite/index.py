@@ -160,6 +160,10 @@ class IndexCodec:
         """The index as it stands in the shard."""
         return bytes(self._pipeline.encode(index.table.reshape(1, *self._shape))[0])
 
+    def encode_tables(self, tables: npt.NDArray[np.uint64]) -> Sequence[Buffer]:
+        """Indexes of several shards, their tables in one array of shape (n, chunks per shard, 2)."""
+        return self._pipeline.encode(tables.reshape(len(tables), *self._shape))
+
     def span(self, shard_nbytes: int) -> tuple[int, int]:
         """Where the index lies in a shard of `shard_nbytes`.
 

@@ -111,15 +111,20 @@ class ArrayMetadata:
         """Finds empty inner chunks in batches of the pipeline's stored dtype."""
         return FillPattern(self.fill_value, self.pipeline.stored_dtype)
 
+    @cached_property
+    def _key_encoding(self) -> tuple[tuple[str, ...], str]:
+        """What a key begins with, and what stands between its parts."""
+        encoding = self.document["chunk_key_encoding"]
+        is_default = encoding["name"] == "default"
+        separator = str(encoding.get("configuration", {}).get("separator", "/" if is_default else "."))
+        return ("c",) if is_default else (), separator
+
     def shard_key(self, index: Sequence[int]) -> str:
         """Storage key of a shard, relative to the array."""
-        encoding = self.document["chunk_key_encoding"]
-        separator = encoding.get("configuration", {}).get("separator", "/" if encoding["name"] == "default" else ".")
-        first = (0,) * len(index) if self.window is None else self.window[0]
-        parts = [str(i + f) for i, f in zip(index, first, strict=True)]
-        if encoding["name"] == "default":
-            return str(separator.join(["c", *parts]))
-        return str(separator.join(parts)) or "0"
+        prefix, separator = self._key_encoding
+        if self.window is not None:
+            index = [i + f for i, f in zip(index, self.window[0], strict=True)]
+        return separator.join([*prefix, *map(str, index)]) or "0"
 
     def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
         """The part of the array that the shards under a region make up, and the region in that part's coordinates."""

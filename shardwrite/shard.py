@@ -12,6 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,47 +61,49 @@ class Pieces:
             ``counts * chunks`` elements, in array coordinates.
         """
         grid = tiles.reshape((*counts, *chunks))
-        if len(self.arrays) == 1:
-            hits: Any = (0,)
-        else:
-            hits = np.flatnonzero(((self._starts < region.stop) & (self._stops > region.start)).all(axis=1))
-        for hit in hits:
-            start = tuple(self._starts[hit].tolist())
-            common = Box(start, tuple(self._stops[hit].tolist())).intersect(region)
-            if common.size:
-                source = self.arrays[hit][common.shift(start).slices]
-                _copy_box(grid, source, common.shift(region.start), chunks)
+        firsts, lasts = np.maximum(self._starts, region.start), np.minimum(self._stops, region.stop)
+        hits = np.flatnonzero((firsts < lasts).all(axis=1))
+        inside = (firsts - self._starts)[hits].tolist(), (lasts - self._starts)[hits].tolist()
+        begins = (firsts - np.array(region.start, dtype=np.int64))[hits].tolist()
+        for hit, a, b, begin in zip(hits.tolist(), *inside, begins, strict=True):
+            _copy_box(grid, self.arrays[hit][Box(a, b).slices], begin, chunks)
 
 
 def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
     """An interval cut into at most three runs (first chunk, chunks, offset in the chunk, length in it)."""
+    first, offset = divmod(start, chunk)
+    if stop <= (first + 1) * chunk:
+        return [(first, 1, offset, stop - start)]
     runs = []
-    if start % chunk:
-        end = min(stop, start - start % chunk + chunk)
-        runs.append((start // chunk, 1, start % chunk, end - start))
-        start = end
-    whole = (stop - start) // chunk
-    if whole > 0:
-        runs.append((start // chunk, whole, 0, chunk))
-        start += whole * chunk
-    if start < stop:
-        runs.append((start // chunk, 1, 0, stop - start))
+    if offset:
+        runs.append((first, 1, offset, chunk - offset))
+        first += 1
+    last, rest = divmod(stop, chunk)
+    if last > first:
+        runs.append((first, last - first, 0, chunk))
+    if rest:
+        runs.append((last, 1, 0, rest))
     return runs
 
 
-def _copy_box(grid: Array, source: Array, box: Box, chunks: Shape) -> None:
-    """Copy `source`, which fills `box`, into ``grid[chunk index..., element in chunk...]``."""
-    per_axis = [_runs(a, b, c) for a, b, c in zip(box.start, box.stop, chunks, strict=True)]
-    ndim = len(chunks)
-    axes = (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
+def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -> None:
+    """Copy `source` to where it begins in ``grid[chunk index..., element in chunk...]``."""
+    per_axis = [_runs(a, a + n, c) for a, n, c in zip(begin, source.shape, chunks, strict=True)]
+    is_object = source.dtype.kind in "OT"
     for runs in itertools.product(*per_axis):
-        begin = [f * c + o - s for (f, _, o, _), c, s in zip(runs, chunks, box.start, strict=True)]
-        cut: Any = [slice(b, b + n * m) for b, (_, n, _, m) in zip(begin, runs, strict=True)]
-        place: Any = [*(slice(f, f + n) for f, n, _, _ in runs), *(slice(o, o + m) for _, _, o, m in runs)]
-        part = source[(*cut, ...)]
-        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(axes)
-        target = grid[(*place, ...)]
-        np.copyto(target, split, casting="unsafe" if source.dtype.kind in "OT" else "same_kind")
+        part = source
+        if any(len(along) > 1 for along in per_axis):
+            cut: Any = [slice(f * c + o - s, f * c + o - s + n * m) for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)]
+            part = source[(*cut, ...)]
+        place: Any = (*[slice(f, f + n) for f, n, _, _ in runs], *[slice(o, o + m) for _, _, o, m in runs], ...)
+        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(_axes(len(chunks)))
+        np.copyto(grid[place], split, casting="unsafe" if is_object else "same_kind")
+
+
+@lru_cache
+def _axes(ndim: int) -> tuple[int, ...]:
+    """From (chunk, element in chunk) for each axis to all chunks first."""
+    return (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
 
 
 def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
@@ -111,10 +114,11 @@ def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
 def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.int64]:
     """Row-major ranks in the shard's grid of a unit's inner chunks, row-major."""
     first = [(a - i * s) // c for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)]
-    return _ranks(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
+    return ranks_in_box(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
 
 
-def _ranks(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
+def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
+    """Row-major ranks in a grid of the cells of a box in it, row-major."""
     ranks = np.zeros((), dtype=np.int64)
     for n, f, k in zip(shape, first, counts, strict=True):
         ranks = np.add.outer(ranks * n, np.arange(f, f + k, dtype=np.int64))
@@ -190,7 +194,7 @@ def encode_unit(
     for cells in boxes(counts, order, max(1, batch_nbytes // chunk_nbytes)):
         start = tuple(u + a * c for u, a, c in zip(unit.start, cells.start, grid.chunks, strict=True))
         region = Box(start, tuple(a + n * c for a, n, c in zip(start, cells.shape, grid.chunks, strict=True)))
-        tiles = _tiles(metadata, cells.size)
+        tiles = tiles_of(metadata, cells.size)
         if not (covered or unit).contains(region):  # inner chunks on the array's edge are filled up
             tiles[...] = metadata.fill_value
             if background is not None:
@@ -201,7 +205,7 @@ def encode_unit(
             sequence = sequence[~metadata.fill_pattern.empty(tiles)[sequence]]
         if not len(sequence):
             continue
-        ranks = _ranks(counts, cells.start, cells.shape)[sequence]
+        ranks = ranks_in_box(counts, cells.start, cells.shape)[sequence]
         is_whole = len(sequence) == len(tiles) and (order == "C" or len(tiles) == 1)
         if is_whole and pipeline.is_identity:
             sizes = np.full(len(ranks), tiles.nbytes // len(tiles), dtype=np.int64)
@@ -211,7 +215,7 @@ def encode_unit(
         yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, cells.stop == counts)
 
 
-def _tiles(metadata: ArrayMetadata, n_chunks: int) -> Array:
+def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
     """An uninitialised batch of inner chunks, in memory that this thread has touched before."""
     dtype, shape = metadata.pipeline.stored_dtype, (n_chunks, *metadata.grid.chunks)
     nbytes = math.prod(shape) * dtype.itemsize

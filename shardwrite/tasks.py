@@ -25,6 +25,7 @@ from shardwrite.index import ShardIndex
 from shardwrite.journal import recover_changes, shard_lock
 from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
 from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
+from shardwrite.small import ShardBatches
 from shardwrite.stopping import busy
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
 
@@ -72,6 +73,8 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     with busy():
         pieces = source.load(arrays, spec.source_dtype)
         touched = spec.touched(source.box)
+        if spec.region is None and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes):
+            return _write_small_shards(spec, source, pieces)
         units = {index: unit for index, unit in units_of(spec.metadata.grid, touched) if index not in source.skip}
 
         def write(transaction: Transaction, index: Shape) -> Written:
@@ -79,6 +82,31 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
             return write_one(spec, transaction, index, units[index], pieces)
 
         return commit_shards(spec, source.box, list(units), write)
+
+
+def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
+    """Encode several shards at a time, and commit each."""
+    batches = ShardBatches(
+        spec.metadata,
+        source.box,
+        pieces,
+        order=spec.strategy.streaming_order,
+        batch_nbytes=spec.batch_nbytes,
+        write_empty_chunks=spec.write_empty_chunks,
+    )
+    is_at_start = spec.metadata.index_codec.base_nbytes > 0
+
+    def write(transaction: Transaction, index: Shape) -> Written:
+        with _as_source_error(spec, source.box):
+            shard = batches.encoded(index)
+        if not shard.buffers:
+            return nothing(spec, transaction, index)
+        writer = transaction.create(spec.metadata.shard_key(index))
+        writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
+        writer.finish()
+        return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
+
+    return commit_shards(spec, source.box, [index for index in batches.shards if index not in source.skip], write)
 
 
 def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
@@ -160,7 +188,7 @@ def _extend(
 
 
 def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str, background: Background | None = None) -> Iterator[Any]:
-    """Batches of a unit; what the source's values make a codec raise is told with the region."""
+    """Batches of a unit."""
     batches = encode_unit(
         spec.metadata,
         unit,
@@ -171,12 +199,19 @@ def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str, background:
         covered=spec.region,
         background=background,
     )
-    try:
+    with _as_source_error(spec, unit):
         yield from batches
+
+
+@contextlib.contextmanager
+def _as_source_error(spec: WriteSpec, box: Box) -> Iterator[None]:
+    """What the source's values make a codec raise is told with the region."""
+    try:
+        yield
     except (TypeError, ValueError) as error:
         if isinstance(error, ShardwriteError):
             raise
-        raise SourceError(f"cannot be encoded as {spec.metadata.dtype}: {error}", region=unit.bounds) from error
+        raise SourceError(f"cannot be encoded as {spec.metadata.dtype}: {error}", region=box.bounds) from error
 
 
 def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupReport:

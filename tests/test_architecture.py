@@ -19,6 +19,7 @@ LAYERS = [
     ["layout"],
     ["plan"],
     ["shard"],
+    ["small"],
     # ---- no I/O, no dask, no clock, no randomness above this line
     ["stopping", "stores", "target", "resources"],
     ["engines", "existing", "payload", "striping"],
@@ -39,7 +40,7 @@ LAYERS = [
     ["__init__"],
     ["cli"],
 ]
-PURE = {name for layer in LAYERS[:9] for name in layer}
+PURE = {name for layer in LAYERS[:10] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 

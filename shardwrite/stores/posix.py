@@ -43,7 +43,7 @@ _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
 _MAX_TRIES = 8
-_temporaries: set[Path] = set()
+_temporaries: set[str] = set()
 """Temporaries that this process has not yet published or removed."""
 
 
@@ -95,6 +95,7 @@ class PosixStore:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
+        self._root = str(self.root)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PosixStore, (str(self.root),)
@@ -105,6 +106,10 @@ class PosixStore:
     def __hash__(self) -> int:
         return hash(self.root)
 
+    def path_of(self, key: str) -> str:
+        """Where an object is, or would be."""
+        return os.path.join(self._root, check_key(key))
+
     def transaction(self, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
         return PosixTransaction(self, durability, attempt, guard)
@@ -112,7 +117,7 @@ class PosixStore:
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""
         try:
-            os.unlink(temporary_path(self.root / check_key(key), attempt))
+            os.unlink(temporary_path(*os.path.split(self.path_of(key)), attempt))
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -195,9 +200,9 @@ def make_directories(path: Path, durability: str) -> None:
             fsync_directory(directory.parent)
 
 
-def temporary_path(path: Path, attempt: str) -> Path:
+def temporary_path(directory: str, name: str, attempt: str) -> str:
     """Where an attempt at an object is written, in the object's own directory."""
-    return path.with_name(f".{path.name}.{attempt}{TEMPORARY_SUFFIX}")
+    return f"{directory}/.{name}.{attempt}{TEMPORARY_SUFFIX}"
 
 
 class PosixTransaction:
@@ -226,16 +231,17 @@ class PosixTransaction:
 
     def create(self, key: str) -> PosixWriter:
         """Begin an object (step 1)."""
-        path = self.store.root / check_key(key)
-        temporary = temporary_path(path, self.attempt)
+        path = self.store.path_of(key)  # text, not objects that stand for paths: small shards are many
+        directory, name = os.path.split(path)
+        temporary = temporary_path(directory, name, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with as_store_error(key, "cannot create"):
-            if str(path.parent) not in self._known.plain:
-                self.store.make_parents(path, self._known.plain)
+            if directory not in self._known.plain:
+                self.store.make_parents(Path(path), self._known.plain)
             try:
                 fd = os.open(temporary, flags, 0o666)
             except FileNotFoundError:
-                self.store.make_parents(path, self._known.plain)
+                self.store.make_parents(Path(path), self._known.plain)
                 fd = os.open(temporary, flags, 0o666)
         _temporaries.add(temporary)
         writer = PosixWriter(self, key, path, temporary, fd)
@@ -269,7 +275,7 @@ class PosixTransaction:
             writer.publish()
             del self._open[writer.key]
             if self.durability == "full":
-                self.store.sync_parents(writer.path, self._known.synced)
+                self.store.sync_parents(Path(writer.path), self._known.synced)
         self.committed.add(writer.key)
 
     def _check(self, guard: Callable[[], None] | None = None) -> None:
@@ -289,16 +295,16 @@ class PosixTransaction:
                         writer.guard()
                     getattr(writer, step)()
         self._waiting = []
-        for writer in {writer.path.parent: writer for writer in batch}.values():
+        for writer in {os.path.dirname(writer.path): writer for writer in batch}.values():
             with as_store_error(writer.key, "cannot commit"):
-                self.store.sync_parents(writer.path, self._known.synced)
+                self.store.sync_parents(Path(writer.path), self._known.synced)
         self.committed.update(writer.key for writer in batch)
 
 
 class PosixWriter:
     """See :class:`~shardwrite.stores.base.ObjectWriter`."""
 
-    def __init__(self, transaction: PosixTransaction, key: str, path: Path, temporary: Path, fd: int) -> None:
+    def __init__(self, transaction: PosixTransaction, key: str, path: str, temporary: str, fd: int) -> None:
         self.key = key
         self.path = path
         self.guard: Callable[[], None] | None = None

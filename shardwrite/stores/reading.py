@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
 
@@ -14,6 +13,7 @@ __all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "version_
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
 _CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
+_NOT_PLAIN = frozenset(("", ".", ".."))
 Version = tuple[int, int, int]
 
 
@@ -25,20 +25,31 @@ def check_key(key: str) -> str:
     StoreError
         Absolute, empty, with empty parts, ``.``, ``..`` or NUL.
     """
-    if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+    if not key or "\0" in key or not _NOT_PLAIN.isdisjoint(key.split("/")):
         raise StoreError(f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL)
     return key
 
 
-@contextlib.contextmanager
-def as_store_error(key: str, doing: str) -> Iterator[None]:
+class _Translation:
+    """Of errors; a class, since a generator would cost a small shard more than its write."""
+
+    __slots__ = ("_doing", "_key")
+
+    def __init__(self, key: str, doing: str) -> None:
+        self._key, self._doing = key, doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            message = f"{self._doing} {self._key!r}: {error.strerror or error}"
+            raise StoreError(message, key=self._key, errno=error.errno) from error
+
+
+def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
     """Turn an error of the system into a `StoreError` that says what was being done, to what."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(f"{doing} {key!r}: {error.strerror or error}", key=key, errno=error.errno) from error
+    return _Translation(key, doing)
 
 
 class PosixReader:

@@ -52,7 +52,12 @@ def test_two_hundred_kills(tmp_path):
 @pytest.mark.timeout(1800)
 def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     summary, kills = run(tmp_path, "--one-array", "--shards", "10000", "--kills", "20")
-    check_kills(summary, kills, most_vacuous=1)
+    check_kills(summary, [], most_vacuous=1)
+    in_flight = 0  # when the kills so far came, and not written again yet: a run may be killed before it comes to all of it
+    for kill in kills:
+        assert kill["redone_acked"] == 0, kill
+        assert kill["redone"] <= in_flight, kill
+        in_flight += kill["in_flight"] - kill["redone"]
     assert summary["kills"] == 21
     assert sum(not kill["finished"] for kill in kills) >= 20
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -257,10 +257,10 @@ class Updates(RuleBasedStateMachine):
         self.check()
 
 
-def run(n_runs, n_steps):
+def run(machine, n_runs, n_steps):
     with mock.patch("shardwrite.journal.lease.TTL_SECONDS", -1.0):  # what a kill left is stale at once
         run_state_machine_as_test(
-            Updates,
+            machine,
             settings=settings(
                 max_examples=n_runs,
                 stateful_step_count=n_steps,
@@ -273,13 +273,14 @@ def run(n_runs, n_steps):
 
 
 def test_any_sequence_of_updates():
-    run(12, 15)
+    run(Updates, 12, 15)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_many_sequences_of_updates():
-    run(300, 40)
+@pytest.mark.parametrize("part", range(2))
+def test_many_sequences_of_updates(part):
+    run(seed(part)(type("MoreUpdates", (Updates,), {})), 150, 40)
 
 
 REGION = (slice(1, 7), slice(2, 9))

@@ -23,6 +23,13 @@ SHAPE = (256, 256)
 N_SHARDS = 256
 
 
+def pytest_collection_modifyitems(items):
+    """All of them in one process of those that run tests side by side: there is one cluster."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("slurm"))
+
+
 class Cluster:
     """Commands of the private SLURM, and jobs in it."""
 

@@ -71,7 +71,9 @@ def test_the_scripts_to_copy_are_what_the_command_prints(kind, arguments):
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("path", [*(ROOT / "slurm").glob("*"), *GOLDEN.glob("*"), *Path(__file__).parent.glob("*.sh")], ids=str)
+@pytest.mark.parametrize(
+    "path", sorted([*(ROOT / "slurm").glob("*"), *GOLDEN.glob("*"), *Path(__file__).parent.glob("*.sh")]), ids=str
+)
 def test_shellcheck(path):
     if path.suffix in (".sbatch", ".sh"):
         ignored = (
