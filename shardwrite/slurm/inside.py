@@ -55,6 +55,11 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
 
     It is made in ``SHARDWRITE_RUN_DIR``, else in ``shardwrite-runs`` where the job was submitted: all nodes must see it.
 
+    Parameters
+    ----------
+    environ : mapping, optional
+        Instead of this process's environment.
+
     Raises
     ------
     SpecError
@@ -265,6 +270,13 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
     """A client of the scheduler at an address, or of the one whose file is at a path; with the keys beside that, if there are any.
 
     After a file, it waits for workers: for all of the job's tasks for a while, and for one in any case.
+
+    Parameters
+    ----------
+    where : str
+        Address, or the path of a scheduler file.
+    environ : mapping, optional
+        Instead of this process's environment.
 
     Raises
     ------

@@ -82,6 +82,7 @@ def memory_nbytes(text: str) -> int:
 
 
 def head(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
+    """A script's first lines."""
     return ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives_of(settings, name, own))]
 
 
@@ -126,6 +127,7 @@ def words(texts: Sequence[str]) -> str:
 
 
 def setup_lines(settings: Settings) -> list[str]:
+    """Lines that make the command known."""
     return [*(settings.setup or ("# Here go modules, or an environment, that have the command shardwrite.",)), "", "set -u"]
 
 
@@ -135,4 +137,5 @@ def one_thread_each() -> list[str]:
 
 
 def thread_lines() -> list[str]:
+    """Lines that keep threads and cores to those of the task."""
     return [*one_thread_each(), 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"']
