@@ -21,7 +21,7 @@ from benchmarks.bare_loop import document, write_bare_loop
 from benchmarks.cases import Case
 from benchmarks.data import DTYPE, ArraySource
 
-__all__ = ["CONTESTANTS", "Contestant", "Writer", "scheduler"]
+__all__ = ["CONTESTANTS", "Contestant", "Writer", "scheduler", "zarr_codecs"]
 
 
 Writer = Callable[[ArraySource, Case, Path, int], None]
@@ -74,7 +74,8 @@ def _dask_array(source: ArraySource, case: Case) -> Any:
     return from_array(source, chunks=case.dask_chunks, name=False, lock=False)
 
 
-def _codecs(case: Case) -> list[Any]:
+def zarr_codecs(case: Case) -> list[Any]:
+    """The compressor of a case as zarr-python's own objects."""
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
     classes: dict[str, Any] = {"zstd": ZstdCodec, "blosc": BloscCodec, "gzip": GzipCodec}
@@ -90,7 +91,7 @@ def _with_durability(durability: str) -> Writer:
             str(path),
             shards=case.shards,
             chunks=case.chunks,
-            compressors=_codecs(case),
+            compressors=zarr_codecs(case),
             fill_value=0,
             durability=durability,
         )
@@ -131,7 +132,7 @@ def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) 
         dtype=DTYPE,
         shards=case.shards,
         chunks=case.chunks,
-        compressors=_codecs(case) or None,
+        compressors=zarr_codecs(case) or None,
         fill_value=0,
         zarr_format=3,
     )
