@@ -26,7 +26,7 @@ LAYERS = [
     ["commit"],
     ["assemble"],
     ["tasks"],
-    ["graph", "result", "progress", "picture"],
+    ["graph", "fusion", "result", "progress", "picture"],
     ["view"],
     ["inspection", "compare"],
     ["job", "sources", "planning"],
