@@ -68,10 +68,15 @@ def test_worth_it_where_scheduling_takes_longer_than_the_tasks():
         few = shardwrite.plan(da.zeros((64, 64), chunks=8, dtype="u1"), **LAYOUT)
         assert not is_worth_fusing(few, engine), "one group, and two threads"
         many = da.zeros((8192, 8192), chunks=256, dtype="u1")
-        large = da.zeros((8192, 8192), chunks=4096, dtype="u1")
+        large = da.zeros((8192, 8192), chunks=(1024, 2048), dtype="u1")
         layout = {"shards": (512, 512), "chunks": (256, 256)}
         assert is_worth_fusing(shardwrite.plan(many, **layout), engine)
-        assert not is_worth_fusing(shardwrite.plan(large, **layout), engine)
+        assert not is_worth_fusing(shardwrite.plan(large, **layout), engine), (
+            "each takes longer than scheduling it, and may run alone"
+        )
+        one_each = shardwrite.plan(large, shards=(1024, 2048), chunks=(256, 256), memory_limit="64MB")
+        assert one_each.source.n_chunks == one_each.partition.n_groups
+        assert is_worth_fusing(one_each, engine)
     assert not is_worth_fusing(shardwrite.plan(many, **layout), LocalEngine("threads"))
 
 
