@@ -12,26 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import dask
 import dask.array as da
-import numpy as np
-import numpy.typing as npt
 
+from benchmarks.bare_loop import document, write_bare_loop
 from benchmarks.cases import Case
-from benchmarks.data import DTYPE
+from benchmarks.data import DTYPE, ArraySource
 
-__all__ = ["CONTESTANTS", "ArraySource", "Contestant", "Writer", "scheduler"]
-
-
-class ArraySource(Protocol):
-    """What contestants read from."""
-
-    shape: tuple[int, ...]
-
-    def __getitem__(self, index: Any) -> npt.NDArray[np.uint16]:
-        """An owned copy of a region."""
+__all__ = ["CONTESTANTS", "Contestant", "Writer", "scheduler", "zarr_codecs"]
 
 
 Writer = Callable[[ArraySource, Case, Path, int], None]
@@ -58,6 +48,10 @@ class Contestant:
         What a reader of the figures has to know.
     is_asked_for : bool
         Whether it takes part only where it is named.
+    is_bar : bool
+        Whether it is no writer that anybody could use, but what the machine gives; it counts as nobody's peer.
+    whole_shards_only : bool
+        Whether it can only take sources whose chunks are whole shards.
     """
 
     name: str
@@ -67,6 +61,12 @@ class Contestant:
     uses_dask: bool = True
     note: str = ""
     is_asked_for: bool = False
+    is_bar: bool = False
+    whole_shards_only: bool = False
+
+    def takes(self, case: Case) -> bool:
+        """Whether it can write a case."""
+        return case.whole_shards or not self.whole_shards_only
 
 
 def _dask_array(source: ArraySource, case: Case) -> Any:
@@ -74,7 +74,8 @@ def _dask_array(source: ArraySource, case: Case) -> Any:
     return from_array(source, chunks=case.dask_chunks, name=False, lock=False)
 
 
-def _codecs(case: Case) -> list[Any]:
+def zarr_codecs(case: Case) -> list[Any]:
+    """The compressor of a case as zarr-python's own objects."""
     from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 
     classes: dict[str, Any] = {"zstd": ZstdCodec, "blosc": BloscCodec, "gzip": GzipCodec}
@@ -90,7 +91,7 @@ def _with_durability(durability: str) -> Writer:
             str(path),
             shards=case.shards,
             chunks=case.chunks,
-            compressors=_codecs(case),
+            compressors=zarr_codecs(case),
             fill_value=0,
             durability=durability,
         )
@@ -131,7 +132,7 @@ def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) 
         dtype=DTYPE,
         shards=case.shards,
         chunks=case.chunks,
-        compressors=_codecs(case) or None,
+        compressors=zarr_codecs(case) or None,
         fill_value=0,
         zarr_format=3,
     )
@@ -145,25 +146,13 @@ def _write_tensorstore(source: ArraySource, case: Case, path: Path, threads: int
     """Write regions of whole shards, each read, put and committed in a transaction of its own, without dask."""
     import tensorstore as ts
 
-    little = {"name": "bytes", "configuration": {"endian": "little"}}
-    sharding = {
-        "chunk_shape": list(case.chunks),
-        "codecs": [little, *case.compressor.metadata()],
-        "index_codecs": [little, {"name": "crc32c"}],
-        "index_location": "end",
-    }
+    made = document(source.shape, case)
     target = ts.open(
         {
             "driver": "zarr3",
             "kvstore": {"driver": "file", "path": str(path)},
             "create": True,
-            "metadata": {
-                "shape": list(source.shape),
-                "data_type": DTYPE.name,
-                "fill_value": 0,
-                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(case.shards)}},
-                "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
-            },
+            "metadata": {name: made[name] for name in ("shape", "data_type", "fill_value", "chunk_grid", "codecs")},
             "context": {
                 "data_copy_concurrency": {"limit": threads},
                 "file_io_concurrency": {"limit": threads},
@@ -217,6 +206,16 @@ CONTESTANTS: dict[str, Contestant] = {
             "tensorstore",
             uses_dask=False,
             note="one process without dask in every case; reads whole-shard regions whatever the dask chunks are",
+        ),
+        Contestant(
+            "bare-loop",
+            write_bare_loop,
+            "numpy",
+            uses_dask=False,
+            note="the bar and nobody's peer: copy tiles, encode, writev in threads of one process, without scheduler or journal; "
+            "only where dask chunks are whole shards",
+            is_bar=True,
+            whole_shards_only=True,
         ),
     )
 }

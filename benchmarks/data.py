@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.cases import Case, Scale
 
-__all__ = ["DTYPE", "Source", "ensure_source"]
+__all__ = ["DTYPE", "ArraySource", "Source", "ensure_source"]
 
 DTYPE = np.dtype("<u2")
 _VERSION = 1
@@ -24,6 +24,15 @@ _REGION = 256
 def _mapped(path: str) -> npt.NDArray[np.uint16]:
     mapped: npt.NDArray[np.uint16] = np.load(path, mmap_mode="r")
     return mapped
+
+
+class ArraySource(Protocol):
+    """What contestants read from."""
+
+    shape: tuple[int, ...]
+
+    def __getitem__(self, index: Any) -> npt.NDArray[np.uint16]:
+        """An owned copy of a region."""
 
 
 class Source:

@@ -20,10 +20,10 @@ from benchmarks.contestants import CONTESTANTS, scheduler
 from benchmarks.data import DTYPE, Source, ensure_source
 from benchmarks.measure import PeakMemory, tree_size
 
-__all__ = ["main", "measure_one"]
+__all__ = ["Rehearsal", "main", "measure_one"]
 
 
-class _Tiny:
+class Rehearsal:
     """A small source that makes every part of a writer load before the clock starts."""
 
     def __init__(self, case: Case) -> None:
@@ -63,7 +63,7 @@ def measure_one(case: Case, name: str, source: Source, directory: Path, *, threa
     contestant = CONTESTANTS[name]
     target, rehearsal = directory / "array.zarr", directory / "rehearsal.zarr"
     with scheduler(contestant, case, threads, directory / "workers") as workers:
-        contestant.write(_Tiny(case), case, rehearsal, threads)
+        contestant.write(Rehearsal(case), case, rehearsal, threads)
         shutil.rmtree(rehearsal)
         source.warm_up()
         os.sync()

@@ -19,6 +19,7 @@ __all__ = ["Report", "cell_text"]
 
 _OURS = "shardwrite"
 _REFERENCE = "dask+zarr-python"
+_BARS = [name for name, entry in CONTESTANTS.items() if entry.is_bar]
 _FAILED = math.nan
 _MEAN = "geometric mean"
 
@@ -70,10 +71,10 @@ class _Row:
         return self._median(name, "peak_anonymous_bytes") / 2**20
 
     def ratio(self, peer: str | None) -> float:
-        """Rate of shardwrite over that of a peer, or of the fastest peer for None."""
+        """Rate of shardwrite over that of another contestant, or of the fastest peer for None."""
         if peer is not None:
             return self.rate(_OURS) / self.rate(peer)
-        rates = [self.rate(name) for name in self.raw if name != _OURS]
+        rates = [self.rate(name) for name in self.raw if name != _OURS and name not in _BARS]
         return self.rate(_OURS) / max((rate for rate in rates if not math.isnan(rate)), default=_FAILED)
 
 
@@ -118,21 +119,17 @@ class Report:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the one table that both outputs show."""
         names = self._names
-        ours = _OURS in names
-        header = ["case", *names]
-        if ours:
-            header += ["vs best peer", f"vs {_REFERENCE}"]
+        against = [None, _REFERENCE, *(name for name in names if name in _BARS)] if _OURS in names else []
+        header = ["case", *names, *(f"vs {peer or 'best peer'}" for peer in against)]
         body = []
         for row in self.rows.values():
-            line = [row.case.name, *(self._cell(row, name) for name in names)]
-            if ours:
-                line += [_ratio(row.ratio(None)), _ratio(row.ratio(_REFERENCE))]
-            body.append(line)
-        whole = [row for row in self.rows.values() if not any(math.isnan(row.rate(name)) for name in names)]
-        mean = [f"{_MEAN} of {len(whole)}", *(_number(_geometric([row.rate(name) for row in whole])) for name in names)]
-        if ours:
-            mean += [_ratio(_geometric([row.ratio(peer) for row in whole])) for peer in (None, _REFERENCE)]
-        body.append(mean)
+            ratios = [_ratio(row.ratio(peer)) for peer in against]
+            body.append([row.case.name, *(self._cell(row, name) for name in names), *ratios])
+        whole = [row for row in self.rows.values() if not any(math.isnan(row.rate(name)) for name in names if name not in _BARS)]
+        rates = {name: [row.rate(name) for row in whole] for name in names}
+        means = [_FAILED if any(map(math.isnan, rates[name])) else _geometric(rates[name]) for name in names]
+        ratio_means = [_ratio(_geometric([row.ratio(peer) for row in whole])) for peer in against]
+        body.append([f"{_MEAN} of {len(whole)}", *map(_number, means), *ratio_means])
         return header, body
 
     def _cell(self, row: _Row, name: str) -> str:
@@ -163,7 +160,7 @@ class Report:
             f"Scale {scale}, {threads} threads on as many cores, medians of {repeats} repeats; durability none for all.",
             f"Slowest over fastest repeat: median {_number(median(spreads), 2)}, worst {_number(max(spreads), 2)}.",
             "Cells: decoded MB/s · MB on disk · peak anonymous MiB above idle.",
-            "Geometric means are over the cases in which every contestant has a figure.",
+            "Geometric means are over the cases in which every contestant has a figure; against the bar, over those that it takes.",
             *(f"{name}: {CONTESTANTS[name].note}." for name in self._names if CONTESTANTS[name].note),
         ]
 

@@ -105,6 +105,8 @@ def run(options: argparse.Namespace, console: Console) -> Report:
             for repeat in range(options.repeats):
                 turn = repeat % len(names)
                 for name in names[turn:] + names[:turn]:
+                    if not CONTESTANTS[name].takes(case):
+                        continue
                     measured = _spawn(case, name, options, sources, workplace)
                     report.add(case, name, measured)
                     console.print(f"{case.name} #{repeat + 1} {name}: {cell_text(measured)}", highlight=False, markup=False)

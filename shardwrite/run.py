@@ -16,6 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import IncompleteError, RunEndedError, WorkersLostError
+from shardwrite.fusion import fuse_source, is_worth_fusing
 from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
 from shardwrite.job import Job, finished, incomplete
@@ -147,9 +148,10 @@ def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnRepo
     graph, keys = _one_graph(sessions, engine)
     collectors = {own[0][0]: _collector(session, on_report) for session, own in zip(sessions, keys, strict=True) if own}
     if collectors:
-        engine.run(
-            graph, [key for own in keys for key in own], lambda key, report: collectors[key[0]](key, report), _explainer(sessions)
-        )
+        wanted = [key for own in keys for key in own]
+        if all(is_worth_fusing(session.job.plan, engine) for session in sessions):
+            graph = fuse_source(graph, wanted)
+        engine.run(graph, wanted, lambda key, report: collectors[key[0]](key, report), _explainer(sessions))
 
 
 def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport) -> None:
@@ -165,7 +167,8 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
         build = builder.fused if session.job.plan.partition.is_fused else builder.direct
         graph, keys = build(groups)
         if keys:
-            engine.run(graph, keys, collect, _explainer([session]))
+            fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
+            engine.run(fused, keys, collect, _explainer([session]))
         return
     graph, block_keys = builder.encode(groups)
     if not block_keys:

@@ -27,7 +27,7 @@ LAYERS = [
     ["commit"],
     ["assemble"],
     ["tasks"],
-    ["graph", "result", "progress", "picture"],
+    ["graph", "fusion", "result", "progress", "picture"],
     ["view"],
     ["inspection", "compare"],
     ["job", "sources", "planning"],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from crc32c import crc32c
@@ -51,7 +51,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a line."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # `asdict` would copy every number
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], n_shards: int) -> Entry:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from shardwrite.grid import boundaries, ceil_div
 from shardwrite.plan.partition import Partition
@@ -72,14 +72,13 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     cuts : int
         Pieces that a source chunk is cut into, at most.
     """
-    longest = cuts = 0
-    for a, b in itertools.pairwise(edges):
-        first, last = bisect_right(source_edges, a) - 1, bisect_left(source_edges, b)
-        longest = max(longest, source_edges[last] - source_edges[first])
-    for a, b in itertools.pairwise(source_edges):
-        if a < b:
-            cuts = max(cuts, bisect_left(edges, b) - (bisect_right(edges, a) - 1))
-    return longest, max(1, cuts)
+    own, source = np.asarray(edges), np.asarray(source_edges)
+    first, last = np.searchsorted(source, own[:-1], "right") - 1, np.searchsorted(source, own[1:], "left")
+    longest = int((source[last] - source[first]).max(initial=0))
+    starts, stops = source[:-1], source[1:]
+    holds = starts < stops
+    cuts = np.searchsorted(own, stops[holds], "left") - (np.searchsorted(own, starts[holds], "right") - 1)
+    return longest, max(1, int(cuts.max(initial=0)))
 
 
 def estimate_memory(

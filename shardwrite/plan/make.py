@@ -114,7 +114,7 @@ def _reruns_by_chunks(plan: Plan) -> float:
     if len(plan.waves) == 1 or not plan.source.n_chunks:
         return 1.0
     touched = 0
-    edges = [boundaries(sizes) for sizes in plan.source.chunks]
+    edges = [np.asarray(boundaries(sizes)) for sizes in plan.source.chunks]
     for wave in plan.waves:
         box = wave.box
         spans = [

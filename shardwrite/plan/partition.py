@@ -14,6 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
 
 __all__ = ["Partition", "make_partition"]
@@ -84,7 +86,7 @@ class Partition:
 
 
 def _longest(all_edges: Sequence[Sequence[int]]) -> Shape:
-    return tuple(max((b - a for a, b in itertools.pairwise(edges)), default=0) for edges in all_edges)
+    return tuple(int(np.diff(np.asarray(edges)).max(initial=0)) for edges in all_edges)
 
 
 def make_partition(
