@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -95,7 +94,8 @@ def joined(scheduler: str, n_workers: int, timeout: float, tls: tuple[str, str, 
         If workers differ in their threads: efficiency would mean nothing.
     """
     distributed: Any = importlib.import_module("distributed")
-    where = {"scheduler_file": scheduler} if Path(scheduler).exists() else {"address": scheduler}
+    is_file = "://" not in scheduler and ("/" in scheduler or scheduler.endswith(".json"))
+    where: dict[str, Any] = {"scheduler_file": scheduler} if is_file else {"address": scheduler}
     if tls is not None:
         authority, certificate, key = tls
         where["security"] = distributed.Security(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from dask._task_spec import Task, convert_legacy_graph
 from dask.highlevelgraph import HighLevelGraph
+from dask.task_spec import Task
 
 from shardwrite.engines import Engine
 from shardwrite.plan import Plan
@@ -45,16 +46,16 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     keys : sequence of key
         Its results.
     """
-    tasks = convert_legacy_graph(graph.cull(set(keys)).to_dict())
-    n_needed = Counter(needed for task in tasks.values() for needed in task.dependencies)
+    culled = graph.cull(set(keys))
+    tasks, needs = culled.to_dict(), culled.get_all_dependencies()
+    n_needed = Counter(itertools.chain.from_iterable(needs.values()))
     wanted = set(keys)
     for key in keys:
-        own = [tasks[key]]
-        for task in own:  # which grows meanwhile
-            alone = [needed for needed in task.dependencies if n_needed[needed] == 1 and needed not in wanted]
-            own += [tasks[needed] for needed in alone if isinstance(tasks[needed], Task)]
-        for task in own[1:]:
-            del tasks[task.key]
-        tasks[key] = Task.fuse(*own, key=key)
+        own = [key]
+        for one in own:  # which grows meanwhile
+            alone = [needed for needed in needs[one] if n_needed[needed] == 1 and needed not in wanted]
+            own += [needed for needed in alone if isinstance(tasks[needed], Task)]
+        if len(own) > 1:
+            tasks[key] = Task.fuse(*map(tasks.pop, own), key=key)
     layers: Any = {"shardwrite-fused": tasks}
     return HighLevelGraph(layers, {"shardwrite-fused": set()})

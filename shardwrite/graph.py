@@ -16,6 +16,7 @@ from typing import Any
 from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
+from dask.task_spec import List, Task, TaskRef
 
 from shardwrite.commit import GroupReport, WriteSpec
 from shardwrite.grid import Box, Shape, boundaries
@@ -125,7 +126,7 @@ class GroupGraph:
         tasks: Any = layer
         return HighLevelGraph.from_collections(name, tasks, dependencies=[source])
 
-    def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]) -> tuple[Any, ...]:
+    def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]) -> Task:
         """A task on the source chunks under a box; adds the cuts that it needs to the layer."""
         pieces, keys = [], []
         spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
@@ -135,11 +136,11 @@ class GroupGraph:
             if self._cut_source and not box.contains(chunk):
                 inside = chunk.intersect(box)
                 cut_key = (f"shardwrite-cut-{self._name}", *key[1:], number)
-                layer[cut_key] = (_cut, chunk_key, inside.shift(chunk.start))
+                layer[cut_key] = Task(cut_key, _cut, TaskRef(chunk_key), inside.shift(chunk.start))
                 chunk, chunk_key = inside, cut_key
             pieces.append(chunk)
-            keys.append(chunk_key)
-        return (function, self._spec, SourcePieces(box, tuple(pieces), done), keys)
+            keys.append(TaskRef(chunk_key))
+        return Task(key, function, self._spec, SourcePieces(box, tuple(pieces), done), List(*keys))
 
     def _overlapped(self, axis: int, start: int, stop: int) -> list[tuple[int, int, int]]:
         """Number, start and stop of the source chunks under an interval."""

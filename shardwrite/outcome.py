@@ -58,14 +58,14 @@ def _say(text: str) -> None:
 
 
 def _abandon(number: int, frame: Any = None) -> None:  # noqa: ARG001 (a handler's signature)
-    discard_open_temporaries()
-    release_all()
+    _say(f"{signal.Signals(number).name}: incomplete, run me again")
     for action in before_leaving():
         try:
             action()
         except (ShardwriteError, OSError) as error:
             _say(str(error))
-    _say(f"{signal.Signals(number).name}: incomplete, run me again")
+    release_all()
+    discard_open_temporaries()  # last: other threads go on meanwhile, and begin new ones
     os._exit(INCOMPLETE)
 
 

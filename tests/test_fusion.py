@@ -8,6 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from dask.task_spec import List, Task, TaskRef
 from distributed import Client, LocalCluster
 
 import shardwrite
@@ -23,7 +24,7 @@ def sums(x, sides):
     keys = []
     for group, side in enumerate(sides):
         keys.append(("sum", group))
-        graph[keys[-1]] = (sum_of, [(x.name, *index) for index in side])
+        graph[keys[-1]] = Task(keys[-1], sum_of, List(*(TaskRef((x.name, *index)) for index in side)))
     layers = {"all": graph}
     return dask.highlevelgraph.HighLevelGraph(layers, {"all": set()}), keys
 
