@@ -155,6 +155,7 @@ def shards(tmp_path):
     return [p for p in (tmp_path / "x.zarr").glob("c/*/*") if not p.name.startswith(".")]
 
 
+@pytest.mark.long
 def test_usr1_before_the_program_listens_and_while_it_works(script, tmp_path):
     """The first stops it before anything was written, so that it is not put back; the second goes on, and is."""
     process = script("0")
