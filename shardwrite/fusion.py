@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
-from dask.task_spec import Task
+from dask.task_spec import GraphNode, Task
 
 from shardwrite.engines import Engine
 from shardwrite.plan import Plan
@@ -47,7 +47,9 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
         Its results.
     """
     culled = graph.cull(set(keys))
-    tasks, needs = culled.to_dict(), culled.get_all_dependencies()
+    tasks = culled.to_dict()
+    is_plain = all(isinstance(task, GraphNode) for task in tasks.values())  # then they know; else dask looks for it
+    needs = {key: task.dependencies for key, task in tasks.items()} if is_plain else culled.get_all_dependencies()
     n_needed = Counter(itertools.chain.from_iterable(needs.values()))
     wanted = set(keys)
     for key in keys:
