@@ -1,14 +1,9 @@
 """Stores: objects by key, and how they become visible. They know nothing of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
-from shardwrite.stores.posix import (
-    TEMPORARY_SUFFIX,
-    PosixStore,
-    discard_open_temporaries,
-    make_directories,
-    write_file,
-)
+from shardwrite.stores.posix import PosixStore, make_directories, write_file
 from shardwrite.stores.reading import as_store_error, check_key
+from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
 
 __all__ = [
     "DURABILITIES",

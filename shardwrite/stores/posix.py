@@ -29,22 +29,14 @@ from typing import Any
 from shardwrite.errors import StoreError
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
+from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
 
-__all__ = [
-    "TEMPORARY_SUFFIX",
-    "PosixStore",
-    "discard_open_temporaries",
-    "make_directories",
-    "write_file",
-]
+__all__ = ["PosixStore", "make_directories", "write_file"]
 
-TEMPORARY_SUFFIX = ".swtmp"
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
 _MAX_TRIES = 8
-_temporaries: set[str] = set()
-"""Temporaries that this process has not yet published or removed."""
 
 
 @dataclass(slots=True)
@@ -66,13 +58,6 @@ def _known(scope: str) -> _Directories:
             _directories.pop(list(_directories)[0], None)  # noqa: RUF015 (threads may change it while an iterator looks)
         _directories[scope] = _Directories()
     return _directories[scope]
-
-
-def discard_open_temporaries() -> None:
-    """Remove what this process has not published; for a process about to end."""
-    for path in list(_temporaries):
-        with contextlib.suppress(OSError):  # published meanwhile, or the disk is gone; the next run sweeps
-            os.unlink(path)
 
 
 def fsync_directory(path: Path) -> None:
@@ -200,11 +185,6 @@ def make_directories(path: Path, durability: str) -> None:
             fsync_directory(directory.parent)
 
 
-def temporary_path(directory: str, name: str, attempt: str) -> str:
-    """Where an attempt at an object is written, in the object's own directory."""
-    return f"{directory}/.{name}.{attempt}{TEMPORARY_SUFFIX}"
-
-
 class PosixTransaction:
     """See :class:`~shardwrite.stores.base.Transaction`."""
 
@@ -238,12 +218,12 @@ class PosixTransaction:
         with as_store_error(key, "cannot create"):
             if directory not in self._known.plain:
                 self.store.make_parents(Path(path), self._known.plain)
+            begin_temporary(temporary)
             try:
                 fd = os.open(temporary, flags, 0o666)
             except FileNotFoundError:
                 self.store.make_parents(Path(path), self._known.plain)
                 fd = os.open(temporary, flags, 0o666)
-        _temporaries.add(temporary)
         writer = PosixWriter(self, key, path, temporary, fd)
         self._open[key] = writer
         return writer
@@ -354,7 +334,7 @@ class PosixWriter:
         """Step 5."""
         os.rename(self._temporary, self.path)
         self._is_published = True
-        _temporaries.discard(self._temporary)
+        forget_temporary(self._temporary)
 
     def abort(self) -> None:
         """Close and remove the temporary; an error here must not hide the one that led here, and the next run sweeps."""
@@ -364,7 +344,7 @@ class PosixWriter:
         if not self._is_published:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
-            _temporaries.discard(self._temporary)
+            forget_temporary(self._temporary)
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
