@@ -102,19 +102,20 @@ class GroupGraph:
         return tuple(blocks)
 
     def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
-        """Layer and keys of commit tasks, from keys or values of encoded blocks; each gives a `GroupReport`."""
+        """Layer and keys of commit tasks, from encoded blocks or references to them; each gives a `GroupReport`."""
         layer: dict[Key, Any] = {}
         for rank, blocks in encoded.items():
             group = self._plan.partition.group_box(rank)
             done = self._ledger.done_within(group)
             where = _Blocks(group, self._blocks(group, done), done)
-            layer[(f"shardwrite-commit-{self._name}", rank)] = (_commit, self._spec, where, blocks)
+            key = (f"shardwrite-commit-{self._name}", rank)
+            layer[key] = Task(key, _commit, self._spec, where, List(*blocks))
         return layer, list(layer)
 
     def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
         """Graph and keys of encode and commit tasks in one."""
         graph, keys = self.encode(groups)
-        layer, commits = self.commit({rank: list(blocks) for rank, blocks in keys.items()})
+        layer, commits = self.commit({rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()})
         name = f"shardwrite-commit-{self._name}"
         encode = f"shardwrite-tasks-{self._name}"
         layers: dict[str, Any] = {**graph.layers, name: layer}
@@ -155,7 +156,7 @@ class GroupGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """A group and its blocks; no tuple, so that dask does not search it for keys."""
+    """A group and its blocks."""
 
     group: Box
     blocks: tuple[Box, ...]
@@ -177,7 +178,8 @@ def rewriting(plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: It
     for rank in groups:
         if left[rank]:
             group = plan.partition.group_box(rank)
-            layer[(f"shardwrite-rewrite-{name}", rank)] = (rewrite_group, spec, group, ledger.done_within(group))
+            key = (f"shardwrite-rewrite-{name}", rank)
+            layer[key] = Task(key, rewrite_group, spec, group, ledger.done_within(group))
     return HighLevelGraph({"rewrite": layer}, {"rewrite": set()}), list(layer)
 
 

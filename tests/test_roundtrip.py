@@ -130,10 +130,10 @@ def tasks_of(graph, name):
     """Shards that each writing task touches."""
     found = {}
     for key, task in graph.layers[name].items() if name in graph.layers else []:
-        if task[0] is write_group:
-            found[key] = next(part.box for part in task if isinstance(part, SourcePieces))
-        elif any(isinstance(part, _Blocks) for part in task):
-            found[key] = next(part.group for part in task if isinstance(part, _Blocks))
+        if task.func is write_group:
+            found[key] = next(part.box for part in task.args if isinstance(part, SourcePieces))
+        elif any(isinstance(part, _Blocks) for part in task.args):
+            found[key] = next(part.group for part in task.args if isinstance(part, _Blocks))
     return found
 
 

@@ -11,6 +11,8 @@ from shardwrite.plan.partition import Partition
 
 __all__ = ["Wave", "cut_waves"]
 
+_FIRST_SHARE = 10
+
 
 @dataclass(frozen=True, slots=True)
 class Wave:
@@ -37,7 +39,7 @@ class Wave:
 
 
 def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, by_row: bool) -> tuple[Wave, ...]:
-    """Cut the groups into boxes of at most about `max_tasks` tasks, along the slowest axis first.
+    """Cut the groups into boxes of about `max_tasks` tasks at most, along the slowest axis first; the first of several is smaller.
 
     Parameters
     ----------
@@ -59,10 +61,27 @@ def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, by_row: boo
         n_left = ceil_div(n_left, pieces)
     if by_row and steps:
         steps[0] = 1
-    waves = []
-    for corner in itertools.product(*(range(0, n, step) for n, step in zip(counts, steps, strict=True))):
-        stop = tuple(min(a + step, n) for a, step, n in zip(corner, steps, counts, strict=True))
-        edges = partition.group_edges
-        box = Box(tuple(e[a] for e, a in zip(edges, corner, strict=True)), tuple(e[b] for e, b in zip(edges, stop, strict=True)))
-        waves.append(Wave(Box(tuple(corner), stop), box, counts))
-    return tuple(waves)
+    boxes = [
+        Box(corner, tuple(min(a + step, n) for a, step, n in zip(corner, steps, counts, strict=True)))
+        for corner in itertools.product(*(range(0, n, step) for n, step in zip(counts, steps, strict=True)))
+    ]
+    axis = next((a for a, (step, n) in enumerate(zip(steps, counts, strict=True)) if step < n), None)
+    if axis is not None and not by_row:
+        boxes[:1] = _begin_small(boxes[0], axis)
+    edges = partition.group_edges
+    return tuple(
+        Wave(groups, Box(*(tuple(e[i] for e, i in zip(edges, at, strict=True)) for at in (groups.start, groups.stop))), counts)
+        for groups in boxes
+    )
+
+
+def _begin_small(groups: Box, axis: int) -> list[Box]:
+    """The first wave in two: nothing is committed before the scheduler has taken in all of a graph.
+
+    It is cut along an axis along which waves are cut anyhow, so that no more of the source is needed twice.
+    """
+    cut = groups.stop[axis] // _FIRST_SHARE
+    if not cut:
+        return [groups]
+    start, stop = groups.start, groups.stop
+    return [Box(start, (*stop[:axis], cut, *stop[axis + 1 :])), Box((*start[:axis], cut, *start[axis + 1 :]), stop)]

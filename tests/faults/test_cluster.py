@@ -143,9 +143,9 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
     reports = []
     for key in keys:
-        function, spec, pieces, sources = layer[key]
-        assert function is write_group
-        arrays = list(dask.get(dict(x.dask), list(sources)))
+        assert layer[key].func is write_group
+        spec, pieces, sources = layer[key].args
+        arrays = list(dask.get(dict(x.dask), [source.key for source in sources.args]))
         twice = [
             threading.Thread(target=lambda *task: reports.append(write_group(*task)), args=(spec, pieces, arrays)) for _ in range(2)
         ]

@@ -127,6 +127,19 @@ def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, by_ro
     assert most * n_tasks <= 2**grid.ndim * partition.n_groups * max_tasks or most == 1
 
 
+def test_the_first_of_several_waves_is_small():
+    """And is cut where waves are cut: what a source chunk spans is not cut."""
+    grid = ShardGrid((4000, 40), (10, 10), (10, 10))
+    partition = make_partition(grid, [list(range(0, 4001, 10)), [0, 40]], 1, task_nbytes=100, fused=True)
+    n = partition.n_groups
+    assert [wave.groups.bounds[1:] for wave in cut_waves(partition, n, n // 4, by_row=False)] == [
+        ((0, partition.group_counts[1]),)
+    ] * 5
+    rows = [b - a for wave in cut_waves(partition, n, n // 4, by_row=False) for a, b in wave.groups.bounds[:1]]
+    assert rows == [10, 90, 100, 100, 100]
+    assert len(cut_waves(partition, n, n, by_row=False)) == 1
+
+
 # ---- plans
 
 
