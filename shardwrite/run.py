@@ -268,8 +268,7 @@ def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | Non
             parts = [] if n_parts is None else plan.parts_with(left, n_parts)
             error = incomplete(plan.metadata, job.target, missing, _remedy(parts, n_parts))
             raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
-        with session.sweeping_after():
-            return session.finish(time.perf_counter() - start)
+        return session.finish(time.perf_counter() - start)
 
 
 def _remedy(parts: Sequence[int], n_parts: int | None) -> str:

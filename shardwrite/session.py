@@ -146,16 +146,10 @@ class Session:
         with as_store_error(str(target.path), "cannot finish"):
             recover_changes(self.directory.path, PosixStore(target.path))  # of tasks that another has done meanwhile
             sweep_after_workers(self.directory, plan.metadata, self.driver)
+            left = unended(self.directory, plan.metadata, self.driver)
             self.publish(result)
+            discard(PosixStore(target.path), plan.metadata, left)
         return result
-
-    @contextlib.contextmanager
-    def sweeping_after(self) -> Iterator[None]:
-        """Remove temporaries of processes that seem to live, once the run has ended: none of them can commit any more."""
-        metadata = self.job.plan.metadata
-        left = unended(self.directory, metadata)
-        yield
-        discard(PosixStore(self.job.target.path), metadata, left)
 
     def publish(self, result: WriteResult) -> None:
         """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""

@@ -211,9 +211,10 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     return discard(store, metadata, found.unended)
 
 
-def unended(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
-    """Tasks that have begun and not ended, whoever's they are."""
-    return [beginning for path in _journals(run) for beginning in _parse(path, metadata.grid.n_shards).unended]
+def unended(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> list[Beginning]:
+    """Tasks of other drivers that have begun and not ended; once the run has, none of them can commit any more."""
+    others = [path for path in _journals(run) if not path.name.startswith(f"journal-{driver}-")]
+    return [beginning for path in others for beginning in _parse(path, metadata.grid.n_shards).unended]
 
 
 def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:

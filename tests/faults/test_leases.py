@@ -175,6 +175,22 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
     assert beginning not in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended
 
 
+def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_path):
+    """It died on another host, a moment ago."""
+    interrupted(tmp_path / "x")
+    run = find_run(resolve_target(tmp_path / "x", None))
+    elsewhere = {**lease.identity(), "host": "elsewhere"}
+    (run.path / "lease-late.json").write_text(json.dumps(elsewhere))
+    lines = [{"writer": elsewhere, "driver": "late", "durability": "full"}, Beginning("late.1", (0, 0), (1, 1)).to_dict()]
+    (run.path / "journal-late-elsewhere-1-a.jsonl").write_bytes(b"".join(map(encode_line, lines)))
+    torn = tmp_path / "x" / "c" / "0" / ".0.late.1.swtmp"
+    torn.parent.mkdir(parents=True, exist_ok=True)
+    torn.write_bytes(b"torn")
+    write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
+    assert not torn.exists()
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
 def test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing(tmp_path):
     gate, thread, outcome = running(tmp_path / "x", source_id="a")
     with mock.patch("shardwrite.journal.rundir.live_holders", return_value=[]):  # its lease has run out meanwhile
