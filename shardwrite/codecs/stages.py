@@ -180,17 +180,18 @@ class BloscStage:
     _SHUFFLES: ClassVar = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
     def __init__(self, configuration: Mapping[str, Any], itemsize: int) -> None:
-        self._codec = numcodecs.Blosc(
-            cname=configuration.get("cname", "zstd"),
-            clevel=int(configuration.get("clevel", 5)),
-            shuffle=self._SHUFFLES[configuration.get("shuffle") or "noshuffle"],
-            blocksize=int(configuration.get("blocksize", 0)),
-            typesize=int(configuration.get("typesize") or itemsize),
-        )
+        cname, clevel = configuration.get("cname", "zstd"), int(configuration.get("clevel", 5))
+        shuffle = self._SHUFFLES[configuration.get("shuffle") or "noshuffle"]
+        blocksize, typesize = int(configuration.get("blocksize", 0)), int(configuration.get("typesize") or itemsize)
+        self._codec = numcodecs.Blosc(cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize)
+        self._settings = (cname.encode(), clevel, shuffle, blocksize, typesize)
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
         numcodecs.blosc.use_threads = False
+        if batch and len(batch[0]) <= _SMALL_NBYTES:  # less Python around each, for which threads would wait for each other
+            compress, settings = numcodecs.blosc.compress, self._settings
+            return [compress(data, *settings) for data in batch]
         return [self._codec.encode(data) for data in batch]
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
