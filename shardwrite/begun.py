@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import dask.array
@@ -68,14 +67,9 @@ def plan_begun(run: RunDirectory, resources: Resources, x: dask.array.Array | No
 
 def _partition(own: Mapping[str, Any], grid: ShardGrid) -> Partition:
     """Groups and blocks; what is no cut of the grid is refused."""
-    groups, blocks = (tuple(tuple(int(edge) for edge in edges) for edges in own[name]) for name in ("groups", "blocks"))
-    for edges, fine, n, shard, chunk in zip(groups, blocks, grid.shape, grid.shards, grid.chunks, strict=True):
-        are_good = all(_is_cut(cut, n, step) for cut, step in ((edges, shard), (fine, chunk))) and set(edges) <= set(fine)
-        if not are_good:
+    partition = Partition.from_dict(own, grid.shape)
+    cuts = zip(partition.group_edges, partition.block_edges, grid.shards, grid.chunks, strict=True)
+    for groups, blocks, shard, chunk in cuts:
+        if any(a % shard for a in groups[:-1]) or any(a % chunk for a in blocks[:-1]) or not set(groups) <= set(blocks):
             raise ValueError("its tasks do not fit the array")
-    return Partition(groups, blocks)
-
-
-def _is_cut(edges: tuple[int, ...], n: int, step: int) -> bool:
-    """Whether edges rise from 0 to `n` in multiples of `step`."""
-    return edges[:1] == (0,) and edges[-1] == n and all(a < b and a % step == 0 for a, b in pairwise(edges))
+    return partition

@@ -170,8 +170,7 @@ def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
         facts["shards_from"] = [list(corner) for corner in (plan.first_shard, plan.metadata.grid.counts)]
     if mode == "r+":
         facts["identity"] = {**facts["identity"], "mode": "r+"}
-    partition = {"groups": plan.partition.group_edges, "blocks": plan.partition.block_edges}
-    return {**facts, "partition": partition, "digest": plan.digest + ("+" if mode == "r+" else ""), "mode": mode}
+    return {**facts, "partition": plan.partition.to_dict(), "digest": plan.digest + ("+" if mode == "r+" else ""), "mode": mode}
 
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:

@@ -225,7 +225,12 @@ def test_after_the_end_every_call_says_so_and_writes_nothing(tmp_path, x):
         shardwrite.write_part(x + 1, path, 1, 3)
 
 
-@pytest.mark.parametrize("harm", [{"partition": {}}, {"partition": {"groups": [[0, 7, 96]] * 2, "blocks": [[0, 7, 96]] * 2}}])
+NO_CUTS = [[[7, 1], [89, 1]], [[96, 0]], [[-96, -1]], [[96, 2]], [[48.0, 2]], [[2**40, 2**40]], [[48]], [48, 48], {}, "96"]
+
+
+@pytest.mark.parametrize(
+    "harm", [{"partition": {}}, *({"partition": {"groups": [cut] * 2, "blocks": [cut] * 2}} for cut in NO_CUTS)], ids=str
+)
 def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
     document = tmp_path / "x.shardwrite" / "plan.json"

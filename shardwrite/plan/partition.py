@@ -11,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,30 @@ class Partition:
 
     group_edges: tuple[tuple[int, ...], ...]
     block_edges: tuple[tuple[int, ...], ...]
+
+    def to_dict(self) -> dict[str, list[list[tuple[int, int]]]]:
+        """Both as JSON can hold them: runs of equal steps, ``(step, how many)``, since a long axis has very many edges.
+
+        Examples
+        --------
+        >>> Partition(((0, 10, 20, 25),), ((0, 10, 20, 25),)).to_dict()["groups"]
+        [[(10, 2), (5, 1)]]
+        """
+        return {"groups": [_runs(edges) for edges in self.group_edges], "blocks": [_runs(edges) for edges in self.block_edges]}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], shape: Shape) -> Partition:
+        """From what `to_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            If it does not cut an array of this shape.
+        """
+        groups, blocks = (
+            tuple(_expanded(runs, n) for runs, n in zip(found[name], shape, strict=True)) for name in ("groups", "blocks")
+        )
+        return cls(groups, blocks)
 
     @property
     def group_counts(self) -> Shape:
@@ -83,6 +108,20 @@ class Partition:
     def group_boxes(self) -> Iterator[Box]:
         """All groups, row-major."""
         return (self.group_box(rank) for rank in range(self.n_groups))
+
+
+def _runs(edges: Sequence[int]) -> list[tuple[int, int]]:
+    steps = np.diff(np.asarray(edges, dtype=np.int64))
+    firsts = np.flatnonzero(np.diff(steps, prepend=-1))
+    return list(zip(steps[firsts].tolist(), np.diff(firsts, append=len(steps)).tolist(), strict=True))
+
+
+def _expanded(runs: Sequence[Sequence[int]], n: int) -> tuple[int, ...]:
+    """Edges from 0 to `n`."""
+    if any(type(value) is not int or value < 1 for run in runs for value in run) or sum(step * count for step, count in runs) != n:
+        raise ValueError(f"{runs!r:.100} does not lead from 0 to {n}")
+    steps = np.repeat([step for step, _ in runs], [count for _, count in runs])
+    return (0, *np.cumsum(steps, dtype=np.int64).tolist())
 
 
 def _longest(all_edges: Sequence[Sequence[int]]) -> Shape:

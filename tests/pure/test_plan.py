@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.layout import Layout, make_metadata
-from shardwrite.plan import Resources, SourceLayout, make_partition, make_plan, parse_nbytes, resolve_shapes
+from shardwrite.plan import Partition, Resources, SourceLayout, make_partition, make_plan, parse_nbytes, resolve_shapes
 from shardwrite.plan.regions import as_box
 from shardwrite.plan.waves import cut_waves
 from shardwrite.strategies import AppendOnly, FixedOrder
@@ -86,6 +86,7 @@ def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
     grid, source = case
     partition = make_partition(grid, source, itemsize, task_nbytes=task_nbytes, fused=fused)
     check_partition(partition, grid)
+    assert Partition.from_dict(json.loads(json.dumps(partition.to_dict())), grid.shape) == partition
     if fused and grid.whole.size:
         assert partition.is_fused
 
