@@ -224,7 +224,7 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
             found = Kill(keywords, in_flight=in_flight)
             before = shards_on_disk(path) if path.exists() else {}
             pid = child(write, x, path, acks, "threads", keywords, log=log)
-            goal = int(rng.uniform(0.5, 1.5) * side * side / (n_kills + 1))
+            goal = int(rng.uniform(0.5, 1.5) * (side * side - n_kills * in_flight) / (n_kills + 1))  # so that some are left for all
             deadline = time.monotonic() + 60
             while len(acks.ranks()) < goal and time.monotonic() < deadline and not is_over(pid):
                 time.sleep(0.005)
