@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -126,6 +129,35 @@ def test_batches_abort_together(tmp_path):
             writer.finish()
         1 // 0  # noqa: B018
     assert list((tmp_path / "s" / "c").iterdir()) == []
+
+
+@pytest.mark.parametrize("durability", ["none", "full", "batch"])
+def test_a_rename_whose_answer_was_lost_is_done(tmp_path, monkeypatch, durability):
+    """The system made it twice, and tells of the second; it counts only if what is there is what was to be renamed."""
+    real, lost = os.rename, []
+
+    def rename(source, target):
+        real(source, target)
+        lost.append(target)
+        if len(lost) == 3:
+            os.unlink(target)
+            pathlib.Path(target).write_bytes(b"3")  # somebody else's
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "rename", rename)
+    store = PosixStore(tmp_path / "s")
+    for n in range(2):
+        with store.transaction(durability, "a") as transaction:
+            writer = transaction.create(f"c/{n}")
+            writer.write([b"%d" % n])
+            writer.finish()
+        assert transaction.committed == {f"c/{n}"}
+        assert store.open(f"c/{n}").read(0, 1) == b"%d" % n
+    with pytest.raises(StoreError, match="No such file"), store.transaction(durability, "a") as transaction:  # noqa: PT012
+        writer = transaction.create("c/2")
+        writer.write([b"mine"])
+        writer.finish()
+    assert not transaction.committed
 
 
 def test_short_writes_are_continued(tmp_path, monkeypatch):

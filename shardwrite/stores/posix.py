@@ -291,6 +291,7 @@ class PosixWriter:
         self._transaction = transaction
         self._temporary = temporary
         self._fd = fd
+        self._identity = (0, 0, 0)
         self._is_published = False
 
     def write(self, buffers: Sequence[Any]) -> int:
@@ -328,11 +329,16 @@ class PosixWriter:
     def close(self) -> None:
         """Step 4."""
         fd, self._fd = self._fd, -1
+        self._identity = _identity(os.fstat(fd))
         os.close(fd)
 
     def publish(self) -> None:
-        """Step 5."""
-        os.rename(self._temporary, self.path)
+        """Step 5; over NFS a rename whose answer was lost is made again by the system, and finds nothing to rename."""
+        try:
+            os.rename(self._temporary, self.path)
+        except FileNotFoundError:
+            if not os.path.lexists(self.path) or _identity(os.lstat(self.path)) != self._identity:
+                raise
         self._is_published = True
         forget_temporary(self._temporary)
 
@@ -345,6 +351,10 @@ class PosixWriter:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
             forget_temporary(self._temporary)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_dev, found.st_ino, found.st_size
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
