@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import IncompleteError, RunEndedError, WorkersLostError
+from shardwrite.errors import IncompleteError, RunEndedError, SpecError, WorkersLostError
 from shardwrite.fusion import fuse_source, is_worth_fusing
 from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
@@ -78,8 +78,10 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
             for session in sessions:
                 session.n_retried = sum(session.driver in key[0] for key in engine.retried)
             done = iter([session.finish(time.perf_counter() - start) for session in sessions])
-    except RunEndedError as error:
-        joined = Path(error.fields["path"]).name.removeprefix("run-")
+    except (RunEndedError, SpecError) as error:
+        if isinstance(error, SpecError) and error.fields["field"] != "store":
+            raise
+        joined = Path(error.fields["path"]).name.removeprefix("run-") if isinstance(error, RunEndedError) else ""
         ended = [finished(job, joined) for job in jobs]  # another process may have written the same plan, and been faster
         if any(result is None for result in ended):
             raise

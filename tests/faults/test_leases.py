@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite import IncompleteError, JournalError, RunEndedError
+from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError
+from shardwrite import run as run_module
 from shardwrite.journal import Beginning, Lease, find_run, lease, live_holders
 from shardwrite.journal.records import encode_line
 from shardwrite.target import resolve_target
@@ -173,6 +174,24 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
 
     monkeypatch.setattr(replay, "_parse", parse_as_it_comes)
     assert beginning not in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended
+
+
+def test_another_process_writes_it_all_between_two_looks(tmp_path, monkeypatch):
+    x, real = oracle.source(SHAPE, (8, 8)), run_module.finished
+
+    def finished(job, *joined):
+        found = real(job, *joined)
+        if found is None:
+            monkeypatch.undo()
+            write(x, tmp_path / "x", source_id="a")
+        return found
+
+    monkeypatch.setattr(run_module, "finished", finished)
+    result = write(x, tmp_path / "x", source_id="a")
+    assert result.n_resumed_shards == result.n_shards
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+    with pytest.raises(SpecError, match="an array exists there"):
+        write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b")
 
 
 def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_path):
