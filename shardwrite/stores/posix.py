@@ -329,8 +329,10 @@ class PosixWriter:
     def close(self) -> None:
         """Step 4."""
         fd, self._fd = self._fd, -1
-        self._identity = _identity(os.fstat(fd))
-        os.close(fd)
+        try:
+            self._identity = _identity(os.fstat(fd))
+        finally:
+            os.close(fd)
 
     def publish(self) -> None:
         """Step 5; over NFS a rename whose answer was lost is made again by the system, and finds nothing to rename."""
