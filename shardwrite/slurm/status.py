@@ -122,14 +122,14 @@ def status(target: Target) -> Status:
     ledger = replay(run, plan.metadata).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    alive = {str(holder["driver"]) for holder in live_holders(run.path)}  # only now: whoever has begun to write by then has one
+    holders = live_holders(run.path)  # only now: whoever has begun to write by then is one
+    alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
     known = submitted(run)
-    at_work_in = {str(holder.get("job", "")).removeprefix("SLURM_JOB_ID=") for holder in live_holders(run.path)}
+    at_work_in = {str(holder.get("job", "")).removeprefix("SLURM_JOB_ID=") for holder in holders}
     jobs, note = _queue(known.ids or sorted(filter(str.isdigit, at_work_in)))
-    n_parts = known.n_parts
     return Status(
         path=str(target.path),
         is_whole=False,
@@ -141,8 +141,8 @@ def status(target: Target) -> Status:
         n_writers=len(alive),
         stragglers=[f"{who}, {human(speed)}/s" for who, speed in speeds.items() if speed < slow],
         failures=_failures(past, alive),
-        n_parts=n_parts,
-        parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), n_parts) if n_parts else [],
+        n_parts=known.n_parts,
+        parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts) if known.n_parts else [],
         jobs=jobs,
         note=note,
     )
