@@ -1,6 +1,6 @@
 """The writers compared, each used the way that suits it best among the ways that are correct.
 
-All of them get the same shapes, codecs and codec settings, and none of them waits for the disk.
+All of them get the same shapes, codecs and codec settings, and none waits for the disk but those whose name says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.bare_loop import document, write_bare_loop
 from benchmarks.cases import Case
 from benchmarks.data import DTYPE, ArraySource
 
-__all__ = ["CONTESTANTS", "Contestant", "Writer", "scheduler", "zarr_codecs"]
+__all__ = ["CONTESTANTS", "Contestant", "Writer", "expected_bytes", "scheduler", "zarr_codecs"]
 
 
 Writer = Callable[[ArraySource, Case, Path, int], None]
@@ -142,7 +142,40 @@ def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) 
     store(x, target, lock=False)
 
 
+def expected_bytes(source: ArraySource, case: Case, compression_ratio: float) -> int:
+    """Memory that our own plan says to expect of all processes together, on the scheduler that is active.
+
+    Parameters
+    ----------
+    source : ArraySource
+        The data.
+    case : Case
+        What is written.
+    compression_ratio : float
+        Decoded over encoded bytes.
+    """
+    plan = importlib.import_module("shardwrite").plan(
+        _dask_array(source, case),
+        shards=case.shards,
+        chunks=case.chunks,
+        compressors=zarr_codecs(case),
+        fill_value=0,
+        compression_ratio=compression_ratio,
+    )
+    return int(plan.expected_memory.total_nbytes) * max(1, case.workers)
+
+
 def _write_tensorstore(source: ArraySource, case: Case, path: Path, threads: int) -> None:
+    """As :func:`_put_regions`, and wait for no disk."""
+    _put_regions(source, case, path, threads, sync=False)
+
+
+def _write_tensorstore_sync(source: ArraySource, case: Case, path: Path, threads: int) -> None:
+    """As :func:`_put_regions`, with its own default: each file is synced."""
+    _put_regions(source, case, path, threads, sync=True)
+
+
+def _put_regions(source: ArraySource, case: Case, path: Path, threads: int, *, sync: bool) -> None:
     """Write regions of whole shards, each read, put and committed in a transaction of its own, without dask."""
     import tensorstore as ts
 
@@ -156,7 +189,7 @@ def _write_tensorstore(source: ArraySource, case: Case, path: Path, threads: int
             "context": {
                 "data_copy_concurrency": {"limit": threads},
                 "file_io_concurrency": {"limit": threads},
-                "file_io_sync": False,
+                "file_io_sync": sync,
                 "cache_pool": {"total_bytes_limit": 0},
             },
         }
@@ -206,6 +239,14 @@ CONTESTANTS: dict[str, Contestant] = {
             "tensorstore",
             uses_dask=False,
             note="one process without dask in every case; reads whole-shard regions whatever the dask chunks are",
+        ),
+        Contestant(
+            "tensorstore-sync",
+            _write_tensorstore_sync,
+            "tensorstore",
+            uses_dask=False,
+            note="the same with each file synced, as is its default",
+            is_asked_for=True,
         ),
         Contestant(
             "bare-loop",

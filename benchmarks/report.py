@@ -15,10 +15,10 @@ from rich.table import Table
 from benchmarks.cases import Case
 from benchmarks.contestants import CONTESTANTS
 
-__all__ = ["Report", "cell_text"]
+__all__ = ["OURS", "REFERENCE", "Report", "Row", "cell_text", "geometric_mean", "peers_of"]
 
-_OURS = "shardwrite"
-_REFERENCE = "dask+zarr-python"
+OURS = "shardwrite"
+REFERENCE = "dask+zarr-python"
 _BARS = [name for name, entry in CONTESTANTS.items() if entry.is_bar]
 _FAILED = math.nan
 _MEAN = "geometric mean"
@@ -39,7 +39,7 @@ def cell_text(measured: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class _Row:
+class Row:
     """All measurements of one case."""
 
     case: Case
@@ -70,12 +70,26 @@ class _Row:
         """Median of peak anonymous MiB above idle."""
         return self._median(name, "peak_anonymous_bytes") / 2**20
 
+    def expected(self, name: str) -> float:
+        """MiB of memory that the plan says to expect, NaN where there is no plan."""
+        return self._median(name, "expected_anonymous_bytes") / 2**20 if name.startswith(OURS) else _FAILED
+
     def ratio(self, peer: str | None) -> float:
         """Rate of shardwrite over that of another contestant, or of the fastest peer for None."""
         if peer is not None:
-            return self.rate(_OURS) / self.rate(peer)
-        rates = [self.rate(name) for name in self.raw if name != _OURS and name not in _BARS]
-        return self.rate(_OURS) / max((rate for rate in rates if not math.isnan(rate)), default=_FAILED)
+            return self.rate(OURS) / self.rate(peer)
+        return self.rate(OURS) / max((r for r in map(self.rate, peers_of(self)) if not math.isnan(r)), default=_FAILED)
+
+
+def peers_of(row: Row) -> list[str]:
+    """Who else wrote a case, and could have been used for it.
+
+    Parameters
+    ----------
+    row : Row
+        The case.
+    """
+    return [name for name in row.raw if name != OURS and name not in _BARS]
 
 
 @dataclass
@@ -91,7 +105,7 @@ class Report:
     machine: dict[str, Any]
     versions: dict[str, str]
     settings: dict[str, Any]
-    rows: dict[str, _Row] = field(default_factory=dict)
+    rows: dict[str, Row] = field(default_factory=dict)
 
     def add(self, case: Case, name: str, measured: dict[str, Any]) -> None:
         """Take in one measurement.
@@ -105,7 +119,23 @@ class Report:
         measured : dict
             What `benchmarks.one` found.
         """
-        self.rows.setdefault(case.name, _Row(case)).raw.setdefault(name, []).append(measured)
+        self.rows.setdefault(case.name, Row(case)).raw.setdefault(name, []).append(measured)
+
+    def is_enough(self, case: Case, name: str, once_above: float | None) -> bool:
+        """Whether a contestant took so long for a case that it is not measured again.
+
+        Parameters
+        ----------
+        case : Case
+            What is written.
+        name : str
+            Who writes it.
+        once_above : float or None
+            Seconds that are long.
+        """
+        row = self.rows.get(case.name)
+        repeats = row.raw.get(name, []) if row is not None else []
+        return once_above is not None and any(measured.get("seconds", 0.0) > once_above for measured in repeats)
 
     @property
     def failed(self) -> bool:
@@ -119,7 +149,7 @@ class Report:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the one table that both outputs show."""
         names = self._names
-        against = [None, _REFERENCE, *(name for name in names if name in _BARS)] if _OURS in names else []
+        against = [None, REFERENCE, *(name for name in names if name in _BARS)] if OURS in names else []
         header = ["case", *names, *(f"vs {peer or 'best peer'}" for peer in against)]
         body = []
         for row in self.rows.values():
@@ -127,12 +157,12 @@ class Report:
             body.append([row.case.name, *(self._cell(row, name) for name in names), *ratios])
         whole = [row for row in self.rows.values() if not any(math.isnan(row.rate(name)) for name in names if name not in _BARS)]
         rates = {name: [row.rate(name) for row in whole] for name in names}
-        means = [_FAILED if any(map(math.isnan, rates[name])) else _geometric(rates[name]) for name in names]
-        ratio_means = [_ratio(_geometric([row.ratio(peer) for row in whole])) for peer in against]
+        means = [_FAILED if any(map(math.isnan, rates[name])) else geometric_mean(rates[name]) for name in names]
+        ratio_means = [_ratio(geometric_mean([row.ratio(peer) for row in whole])) for peer in against]
         body.append([f"{_MEAN} of {len(whole)}", *map(_number, means), *ratio_means])
         return header, body
 
-    def _cell(self, row: _Row, name: str) -> str:
+    def _cell(self, row: Row, name: str) -> str:
         if name not in row.raw:
             return "-"
         if row.failed(name):
@@ -154,10 +184,13 @@ class Report:
         found = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         spreads = [row.spread(name) for row in self.rows.values() for name in row.raw if not row.failed(name)] or [_FAILED]
         scale, threads, repeats = (self.settings[key] for key in ("scale", "threads", "repeats"))
+        once = self.settings.get("once_above")
+        once_text = f", one where it took more than {once:g} s" if once is not None else ""
         return [
             f"Machine: {facts}.",
             f"Versions: {found}.",
-            f"Scale {scale}, {threads} threads on as many cores, medians of {repeats} repeats; durability none for all.",
+            f"Scale {scale}, {threads} threads on as many cores, medians of {repeats} repeats{once_text}.",
+            "Durability none where nothing else is said.",
             f"Slowest over fastest repeat: median {_number(median(spreads), 2)}, worst {_number(max(spreads), 2)}.",
             "Cells: decoded MB/s · MB on disk · peak anonymous MiB above idle.",
             "Geometric means are over the cases in which every contestant has a figure; against the bar, over those that it takes.",
@@ -215,7 +248,14 @@ class Report:
         return json.dumps(document, indent=1) + "\n"
 
 
-def _geometric(values: list[float]) -> float:
+def geometric_mean(values: list[float]) -> float:
+    """Of those that are known and positive.
+
+    Parameters
+    ----------
+    values : list of float
+        NaN where there is none.
+    """
     known = [value for value in values if value > 0 and not math.isnan(value)]
     return math.exp(sum(map(math.log, known)) / len(known)) if known else _FAILED
 

@@ -17,10 +17,12 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.aims import aims_markdown, memory_markdown
 from benchmarks.cases import SCALES, Case, select
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.data import ensure_source
 from benchmarks.measure import machine, versions
+from benchmarks.plots import plot_chunk_sizes
 from benchmarks.report import Report, cell_text
 
 __all__ = ["main", "run"]
@@ -98,14 +100,20 @@ def run(options: argparse.Namespace, console: Console) -> Report:
         report = Report(
             machine=machine(workplace),
             versions=versions(),
-            settings={"scale": options.scale, "threads": options.threads, "repeats": options.repeats, "contestants": names},
+            settings={
+                "scale": options.scale,
+                "threads": options.threads,
+                "repeats": options.repeats,
+                "once_above": options.once_above,
+                "contestants": names,
+            },
         )
         for case in cases:
             ensure_source(case, options.scale, sources)
             for repeat in range(options.repeats):
                 turn = repeat % len(names)
                 for name in names[turn:] + names[:turn]:
-                    if not CONTESTANTS[name].takes(case):
+                    if not CONTESTANTS[name].takes(case) or report.is_enough(case, name, options.once_above):
                         continue
                     measured = _spawn(case, name, options, sources, workplace)
                     report.add(case, name, measured)
@@ -134,6 +142,8 @@ def main() -> int:
     usual = [name for name, entry in CONTESTANTS.items() if not entry.is_asked_for]
     parser.add_argument("--contestants", type=_names, default=usual, help=f"comma-separated, of {', '.join(CONTESTANTS)}")
     parser.add_argument("--repeats", type=int, default=3)
+    text = "who once took more than so many seconds for a case is not repeated there"
+    parser.add_argument("--once-above", type=float, metavar="SECONDS", help=text)
     parser.add_argument("--scale", choices=SCALES, default="default")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dir", type=Path, help="where to write; sources are kept there (default: a temporary directory)")
@@ -141,6 +151,7 @@ def main() -> int:
     parser.add_argument("--full-check", action="store_true", help="read everything back, as always at scale small")
     parser.add_argument("--json", type=Path, help="file for all raw figures")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
+    parser.add_argument("--plot", type=Path, help="file for a plot of throughput against the size of inner chunks")
     options = parser.parse_args()
     try:
         select(options.cases)
@@ -153,10 +164,13 @@ def main() -> int:
         console = Console(width=132)
     report = run(options, console)
     report.print(console)
+    console.print(aims_markdown(report), memory_markdown(report), highlight=False, markup=False)
     if options.json:
         options.json.write_text(report.to_json())
     if options.markdown:
-        options.markdown.write_text(report.to_markdown())
+        options.markdown.write_text(f"{report.to_markdown()}{aims_markdown(report)}{memory_markdown(report)}")
+    if options.plot:
+        plot_chunk_sizes(report, options.plot)
     return int(report.failed)
 
 

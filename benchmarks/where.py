@@ -25,7 +25,7 @@ __all__ = ["main", "profile"]
 
 # what the name of a function, or else its file, has in it; the first that fits counts
 _FUNCTIONS = (
-    ("codec", ("compress", "ZstdCompressor", "flush' of 'isal", "isal_zlib")),
+    ("codec", ("compress", "ZstdCompressor", "isal_zlib")),
     ("tiles", ("copyto",)),
     ("checksums", ("crc32c",)),
     ("source", ("numpy.array",)),

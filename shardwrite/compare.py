@@ -133,11 +133,11 @@ def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[n
     """Element by element; NaNs by their bits, so that -0.0 is not 0.0 and a NaN equals itself."""
     if got.dtype.kind in "OT" or got.dtype.itemsize == 0:
         return np.asarray(got.astype(object) != expected.astype(object), dtype=bool)
-    expected = np.ascontiguousarray(expected, dtype=got.dtype)
-    shape = (*got.shape, got.dtype.itemsize)
-    a = np.ascontiguousarray(got).reshape(-1).view(np.uint8).reshape(shape)
-    b = expected.reshape(-1).view(np.uint8).reshape(shape)
-    result: npt.NDArray[np.bool_] = (a != b).any(axis=-1)
+    nbytes = next(n for n in (8, 4, 2, 1) if got.dtype.itemsize % n == 0)
+    shape = (*got.shape, got.dtype.itemsize // nbytes)
+    words = [np.ascontiguousarray(array, dtype=got.dtype).reshape(-1).view(f"u{nbytes}") for array in (got, expected)]
+    differs: npt.NDArray[np.bool_] = (words[0] != words[1]).reshape(shape)
+    result: npt.NDArray[np.bool_] = np.logical_or.reduce(differs, axis=-1) if shape[-1] > 1 else differs[..., 0]
     return result
 
 

@@ -372,15 +372,20 @@ def fast(request, monkeypatch):
     if request.param:
         pytest.importorskip("zstandard")
         pytest.importorskip("isal")
+        pytest.importorskip("zlib_ng")
     else:
-        hidden = ("zstandard", "isal")
+        hidden = ("zstandard", "isal", "zlib_ng")
         monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find_spec(name, *rest))
     return request.param
 
 
 @pytest.mark.parametrize(
     "stage",
-    [codec("zstd", level=0, checksum=False), codec("zstd", level=5, checksum=True), codec("gzip", level=1), codec("gzip", level=3)],
+    [
+        codec("zstd", level=0, checksum=False),
+        codec("zstd", level=5, checksum=True),
+        *(codec("gzip", level=n) for n in (1, 3, 4, 9)),
+    ],
     ids=str,
 )
 def test_results_decode_the_same_with_and_without_fast_libraries(stage, fast, monkeypatch):
@@ -576,7 +581,7 @@ BOMBS = r"""
 import bz2, gzip, importlib.util, lzma, resource, struct, sys, zlib
 if sys.argv[1] == "plain":
     find_spec = importlib.util.find_spec
-    importlib.util.find_spec = lambda name, *rest: None if name in ("zstandard", "isal") else find_spec(name, *rest)
+    importlib.util.find_spec = lambda name, *rest: None if name in ("zstandard", "isal", "zlib_ng") else find_spec(name, *rest)
 import numcodecs
 from shardwrite.codecs.stages import build_stage
 from shardwrite.errors import CorruptShardError
