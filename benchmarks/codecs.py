@@ -186,9 +186,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         rows = run(given.dir or Path(scratch), [int(side) for side in given.sides.split(",")], given.mbytes * 10**6, given.repeats)
-    print(
-        "| codec | inner chunk | implementation | MB/s, 1 thread | 2 threads | decoded over encoded size |\n|---|---|---|---:|---:|---:|"
-    )
+    print("| codec | inner chunk | implementation | MB/s, 1 thread | 2 threads | decoded / encoded |\n|---|---|---|---:|---:|---:|")
     for row in rows:
         one, two = row["mb_per_s"]
         print(f"| {row['codec']} | {row['side']}³ | {row['by']} | {one:.0f} | {two:.0f} | {row['ratio']:.3f} |")
