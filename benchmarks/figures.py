@@ -49,7 +49,7 @@ class Part:
 PARTS: dict[str, Part] = {
     "side-by-side": Part(
         "Side by side",
-        "1 GiB of uint16 (many-shards: 20,000 shards of 16 KiB) into a memory file system, contestants in turn, each measurement in "
+        "1 GiB of uint16 (many-shards: 20,000 of 16 KiB) into a memory file system, contestants in turn, each measurement in "
         "a fresh process, what was written read back and its layout checked.",
         (f"{_SIDE} --scale default --repeats 2 --once-above {_SLOW_SECONDS} --dir MEMORY --plot PICTURE",),
     ),
