@@ -154,7 +154,7 @@ def make_partition(
 
 
 def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int) -> Shape:
-    """Shards of a group along each axis: first to cover a source chunk, then row-major neighbours."""
+    """Shards of a group along each axis: first to cover a source chunk, then as many of them as there is room for, row-major."""
     counts = [1] * grid.ndim
     extent = [min(s, n) for s, n in zip(grid.shards, grid.shape, strict=True)]
     to_source = [min(ceil_div(m, s), k) for m, s, k in zip(largest_source, grid.shards, grid.counts, strict=True)]
@@ -162,6 +162,8 @@ def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int) -> Sha
         for axis in reversed(range(grid.ndim)):
             others = math.prod(extent[:axis] + extent[axis + 1 :])
             room = task_size // max(1, others * grid.shards[axis])
+            if to_source[axis] < room < wanted[axis]:
+                room -= room % to_source[axis]  # a source chunk that two groups need is kept for the second
             counts[axis] = max(counts[axis], min(wanted[axis], room))
             extent[axis] = min(counts[axis] * grid.shards[axis], grid.shape[axis])
     return tuple(counts)
