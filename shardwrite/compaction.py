@@ -15,8 +15,9 @@ from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
 from shardwrite.journal import Ledger, find_run
 from shardwrite.metadata import parse_metadata
-from shardwrite.plan import Resources, SourceLayout, make_plan
+from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
+from shardwrite.planning import resources_of
 from shardwrite.progress import reporting
 from shardwrite.run import execute_missing
 from shardwrite.strategies import FixedOrder
@@ -139,7 +140,7 @@ def compact(
         part,
         FixedOrder(order),
         SourceLayout(metadata.grid.sizes, 0, "the array itself"),
-        Resources(engine.n_threads, engine.memory_limit_nbytes),
+        resources_of(engine),
         region=whole,
     )
     known = Ledger(metadata.grid)

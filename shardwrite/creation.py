@@ -10,8 +10,8 @@ from shardwrite.engines import active_engine
 from shardwrite.job import Job, options_for_new
 from shardwrite.journal import Ledger
 from shardwrite.layout import make_metadata
-from shardwrite.plan import Resources, Sized, SourceLayout, make_plan, resolve_shapes
-from shardwrite.planning import layout_from
+from shardwrite.plan import Sized, SourceLayout, make_plan, resolve_shapes
+from shardwrite.planning import layout_from, resources_of
 from shardwrite.run import execute_missing
 from shardwrite.strategies import FixedOrder
 from shardwrite.target import resolve_target
@@ -71,7 +71,7 @@ def create(
         metadata,
         FixedOrder(),
         SourceLayout(metadata.grid.sizes, 0, "nothing", is_stable=True),
-        Resources(engine.n_threads, engine.memory_limit_nbytes),
+        resources_of(engine),
     )
     known = Ledger(metadata.grid)
     known.is_done[:] = True

@@ -13,8 +13,8 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
 from shardwrite.metadata import ArrayMetadata, parse_metadata
-from shardwrite.plan import Plan, Resources, SourceLayout, as_box, make_plan
-from shardwrite.planning import identity_of, memory_limit_of, n_tasks_of
+from shardwrite.plan import Plan, SourceLayout, as_box, make_plan
+from shardwrite.planning import identity_of, n_tasks_of, resources_of
 from shardwrite.strategies import Strategy, as_strategy
 from shardwrite.target import Target
 from shardwrite.view import open_sharded
@@ -72,7 +72,7 @@ def region_plan(
         part,
         chosen,
         SourceLayout(_with_margins(source, inside, part.grid.shape), n_tasks_of(x), identity, is_stable=source_id is not None),
-        Resources(engine.n_threads, memory_limit_of(memory_limit) or engine.memory_limit_nbytes),
+        resources_of(engine, memory_limit),
         write_empty_chunks=write_empty_chunks,
         stage_units=engine.kind == "processes",
         max_graph_tasks=max_graph_tasks,

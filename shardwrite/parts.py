@@ -13,12 +13,12 @@ import dask.array
 
 from shardwrite.begun import plan_begun
 from shardwrite.commit import GroupReport
-from shardwrite.engines import Engine, local_threads
+from shardwrite.engines import local_threads
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.job import Job, Options, options_for_new
 from shardwrite.journal import RunDirectory, find_run, read_receipt
-from shardwrite.plan import Plan, Resources
-from shardwrite.planning import identity_of, memory_limit_of
+from shardwrite.plan import Plan
+from shardwrite.planning import identity_of, memory_limit_of, resources_of
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult, result_from_receipt
 from shardwrite.run import execute_part, finish_parts, prepare_jobs
@@ -120,7 +120,7 @@ def write_part(
         limit = memory_limit_of(memory_limit)
 
         def write(run: RunDirectory) -> WriteResult:
-            plan = plan_begun(run, _resources(engine, limit), x, identity)
+            plan = plan_begun(run, resources_of(engine, limit), x, identity)
             part = plan.part(index, count)
             plan.check_fits()
             with reporting(progress, part.raw_nbytes) as on_report:
@@ -150,14 +150,10 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
     with local_threads() as engine:
 
         def finish(run: RunDirectory) -> WriteResult:
-            plan = plan_begun(run, _resources(engine, None))
+            plan = plan_begun(run, resources_of(engine))
             return finish_parts(Job(None, plan, target, _options(run)), run, engine, n_parts)
 
         return _working_on(target, finish)
-
-
-def _resources(engine: Engine, limit: int | None) -> Resources:
-    return Resources(engine.n_threads, limit or engine.memory_limit_nbytes)
 
 
 def _options(run: RunDirectory) -> Options:

@@ -40,6 +40,7 @@ __all__ = [
     "plan",
     "plan_into",
     "plan_with",
+    "resources_of",
 ]
 
 LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
@@ -155,7 +156,7 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         SourceLayout(
             source.chunks, n_tasks_of(source), given["source_id"] or identity_of(source), is_stable=given["source_id"] is not None
         ),
-        Resources(engine.n_threads, memory_limit_of(given["memory_limit"]) or engine.memory_limit_nbytes),
+        resources_of(engine, given["memory_limit"]),
         write_empty_chunks=given["write_empty_chunks"],
         stage_units=engine.kind == "processes",
         max_graph_tasks=given["max_graph_tasks"],
@@ -170,7 +171,7 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
             f"max_source_reruns allows {given['max_source_reruns']}",
             needed_nbytes=0,
             allowed_nbytes=0,
-            knob="persist or store what the waves share, raise max_graph_tasks, or allow it with max_source_reruns",
+            knob="persist or store what the waves share, raise max_graph_tasks or memory_limit, or allow it with max_source_reruns",
         )
     return made
 
@@ -208,6 +209,12 @@ def memory_limit_of(limit: Any) -> int | None:
     return limit
 
 
+def resources_of(engine: Engine, memory_limit: Any = None) -> Resources:
+    """What an engine's workers offer, less what the keyword takes away."""
+    allowed = memory_limit_of(memory_limit) or engine.memory_limit_nbytes
+    return Resources(engine.n_threads, allowed, engine.n_processes)
+
+
 def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any, memory_limit: int | str | None) -> Plan:
     """How `x` would be written into an array that exists.
 
@@ -223,7 +230,7 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any,
         metadata,
         as_strategy(strategy),
         SourceLayout(source.chunks, n_tasks_of(source), identity_of(source)),
-        Resources(engine.n_threads, memory_limit_of(memory_limit) or engine.memory_limit_nbytes),
+        resources_of(engine, memory_limit),
         stage_units=engine.kind == "processes",
     )
     made.check_fits()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import tracemalloc
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -165,3 +167,26 @@ def test_memory_is_said_and_held_against_the_limit():
         da.zeros((2048, 512, 512), chunks=256, dtype="u1"), shards=(2048, 512, 512), chunks=64, compression_ratio=8
     )
     assert expected.expected_memory.total_nbytes <= expected.memory.total_nbytes
+
+
+def _zeros(block_info):
+    return np.zeros(block_info[None]["chunk-shape"], "u2")
+
+
+@pytest.mark.parametrize(("memory_limit", "n_waves"), [("1GB", 1), ("70MB", 2)])
+def test_memory_with_source_chunks_across_shards(tmp_path, memory_limit, n_waves):
+    """Such a chunk is kept until the last of its shards is written; thinner waves keep fewer of them."""
+    chunks = da.core.normalize_chunks((50, 55, 45), (256, 512, 512))
+    x = da.map_blocks(_zeros, chunks=chunks, dtype="u2", meta=np.empty((0, 0, 0), "u2"))
+    keywords = {"shards": 128, "chunks": 32, "compressors": None, "memory_limit": memory_limit, "max_source_reruns": 2}
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = shardwrite.plan(x, **keywords)
+        assert len(plan.waves) == n_waves
+        tracemalloc.start()
+        try:
+            x.to_sharded_zarr(tmp_path / "x", **keywords, durability="none")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert plan.memory.border_nbytes > 0
+    assert 0.2 * plan.memory.total_nbytes < peak <= 1.1 * plan.memory.total_nbytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwrite.grid import boundaries, ceil_div
+from shardwrite.grid import Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
 __all__ = ["BATCH_NBYTES", "MemoryEstimate", "Resources", "estimate_memory", "overlap"]
@@ -29,10 +29,13 @@ class Resources:
         Threads that run tasks in one process.
     memory_limit_nbytes : int
         Memory that one process may use.
+    n_processes : int
+        Processes.
     """
 
     n_threads: int
     memory_limit_nbytes: int
+    n_processes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class MemoryEstimate:
     Attributes
     ----------
     source_nbytes : int
-        Source chunks alive at a time.
+        Source chunks of the tasks that run.
+    border_nbytes : int
+        Source chunks that a task has used and another still needs.
     encode_nbytes : int
         Batches and, unless tasks stream, encoded blocks, of all threads.
     waiting_nbytes : int
@@ -52,6 +57,7 @@ class MemoryEstimate:
     """
 
     source_nbytes: int
+    border_nbytes: int
     encode_nbytes: int
     waiting_nbytes: int
     spool_ratio: float
@@ -59,7 +65,7 @@ class MemoryEstimate:
     @property
     def total_nbytes(self) -> int:
         """Everything together."""
-        return self.source_nbytes + self.encode_nbytes + self.waiting_nbytes
+        return self.source_nbytes + self.border_nbytes + self.encode_nbytes + self.waiting_nbytes
 
 
 def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int]:
@@ -81,12 +87,28 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
     return longest, max(1, int(cuts.max(initial=0)))
 
 
+def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
+    """Of the source chunks along an axis that lie across an edge between pieces, the longest."""
+    inner, source = np.asarray(edges[1:-1], dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
+    first = np.searchsorted(source, inner, "right") - 1
+    return int((source[first + 1] - source[first])[source[first] < inner].max(initial=0))
+
+
+def _border(partition: Partition, source_chunks: Sequence[Sequence[int]], wave: Shape) -> int:
+    """Elements of the source chunks across the borders between what is done of a wave and what is not: one layer for each axis."""
+    thickness = [_thickness(e, boundaries(sizes)) for e, sizes in zip(partition.block_edges, source_chunks, strict=True)]
+    extent = [min(n + t, sum(sizes)) for n, t, sizes in zip(wave, thickness, source_chunks, strict=True)]
+    crossed = [axis for axis, (n, block) in enumerate(zip(wave, partition.largest_block, strict=True)) if n > block]
+    return sum(thickness[axis] * math.prod(extent[:axis] + extent[axis + 1 :]) for axis in crossed)
+
+
 def estimate_memory(
     partition: Partition,
     source_chunks: Sequence[Sequence[int]],
     itemsize: int,
     resources: Resources,
     *,
+    wave: Shape,
     staged: bool,
     compression_ratio: float,
 ) -> MemoryEstimate:
@@ -102,6 +124,8 @@ def estimate_memory(
         Bytes of an element.
     resources : Resources
         Threads and memory of a process.
+    wave : tuple of int
+        Elements along each axis of the largest box that is one graph.
     staged : bool
         Whether every encoded block goes to a part file.
     compression_ratio : float
@@ -110,7 +134,8 @@ def estimate_memory(
     Notes
     -----
     A source chunk that several blocks need stays until the last of them is encoded, so
-    those blocks run beside one another on one set of source chunks, and the next set is begun while they end.
+    those blocks run beside one another on one set of source chunks, and the next set is begun while they end. A source chunk
+    that lies across the border of two blocks stays from the first to the second, and in which order they come is dask's choice.
     """
     axes = [overlap(edges, boundaries(sizes)) for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)]
     set_nbytes = itemsize * math.prod(longest for longest, _ in axes)
@@ -121,14 +146,16 @@ def estimate_memory(
     block_nbytes = itemsize * math.prod(partition.largest_block)
     batches_nbytes = n_tasks * 2 * min(BATCH_NBYTES, block_nbytes)
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
+    border_nbytes = 0 if is_shared else ceil_div(itemsize * _border(partition, source_chunks, wave), resources.n_processes)
     if partition.is_fused or staged:
-        return MemoryEstimate(source_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf)
+        return MemoryEstimate(source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf)
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
     waiting_nbytes = min(partition.n_groups, 2) * itemsize * math.prod(partition.largest_group)
     spool_ratio = allowed / max(1, waiting_nbytes)
     kept = min(1 / compression_ratio, spool_ratio)
     return MemoryEstimate(
         source_nbytes=source_nbytes,
+        border_nbytes=border_nbytes,
         encode_nbytes=batches_nbytes + int(n_tasks * block_nbytes * kept),
         waiting_nbytes=int(waiting_nbytes * kept),
         spool_ratio=spool_ratio if spool_ratio < 1.1 else math.inf,

@@ -89,7 +89,7 @@ def make_plan(
     plan = plan_for(cut(fused=True), is_staged=False)
     group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
     is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
-    if not is_small or plan.memory.total_nbytes > resources.memory_limit_nbytes // 2:
+    if not is_small or plan.memory.total_nbytes - plan.memory.border_nbytes > resources.memory_limit_nbytes // 2:
         blocks = cut(fused=False)
         if not blocks.is_fused:
             plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))

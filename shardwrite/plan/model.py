@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -151,19 +151,21 @@ class Plan:
     @cached_property
     def memory(self) -> MemoryEstimate:
         """Worst-case memory of a worker process: nothing compresses."""
-        return self._memory(1.0)
+        return self._memory(1.0, self.waves)
 
     @cached_property
     def expected_memory(self) -> MemoryEstimate:
         """Memory of a worker process at the given `compression_ratio`."""
-        return self._memory(self.compression_ratio or 1.0)
+        return self._memory(self.compression_ratio or 1.0, self.waves)
 
-    def _memory(self, ratio: float) -> MemoryEstimate:
+    def _memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
+        shapes = [wave.box.shape for wave in waves]
         return estimate_memory(
             self.partition,
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
+            wave=tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape,
             staged=self.is_staged,
             compression_ratio=ratio,
         )
@@ -175,8 +177,16 @@ class Plan:
 
     @cached_property
     def waves(self) -> tuple[Wave, ...]:
-        """Sets of groups, each a graph of its own."""
-        return cut_waves(self.partition, self.n_tasks, self.max_graph_tasks, by_row=self.is_staged)
+        """Sets of groups, each a graph of its own: small enough for the scheduler, and for the memory where thinner ones help."""
+        fewest = int(self.is_staged)  # so that no more part files lie about than one row of groups makes
+        choices = (
+            cut_waves(self.partition, self.n_tasks, self.max_graph_tasks, n_thin=n)
+            for n in range(fewest, max(fewest, self.metadata.grid.ndim) + 1)
+        )
+        first = next(choices)
+        allowed = self.resources.memory_limit_nbytes
+        fitting = (waves for waves in itertools.chain([first], choices) if self._memory(1.0, waves).total_nbytes <= allowed)
+        return next(fitting, first)
 
     def shards_for(self, region: Any) -> list[ShardRef]:
         """The shards that a region touches.
@@ -320,7 +330,7 @@ class Plan:
         needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
         if needed <= allowed:
             return
-        if self.memory.source_nbytes > allowed / 2:
+        if self.memory.source_nbytes + self.memory.border_nbytes > allowed / 2:
             knob = "make the source's chunks smaller, or the inner chunks thinner along the axis in which the source comes in slabs"
             if self.resources.n_threads > 1:
                 knob = f"use fewer threads per process, or {knob}"
@@ -328,8 +338,9 @@ class Plan:
             knob = "use fewer threads per process, or smaller shards"
         raise PlanError(
             f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes ({self.memory.source_nbytes:,} for the "
-            f"source's chunks, {self.memory.encode_nbytes:,} for units that are encoded, {self.memory.waiting_nbytes:,} for units "
-            f"that wait for their shard), and may use {allowed:,}",
+            f"source's chunks, {self.memory.border_nbytes:,} for those that wait for a second task, "
+            f"{self.memory.encode_nbytes:,} for units that are encoded, {self.memory.waiting_nbytes:,} for units that wait for "
+            f"their shard), and may use {allowed:,}",
             needed_nbytes=needed,
             allowed_nbytes=allowed,
             knob=f"{knob}, or raise memory_limit",

@@ -88,8 +88,8 @@ def _memory_cell(plan: Plan) -> str:
     return (
         f"{human(memory.total_nbytes)} a process of {resources.n_threads} threads at worst, "
         f"{human(plan.memory_per_thread_nbytes)} a thread; limit {human(resources.memory_limit_nbytes)}\n"
-        f"source {human(memory.source_nbytes)}, encoding {human(memory.encode_nbytes)}, "
-        f"waiting for commit {human(memory.waiting_nbytes)}"
+        f"source {human(memory.source_nbytes)}, kept for a second task {human(memory.border_nbytes)}, "
+        f"encoding {human(memory.encode_nbytes)}, waiting for commit {human(memory.waiting_nbytes)}"
     )
 
 

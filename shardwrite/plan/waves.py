@@ -38,7 +38,7 @@ class Wave:
         return (ravel(index, self.counts) for index in itertools.product(*axes))
 
 
-def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, by_row: bool) -> tuple[Wave, ...]:
+def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int) -> tuple[Wave, ...]:
     """Cut the groups into boxes of about `max_tasks` tasks at most, along the slowest axis first; the first of several is smaller.
 
     Parameters
@@ -49,8 +49,8 @@ def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, by_row: boo
         Tasks of the whole, the source's included.
     max_tasks : int
         Tasks that the scheduler may hold at a time.
-    by_row : bool
-        Have a wave for each row of groups along axis 0, so that no more part files lie about than one row makes.
+    n_thin : int
+        Along so many of the first axes a wave is one group thick: less lies about between groups.
     """
     counts = partition.group_counts
     n_left = ceil_div(max(1, n_tasks), max(1, max_tasks))
@@ -59,14 +59,13 @@ def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, by_row: boo
         pieces = min(n, n_left) or 1
         steps.append(max(1, ceil_div(n, pieces)))
         n_left = ceil_div(n_left, pieces)
-    if by_row and steps:
-        steps[0] = 1
+    steps[:n_thin] = [1] * min(n_thin, len(steps))
     boxes = [
         Box(corner, tuple(min(a + step, n) for a, step, n in zip(corner, steps, counts, strict=True)))
         for corner in itertools.product(*(range(0, n, step) for n, step in zip(counts, steps, strict=True)))
     ]
     axis = next((a for a, (step, n) in enumerate(zip(steps, counts, strict=True)) if step < n), None)
-    if axis is not None and not by_row:
+    if axis is not None and not n_thin:
         boxes[:1] = _begin_small(boxes[0], axis)
     edges = partition.group_edges
     return tuple(

@@ -108,11 +108,11 @@ def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases(smallest=1), st.integers(1, 2000), st.integers(1, 3000), st.integers(1, 100), st.booleans())
-def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, by_row):
+@given(cases(smallest=1), st.integers(1, 2000), st.integers(1, 3000), st.integers(1, 100), st.integers(0, 2))
+def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, n_thin):
     grid, source = case
     partition = make_partition(grid, source, 1, task_nbytes=task_nbytes, fused=True)
-    waves = cut_waves(partition, n_tasks, max_tasks, by_row=by_row)
+    waves = cut_waves(partition, n_tasks, max_tasks, n_thin=n_thin)
     ranks = [rank for wave in waves for rank in wave.ranks()]
     assert sorted(ranks) == list(range(partition.n_groups))
     assert_tiles([wave.box for wave in waves], grid.whole)
@@ -120,9 +120,8 @@ def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, by_ro
         inside = list(wave.ranks())
         assert sum(partition.group_box(rank).size for rank in inside) == wave.box.size
         assert all(wave.box.contains(partition.group_box(rank)) for rank in inside)
-        if by_row and grid.ndim:
-            assert wave.groups.shape[0] == 1
-    if n_tasks <= max_tasks and not by_row:
+        assert wave.groups.shape[:n_thin] == (1,) * min(n_thin, grid.ndim)
+    if n_tasks <= max_tasks and not n_thin:
         assert len(waves) == 1
     most = max(len(list(wave.ranks())) for wave in waves)
     assert most * n_tasks <= 2**grid.ndim * partition.n_groups * max_tasks or most == 1
@@ -133,12 +132,10 @@ def test_the_first_of_several_waves_is_small():
     grid = ShardGrid((4000, 40), (10, 10), (10, 10))
     partition = make_partition(grid, [list(range(0, 4001, 10)), [0, 40]], 1, task_nbytes=100, fused=True)
     n = partition.n_groups
-    assert [wave.groups.bounds[1:] for wave in cut_waves(partition, n, n // 4, by_row=False)] == [
-        ((0, partition.group_counts[1]),)
-    ] * 5
-    rows = [b - a for wave in cut_waves(partition, n, n // 4, by_row=False) for a, b in wave.groups.bounds[:1]]
+    assert [wave.groups.bounds[1:] for wave in cut_waves(partition, n, n // 4, n_thin=0)] == [((0, partition.group_counts[1]),)] * 5
+    rows = [b - a for wave in cut_waves(partition, n, n // 4, n_thin=0) for a, b in wave.groups.bounds[:1]]
     assert rows == [10, 90, 100, 100, 100]
-    assert len(cut_waves(partition, n, n, by_row=False)) == 1
+    assert len(cut_waves(partition, n, n, n_thin=0)) == 1
 
 
 # ---- plans
