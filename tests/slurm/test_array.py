@@ -118,7 +118,7 @@ def test_a_time_limit(cluster, work):
     """The real thing: USR1 comes, and the task requeues itself until all is written. SLURM may send it a minute too early."""
     work.init()
     work.scripts(1, "--time", "00:02:00", "--lead", 30)
-    job = work.array(PAUSE=4.5, PAUSE_ONCE=1)
+    job = work.array(PAUSE=6, PAUSE_ONCE=1)
     cluster.until(lambda: cluster.tasks(job)[0]["Restarts"] == "1", 150, work.log)
     facts = finish(cluster, work, job, work.shards(), 0, "time limit: USR1 before it, and the task requeues itself")[0]
     assert facts["JobState"] == "COMPLETED"
