@@ -88,10 +88,13 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
 
 
 def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
-    """Of the source chunks along an axis that lie across an edge between pieces, the longest."""
-    inner, source = np.asarray(edges[1:-1], dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
+    """Of the source chunks along an axis that reach from one piece into another and hold neither, the longest."""
+    own, source = np.asarray(edges, dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
+    inner = own[1:-1]
     first = np.searchsorted(source, inner, "right") - 1
-    return int((source[first + 1] - source[first])[source[first] < inner].max(initial=0))
+    starts, stops = source[first], source[first + 1]
+    is_across = (starts < inner) & ~(np.isin(starts, own) & np.isin(stops, own))
+    return int((stops - starts)[is_across].max(initial=0))
 
 
 def _border(partition: Partition, source_chunks: Sequence[Sequence[int]], wave: Shape) -> int:
