@@ -27,6 +27,10 @@ def _against(peer: str | None) -> _Ratio:
     return lambda row: row.ratio(peer)
 
 
+def _synced(row: Row) -> float:
+    return row.rate(f"{OURS}-full") / row.rate("tensorstore-sync")
+
+
 def _memory_ratio(row: Row) -> float:
     return row.memory(OURS) / row.expected(OURS)
 
@@ -69,6 +73,7 @@ def aims_markdown(report: Report) -> str:
         _least("sparse, over the best peer", named(["sparse"]), _against(None), 1.5),
         _least("many small shards, over dask+zarr-python", named(["many-shards"]), _against(REFERENCE), 10.0),
         _least("many small shards, over tensorstore", named(["many-shards"]), _against("tensorstore"), 1.0),
+        _least("each shard synced, over tensorstore with each file synced", rows, _synced, 1.0),
         _range("memory, measured over what the plan expects", rows, _memory_ratio),
         _most("memory, over the peer that takes least", rows, _memory_of_best_peer, 1.0),
     ]

@@ -156,6 +156,7 @@ def main() -> None:
     parser.add_argument("--disk", type=Path, required=True, help="a directory on a disk")
     parser.add_argument("--output", type=Path, required=True, help="the page; its pictures go beside it")
     options = parser.parse_args()
+    options.memory, options.disk, options.output = (p.resolve() for p in (options.memory, options.disk, options.output))
     names = options.parts.split(",")
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"no part is called {', '.join(unknown)}")

@@ -89,7 +89,7 @@ def peers_of(row: Row) -> list[str]:
     row : Row
         The case.
     """
-    return [name for name in row.raw if name != OURS and name not in _BARS]
+    return [name for name in row.raw if not name.startswith(OURS) and name not in _BARS]
 
 
 @dataclass
