@@ -98,14 +98,18 @@ def _commit_nothing() -> None:
     """Have this worker say of every shard that it is committed, and write none."""
     import importlib
 
-    from shardwrite.commit import Written
+    from shardwrite.commit import Written, commit_shards
 
     tasks: Any = importlib.import_module("shardwrite.tasks")
 
     def stream_nothing(spec: Any, *_: Any) -> Written:
         return Written(1000, 1, spec.metadata.grid.n_chunks_per_shard)
 
-    tasks._stream_shard = stream_nothing
+    def write_nothing(spec: Any, source: Any, _: Any) -> Any:
+        shards = [index for index in spec.metadata.grid.shards_in(source.box) if index not in source.skip]
+        return commit_shards(spec, source.box, shards, lambda *_: stream_nothing(spec))
+
+    tasks._stream_shard, tasks._write_small_shards = stream_nothing, write_nothing
 
 
 class _Memory:

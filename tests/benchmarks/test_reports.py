@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -111,6 +112,16 @@ def test_commands_of_the_figures_are_known(command):
     said = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     known = set(re.findall(r"--[a-z-]+", said))
     assert {word for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("kind", ["blocks", "shards"])
+def test_scale_counts_every_shard(tmp_path, kind):
+    command = [sys.executable, "-m", "benchmarks.scale", "run", "--sources", kind, "--shards", "100", "--workers", "1"]
+    command += ["--directory", tmp_path, "--output", tmp_path / "lines"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    line = json.loads((tmp_path / "lines").read_text())
+    assert line["n_shards"] == 100
+    assert 0 < line["first_commit_seconds"] <= line["seconds"]
 
 
 @pytest.mark.parametrize("codec", IMPLEMENTATIONS)
