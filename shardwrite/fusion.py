@@ -21,7 +21,7 @@ _SMALL_NBYTES = 2**20  # what a task copies in about the time that scheduling it
 def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
     """Whether source tasks are better done by the tasks that write groups.
 
-    They are where no group needs several, and where they are small and groups enough to keep all threads of a cluster busy.
+    They are where no group needs several, and where they are small and groups enough to keep all threads busy.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
     n_threads = engine.n_processes * engine.n_threads
     n_groups, is_small = plan.partition.n_groups, plan.raw_nbytes <= _SMALL_NBYTES * plan.source.n_tasks
     is_better = plan.source.n_chunks <= n_groups or (is_small and n_groups >= n_threads)
-    return engine.kind == "distributed" and plan.partition.is_fused and is_better
+    return engine.kind in ("distributed", "threads") and plan.partition.is_fused and is_better
 
 
 def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:

@@ -78,7 +78,8 @@ def test_worth_it_where_scheduling_takes_longer_than_the_tasks():
         one_each = shardwrite.plan(large, shards=(1024, 2048), chunks=(256, 256), memory_limit="64MB")
         assert one_each.source.n_chunks == one_each.partition.n_groups
         assert is_worth_fusing(one_each, engine)
-    assert not is_worth_fusing(shardwrite.plan(many, **layout), LocalEngine("threads"))
+    assert is_worth_fusing(shardwrite.plan(many, **layout), LocalEngine("threads"))
+    assert not is_worth_fusing(shardwrite.plan(many, **layout), LocalEngine("processes"))
 
 
 @pytest.mark.parametrize("n_arrays", [1, 2])

@@ -17,7 +17,7 @@ from shardwrite.strategies import Strategy
 
 __all__ = ["make_plan"]
 
-_TASK_NBYTES = (4 * 2**20, 64 * 2**20)
+_TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64
 
