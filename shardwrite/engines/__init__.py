@@ -151,13 +151,14 @@ class ClusterEngine:
     def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
         """See :meth:`Engine.run`.
 
-        Dask blames whatever runs where workers die. So what it has given up comes again once the others are done.
+        Dask blames whatever runs where workers die. So what it has given up comes again once the others are done, and at last each
+        by itself, so that nothing but what kills a worker can be blamed.
         """
         left = self._run_once(graph, keys, on_result, explain)
-        for _ in range(_ATTEMPTS - 1):
-            if left:
-                self.retried += left
-                left = self._run_once(graph, left, on_result, explain)
+        for attempt in range(1, _ATTEMPTS):
+            self.retried += left
+            portions = [[key] for key in left] if attempt == _ATTEMPTS - 1 else [left]
+            left = [key for some in portions if some for key in self._run_once(graph, some, on_result, explain)]
         if left:
             error = WorkersLostError(
                 f"{len(left)} tasks were given up, because the workers that ran them died, {_ATTEMPTS} times over; all others were "
