@@ -76,7 +76,8 @@ PARTS: dict[str, Part] = {
     "scaling": Part(
         "Scaling",
         "512³ uint16 from blocks that the tasks make themselves (which is in the time, and does not depend on the writer). Strong: "
-        "the same array for all; weak: an array for each thread. Threads in one process, or worker processes of a cluster.",
+        "the same array for all; weak: an array for each thread. Threads in one process, or worker processes of a cluster; more "
+        "threads than cores gain nothing.",
         ("benchmarks.throughput --directory MEMORY --workers 0,1,2 --threads 1,2 --scaling strong,weak --output SCRATCH/lines",),
     ),
     "codecs": Part(
