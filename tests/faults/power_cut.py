@@ -359,6 +359,7 @@ def draw(rng: np.random.Generator, durability: str) -> tuple[np.ndarray, da.Arra
         "publish": ["first", "last"][rng.integers(2)],
         "index_location": ["start", "end"][rng.integers(2)],
         "memory_limit": memory,
+        "max_source_reruns": 100,
     }
     values = oracle.values(shape, int(rng.integers(1000)), (slice(0, 64), slice(64, 200)) if rng.random() < 0.25 else None)
     return values, da.from_array(values, chunks=chunks), name, keywords
