@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -97,10 +98,16 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
     return int((stops - starts)[is_across].max(initial=0))
 
 
-def _border(partition: Partition, source_chunks: Sequence[Sequence[int]], wave: Shape) -> int:
+@lru_cache(maxsize=16)
+def _along(edges: tuple[int, ...], source_sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """What :func:`overlap` and `_thickness` say of an axis, and the source's extent; an axis may have a million edges."""
+    source = boundaries(source_sizes)
+    return (*overlap(edges, source), _thickness(edges, source), source[-1])
+
+
+def _border(partition: Partition, thickness: Sequence[int], source_shape: Sequence[int], wave: Shape) -> int:
     """Elements of the source chunks across the borders between what is done of a wave and what is not: one layer for each axis."""
-    thickness = [_thickness(e, boundaries(sizes)) for e, sizes in zip(partition.block_edges, source_chunks, strict=True)]
-    extent = [min(n + t, sum(sizes)) for n, t, sizes in zip(wave, thickness, source_chunks, strict=True)]
+    extent = [min(n + t, whole) for n, t, whole in zip(wave, thickness, source_shape, strict=True)]
     crossed = [axis for axis, (n, block) in enumerate(zip(wave, partition.largest_block, strict=True)) if n > block]
     return sum(thickness[axis] * math.prod(extent[:axis] + extent[axis + 1 :]) for axis in crossed)
 
@@ -140,16 +147,17 @@ def estimate_memory(
     those blocks run beside one another on one set of source chunks, and the next set is begun while they end. A source chunk
     that lies across the border of two blocks stays from the first to the second, and in which order they come is dask's choice.
     """
-    axes = [overlap(edges, boundaries(sizes)) for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)]
-    set_nbytes = itemsize * math.prod(longest for longest, _ in axes)
-    is_shared = any(cuts > 2 for _, cuts in axes)  # cut in two, a source chunk is shared at its border only
-    n_sharing = math.prod(cuts for _, cuts in axes)
+    axes = [_along(tuple(edges), tuple(sizes)) for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)]
+    longest, cuts, thickness, shape = zip(*axes, strict=True) if axes else ((), (), (), ())
+    set_nbytes = itemsize * math.prod(longest)
+    is_shared = any(n > 2 for n in cuts)  # cut in two, a source chunk is shared at its border only
+    n_sharing = math.prod(cuts)
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
     n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25
     block_nbytes = itemsize * math.prod(partition.largest_block)
     batches_nbytes = n_tasks * 2 * min(BATCH_NBYTES, block_nbytes)
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
-    border_nbytes = 0 if is_shared else ceil_div(itemsize * _border(partition, source_chunks, wave), resources.n_processes)
+    border_nbytes = 0 if is_shared else ceil_div(itemsize * _border(partition, thickness, shape, wave), resources.n_processes)
     if partition.is_fused or staged:
         return MemoryEstimate(source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf)
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
