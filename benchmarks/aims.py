@@ -91,23 +91,20 @@ def _line(what: str, n: int, ratio: str, aim: str, *, is_reached: bool) -> str:
 
 
 def _least(what: str, rows: Iterable[Row], ratio: _Ratio, aim: float) -> str | None:
-    values = _values(rows, ratio)
-    if not values:
-        return None
-    name = min(values, key=values.__getitem__)
-    n_reached = sum(value >= aim for value in values.values())
-    text = f"least {values[name]:.2f} ({name}); {n_reached} of {len(values)} reach it"
-    return _line(what, len(values), text, f"each ≥ {aim:g}", is_reached=n_reached == len(values))
+    return _each(what, _values(rows, ratio), aim, at_most=False)
 
 
 def _most(what: str, rows: Iterable[Row], ratio: _Ratio, aim: float) -> str | None:
-    values = _values(rows, ratio)
+    return _each(what, _values(rows, ratio), aim, at_most=True)
+
+
+def _each(what: str, values: dict[str, float], aim: float, *, at_most: bool) -> str | None:
     if not values:
         return None
-    name = max(values, key=values.__getitem__)
-    n_reached = sum(value <= aim for value in values.values())
-    text = f"most {values[name]:.2f} ({name}); {n_reached} of {len(values)} reach it"
-    return _line(what, len(values), text, f"each ≤ {aim:g}", is_reached=n_reached == len(values))
+    name = (max if at_most else min)(values, key=values.__getitem__)
+    n_reached = sum(value <= aim if at_most else value >= aim for value in values.values())
+    text = f"{'most' if at_most else 'least'} {values[name]:.2f} ({name}); {n_reached} of {len(values)} reach it"
+    return _line(what, len(values), text, f"each {'≤' if at_most else '≥'} {aim:g}", is_reached=n_reached == len(values))
 
 
 def _mean(what: str, rows: Iterable[Row], ratio: _Ratio, aim: float) -> str | None:

@@ -21,7 +21,7 @@ from benchmarks.bare_loop import document, write_bare_loop
 from benchmarks.cases import Case
 from benchmarks.data import DTYPE, ArraySource
 
-__all__ = ["CONTESTANTS", "Contestant", "Writer", "expected_bytes", "scheduler", "zarr_codecs"]
+__all__ = ["CONTESTANTS", "Contestant", "Writer", "dask_array", "expected_bytes", "regions", "scheduler", "zarr_codecs"]
 
 
 Writer = Callable[[ArraySource, Case, Path, int], None]
@@ -69,7 +69,8 @@ class Contestant:
         return case.whole_shards or not self.whole_shards_only
 
 
-def _dask_array(source: ArraySource, case: Case) -> Any:
+def dask_array(source: ArraySource, case: Case) -> Any:
+    """The source in the dask chunks of a case."""
     from_array: Any = da.from_array
     return from_array(source, chunks=case.dask_chunks, name=False, lock=False)
 
@@ -87,7 +88,7 @@ def _with_durability(durability: str) -> Writer:
 
     def write(source: ArraySource, case: Case, path: Path, threads: int) -> None:  # noqa: ARG001  # dask's own
         importlib.import_module("shardwrite").to_sharded_zarr(
-            _dask_array(source, case),
+            dask_array(source, case),
             str(path),
             shards=case.shards,
             chunks=case.chunks,
@@ -125,7 +126,7 @@ def _write_dask_zarr(source: ArraySource, case: Case, path: Path, threads: int) 
     """
     import zarr
 
-    x = _dask_array(source, case)
+    x = dask_array(source, case)
     target = zarr.create_array(
         str(path),
         shape=x.shape,
@@ -155,7 +156,7 @@ def expected_bytes(source: ArraySource, case: Case, compression_ratio: float) ->
         Decoded over encoded bytes.
     """
     plan = importlib.import_module("shardwrite").plan(
-        _dask_array(source, case),
+        dask_array(source, case),
         shards=case.shards,
         chunks=case.chunks,
         compressors=zarr_codecs(case),
@@ -203,11 +204,12 @@ def _put_regions(source: ArraySource, case: Case, path: Path, threads: int, *, s
 
     batch = case.dask_chunks if case.whole_shards else case.shards
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(put, _regions(source.shape, batch)):
+        for _ in pool.map(put, regions(source.shape, batch)):
             pass
 
 
-def _regions(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+def regions(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
+    """Boxes of a step that cover a shape, row-major."""
     axes = [[slice(i, min(i + s, n)) for i in range(0, n, s)] for n, s in zip(shape, step, strict=True)]
     return itertools.product(*axes)
 

@@ -8,7 +8,6 @@ everything in the page cache; MB/s are decoded bytes of the array, whether they 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
 import statistics
@@ -22,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import dask
-import dask.array as da
 
 import shardwrite
 from benchmarks.cases import CASES, Case
-from benchmarks.contestants import zarr_codecs
+from benchmarks.contestants import dask_array, regions, zarr_codecs
 from benchmarks.data import Source, ensure_source
 from benchmarks.measure import PeakMemory, machine, versions
 
@@ -35,20 +33,10 @@ __all__ = ["CONTESTANTS", "main"]
 Check = Callable[[Path, Source, Case, int], None]
 
 
-def _as_dask(source: Source, case: Case) -> Any:
-    from_array: Any = da.from_array
-    return from_array(source, chunks=case.dask_chunks, name=False, lock=False)
-
-
 def _verified(path: Path, **options: Any) -> None:
     report = shardwrite.verify(str(path), **options)
     if not report.is_good:
         raise SystemExit(f"what was written is said to be bad: {report}")
-
-
-def _shards(source: Source, case: Case) -> list[tuple[slice, ...]]:
-    axes = [[slice(a, a + s) for a in range(0, n, s)] for n, s in zip(source.shape, case.shards, strict=True)]
-    return list(itertools.product(*axes))
 
 
 def _zarr_python(path: Path, source: Source, case: Case, threads: int) -> None:
@@ -56,7 +44,7 @@ def _zarr_python(path: Path, source: Source, case: Case, threads: int) -> None:
 
     array: Any = zarr.open_array(str(path), mode="r")
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(array.__getitem__, _shards(source, case)):
+        for _ in pool.map(array.__getitem__, regions(source.shape, case.shards)):
             pass
 
 
@@ -67,14 +55,14 @@ def _tensorstore(path: Path, source: Source, case: Case, threads: int) -> None:
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}, "context": context}
     array = tensorstore.open(spec).result()
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(lambda where: array[where].read().result(), _shards(source, case)):
+        for _ in pool.map(lambda where: array[where].read().result(), regions(source.shape, case.shards)):
             pass
 
 
 CONTESTANTS: dict[str, Check] = {
     "shardwrite verify": lambda path, *_: _verified(path),
     "shardwrite verify --deep": lambda path, *_: _verified(path, deep=True),
-    "shardwrite verify --against": lambda path, source, case, _: _verified(path, against=_as_dask(source, case)),
+    "shardwrite verify --against": lambda path, source, case, _: _verified(path, against=dask_array(source, case)),
     "zarr-python reads all": _zarr_python,
     "tensorstore reads all": _tensorstore,
 }
@@ -100,7 +88,7 @@ def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
         case, path = CASES[name], directory / f"{name}.zarr"
         source = ensure_source(case, options.scale, directory)
         layout: Any = {"shards": case.shards, "chunks": case.chunks, "compressors": zarr_codecs(case)}
-        shardwrite.to_sharded_zarr(_as_dask(source, case), str(path), **layout, fill_value=0, durability="none")
+        shardwrite.to_sharded_zarr(dask_array(source, case), str(path), **layout, fill_value=0, durability="none")
         found: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in CONTESTANTS}
         for repeat in range(options.repeats):
             for contestant in list(CONTESTANTS)[:: 1 if repeat % 2 == 0 else -1]:
