@@ -360,18 +360,19 @@ def _identity(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
-    """Write all of the buffers, in batches that the system takes at once."""
+    """Write all of the buffers, which are of single bytes, in batches that the system takes at once."""
     total = 0
     for first in range(0, len(buffers), _IOV_MAX):
-        batch = [memoryview(b).cast("B") for b in buffers[first : first + _IOV_MAX]]
-        wanted = sum(len(b) for b in batch)
+        batch = buffers[first : first + _IOV_MAX]
+        wanted = sum(map(len, batch))
         total += wanted
         written = os.writev(fd, batch)
         while written < wanted:  # a short write: go on from where it stopped
             wanted -= written
-            while batch and written >= len(batch[0]):
-                written -= len(batch.pop(0))
-            batch[0] = batch[0][written:]
+            rest = [memoryview(b) for b in batch]
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            batch = [rest[0][written:], *rest[1:]]
             written = os.writev(fd, batch)
     return total
 
