@@ -64,7 +64,7 @@ class Pieces:
         """
         grid = tiles.reshape((*counts, *chunks))
         for array, first, last, begin in self._overlaps(region):
-            _copy_box(grid, array[(*map(slice, first, last), ...)], begin, chunks)
+            _copy_box(grid, array[Box(tuple(first), tuple(last)).slices], begin, chunks)
 
     def _overlaps(self, region: Box) -> Iterator[tuple[Array, Sequence[int], Sequence[int], Sequence[int]]]:
         """Pieces that reach into a box: the array, where what counts begins and ends in it, and where it begins in the box."""

@@ -21,7 +21,7 @@ LAYERS = [
     ["shard"],
     ["small"],
     # ---- no I/O, no dask, no clock, no randomness above this line
-    ["stopping", "stores", "target", "resources"],
+    ["stopping", "stores", "target", "resources", "environment"],
     ["engines", "existing", "payload", "striping"],
     ["journal"],
     ["commit"],

@@ -12,6 +12,7 @@ import click
 import dask
 
 from shardwrite.engines import Stopped
+from shardwrite.environment import configured
 from shardwrite.errors import ClusterError, IncompleteError, ShardwriteError, SubmitError
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
@@ -161,6 +162,7 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
         if address is not None:
             stack.enter_context(connect(address))
         else:
+            stack.enter_context(configured())
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads or 1,

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 import shardwrite
+from shardwrite.environment import configured
 from shardwrite.errors import SpecError
 from shardwrite.sources import as_dask, open_source
 
@@ -54,6 +55,7 @@ def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
     if path.exists():
         shutil.rmtree(path)
     with (
+        configured(),
         LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster),
     ):

@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import dask
-
 from shardwrite.engines import Stopped
+from shardwrite.environment import configured
 from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
 from shardwrite.stopping import is_draining
@@ -36,18 +35,16 @@ _LEAVE_SECONDS = 3
 _POLL_SECONDS = 0.1
 _FIRST_NODE_NBYTES = 2**29  # scheduler, program and srun
 _LEAST_NBYTES = 2**27
-_CONFIG: dict[str, Any] = {
-    "distributed": {
-        "scheduler": {"allowed-failures": 100, "no-workers-timeout": "10m", "http": {"routes": []}},
-        "worker": {"memory": {"spill": False, "target": False}, "http": {"routes": []}},
-        "comm": {"timeouts": {"connect": "60s", "tcp": "120s"}},
-    }
+_SETTINGS: dict[str, Any] = {
+    "distributed.scheduler.allowed-failures": 100,
+    "distributed.scheduler.no-workers-timeout": "10m",
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.target": False,
+    "distributed.comm.timeouts.connect": "60s",
+    "distributed.comm.timeouts.tcp": "120s",
 }
-
-
-def _config() -> Any:
-    """What suits a writer of shards, unless the user's own configuration says something else."""
-    return dask.config.set(dask.config.merge(_CONFIG, dask.config.collect()))
 
 
 def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
@@ -148,7 +145,7 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
         If no other node can reach it.
     """
     environ = os.environ if environ is None else environ
-    with _config():
+    with configured(_SETTINGS):
         from distributed import Scheduler
         from tornado.ioloop import IOLoop
 
@@ -170,7 +167,7 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the program is told to finish; who works for it is needed for that
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # for this process and the one that it starts
     nbytes, threads, scratch = worker_nbytes(environ), n_cores(environ), scratch_directory(environ)
-    with _config():
+    with configured(_SETTINGS):
         from distributed import Nanny
         from tornado.ioloop import IOLoop
 
