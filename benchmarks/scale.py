@@ -24,6 +24,7 @@ import dask.array as da
 
 import shardwrite
 from benchmarks.measure import anonymous_memory, machine, versions
+from shardwrite.environment import configured
 
 __all__ = ["main", "measure_plan", "measure_run"]
 
@@ -146,7 +147,7 @@ class _Memory:
 
 
 def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> dict[str, Any]:
-    """Run in this process as the client; scheduler and workers are processes of their own.
+    """Run in this process as the client; scheduler and workers are processes of their own, started as shardwrite starts its own.
 
     Parameters
     ----------
@@ -166,6 +167,7 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
     first: list[float] = []
     options = {"dashboard": False, "dashboard_address": None}
     with (
+        configured(),
         subprocesses(n_workers=n_workers, threads_per_worker=1, scheduler_kwargs=options, worker_kwargs={"nthreads": 1}) as cluster,
         distributed.Client(cluster) as client,
     ):

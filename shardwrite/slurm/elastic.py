@@ -23,6 +23,7 @@ from typing import Any
 
 import dask
 
+from shardwrite.environment import configured
 from shardwrite.errors import ClusterError, ShardwriteError, SubmitError
 from shardwrite.journal import find_run
 from shardwrite.slurm.client import cancel, job_id, queue
@@ -115,7 +116,10 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
 
     workers.log_directory.mkdir(parents=True, exist_ok=True)
     jobs = _Jobs(target)
-    with dask.config.set(configuration_of(workers)), on_leaving(jobs.abandon), contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(configured())
+        stack.enter_context(dask.config.set(configuration_of(workers)))
+        stack.enter_context(on_leaving(jobs.abandon))
         security = stack.enter_context(_certificates(workers.log_directory)) if workers.is_encrypted else None
         stack.callback(jobs.clear, tell)
         given = {**arguments_of(workers), "security": security, "job_cls": _job_class(jobqueue, jobs)}
