@@ -51,7 +51,7 @@ PARTS: dict[str, Part] = {
         "Side by side",
         "1 GiB of uint16 (many-shards: 20,000 of 16 KiB) into a memory file system, contestants in turn, each measurement in "
         "a fresh process, what was written read back and its layout checked.",
-        (f"{_SIDE} --scale default --repeats 2 --once-above {_SLOW_SECONDS} --dir MEMORY --plot PICTURE",),
+        (f"{_SIDE} --scale default --repeats 3 --once-above {_SLOW_SECONDS} --dir MEMORY --plot PICTURE",),
     ),
     "bare-loop": Part(
         "Against a bare loop, 4 GiB",
