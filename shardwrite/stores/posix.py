@@ -4,7 +4,8 @@ A commit, and what a crash after each step leaves behind:
 
 1. Open a temporary file in the object's own directory (``O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC``), its name unique to
    run and attempt. Directories that are missing are made. *A crash leaves an empty temporary.*
-2. Write, in a loop, since writes may be short. *A torn temporary; the object is the old one, or not there.*
+2. Write, in a loop, since writes may be short. *A torn temporary; the object is the old one, or not there.* Where step 3
+   follows, the system is asked every few MiB to begin with that, so that it goes on beside the encoding of what comes next.
 3. fsync the file (levels full and batch). *A whole temporary.*
 4. Close, and look at its error, which NFS and quotas report there.
 5. Rename over the object. *The new object is visible; a power cut may still bring the old one back.*
@@ -37,6 +38,7 @@ _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
 _MAX_TRIES = 8
+_WRITEBACK_NBYTES = 4 * 2**20  # 2 to 8 MiB were equally fast
 
 
 @dataclass(slots=True)
@@ -293,11 +295,18 @@ class PosixWriter:
         self._fd = fd
         self._identity = (0, 0, 0)
         self._is_published = False
+        self._is_synced = transaction.durability != "none"
+        self._end = self._begun = 0
 
     def write(self, buffers: Sequence[Any]) -> int:
         """Append buffers (step 2)."""
         with as_store_error(self.key, "cannot write"):
-            return _writev_all(self._fd, buffers)
+            n = _writev_all(self._fd, buffers)
+            self._end += n
+            if self._is_synced and self._end - self._begun >= _WRITEBACK_NBYTES:
+                _begin_writeback(self._fd, self._begun, self._end)
+                self._begun = self._end
+            return n
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Write into what was appended before."""
@@ -311,11 +320,13 @@ class PosixWriter:
         """See :meth:`ObjectWriter.copy`."""
         with as_store_error(self.key, "cannot copy into"):
             copy_range(reader.fd, offset, self._fd, nbytes)
+            self._end += nbytes
 
     def skip(self, nbytes: int) -> None:
         """See :meth:`ObjectWriter.skip`."""
         with as_store_error(self.key, "cannot write"):
-            os.ftruncate(self._fd, os.lseek(self._fd, nbytes, os.SEEK_CUR))
+            self._end = os.lseek(self._fd, nbytes, os.SEEK_CUR)
+            os.ftruncate(self._fd, self._end)
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Steps 3 to 6."""
@@ -357,6 +368,12 @@ class PosixWriter:
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_dev, found.st_ino, found.st_size
+
+
+def _begin_writeback(fd: int, start: int, stop: int) -> None:
+    """Have the system begin to write a range out, as it does for what is said not to be needed again; it syncs nothing."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
