@@ -20,11 +20,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.array as da
 
 import shardwrite
 from benchmarks.measure import anonymous_memory, machine, versions
-from shardwrite.environment import configured
+from shardwrite.environment import MESSAGES_KEPT
 
 __all__ = ["main", "measure_plan", "measure_run"]
 
@@ -35,6 +36,7 @@ SOURCES: dict[str, tuple[int, int]] = {"blocks": (50, 50), "shards": (1, 1), "li
 
 _LINE_SHARD = 32 * 2**20
 _SAMPLE_SECONDS = 0.1
+_MESSAGES = "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH"
 
 
 def source(kind: str, n_shards: int) -> tuple[da.Array, dict[str, Any]]:
@@ -147,7 +149,9 @@ class _Memory:
 
 
 def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> dict[str, Any]:
-    """Run in this process as the client; scheduler and workers are processes of their own, started as shardwrite starts its own.
+    """Run in this process as the client; scheduler and workers are processes of their own.
+
+    The scheduler keeps as few messages as those do that shardwrite starts.
 
     Parameters
     ----------
@@ -166,11 +170,14 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
     x, layout = source(kind, n_shards)
     first: list[float] = []
     options = {"dashboard": False, "dashboard_address": None}
+    os.environ[_MESSAGES] = str(MESSAGES_KEPT)
     with (
-        configured(),
         subprocesses(n_workers=n_workers, threads_per_worker=1, scheduler_kwargs=options, worker_kwargs={"nthreads": 1}) as cluster,
         distributed.Client(cluster) as client,
     ):
+        kept = client.run_on_scheduler(dask.config.get, "distributed.admin.low-level-log-length")
+        if kept != MESSAGES_KEPT:
+            raise RuntimeError(f"the scheduler keeps {kept} messages, not {MESSAGES_KEPT}")
         client.wait_for_workers(n_workers)
         client.run(_commit_nothing)
         warm, warm_layout = source(kind, 4)

@@ -11,7 +11,7 @@ import itertools
 import math
 import operator
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -29,7 +29,8 @@ from shardwrite.order import boxes, permutation
 __all__ = ["Background", "EncodedBatch", "Pieces", "decode_shard", "encode_unit", "read_index", "units_of"]
 
 Array = npt.NDArray[Any]
-_ROW_NBYTES = 32  # shorter rows are copied as what they are
+_LEAST_ROW_NBYTES = 32  # shorter rows are copied as what they are
+_MOST_KEPT = 2**17  # inner chunks of a unit whose steps are kept
 _scratch = threading.local()
 
 
@@ -121,7 +122,7 @@ def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -
 def _by_rows(place: Array, part: Array) -> tuple[Array, Array]:
     """The same two with an element for each row, if rows are contiguous in both: numpy then spends a third less on copying."""
     nbytes = part.shape[-1] * part.itemsize if part.ndim else 0
-    if nbytes < _ROW_NBYTES or part.dtype != place.dtype or part.dtype.hasobject or part.dtype.kind == "T":
+    if not _LEAST_ROW_NBYTES <= nbytes < 2**31 or part.dtype != place.dtype or part.dtype.hasobject or part.dtype.kind == "T":
         return place, part
     if part.strides[-1] != part.itemsize or place.strides[-1] != place.itemsize:
         return place, part
@@ -266,16 +267,24 @@ class _Step:
     is_last: bool
 
 
-@lru_cache(maxsize=16)
-def _steps(counts: Shape, order: str, max_chunks: int) -> tuple[_Step, ...]:
+def _steps(counts: Shape, order: str, max_chunks: int) -> Iterable[_Step]:
     """How a unit is gone through; the same for all that have as many inner chunks along each axis."""
-    steps = []
+    is_kept = math.prod(counts) <= _MOST_KEPT
+    return _kept_steps(counts, order, max_chunks) if is_kept else _make_steps(counts, order, max_chunks)
+
+
+@lru_cache(maxsize=16)
+def _kept_steps(counts: Shape, order: str, max_chunks: int) -> tuple[_Step, ...]:
+    return tuple(_make_steps(counts, order, max_chunks))
+
+
+def _make_steps(counts: Shape, order: str, max_chunks: int) -> Iterator[_Step]:
     for cells in boxes(counts, order, max_chunks):
         rows = permutation(cells.shape, order)
         ranks = ranks_in_box(counts, cells.start, cells.shape)[rows]
+        ranks.setflags(write=False)
         is_row_major = order == "C" or len(rows) == 1
-        steps.append(_Step(cells.start, cells.shape, ranks, None if is_row_major else rows, cells.stop == counts))
-    return tuple(steps)
+        yield _Step(cells.start, cells.shape, ranks, None if is_row_major else rows, cells.stop == counts)
 
 
 def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:

@@ -1,16 +1,22 @@
-"""What worker processes find set."""
+"""How workers and schedulers are started, and that what the user says about it holds."""
 
+import copy
 import json
 import os
+import subprocess
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import default_client
 
-from shardwrite.environment import ALLOCATOR, configured
+from shardwrite.cli.common import engine
+from shardwrite.environment import ALLOCATOR, MESSAGES_KEPT, configured, exports
 
 NAME = "MALLOC_TRIM_THRESHOLD_"
-KEY = f"distributed.nanny.pre-spawn-environ.{NAME}"
+PRE_SPAWN = "distributed.nanny.pre-spawn-environ"
+KEY = f"{PRE_SPAWN}.{NAME}"
+LOG = "distributed.admin.low-level-log-length"
+OURS = {name: str(nbytes) for name, nbytes in ALLOCATOR.items()}
 
 
 @pytest.fixture
@@ -20,37 +26,57 @@ def users_file(tmp_path):
     dask.config.paths.remove(str(tmp_path))
 
 
-def environment_of_worker():
-    with (
-        configured(),
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        (found,) = client.run(lambda: dict(os.environ)).values()
-    return found
-
-
-def test_workers_keep_what_they_free(users_file, monkeypatch):
+@pytest.fixture(autouse=True)
+def nothing_exported(monkeypatch):
     for name in ALLOCATOR:
         monkeypatch.delenv(name, raising=False)
-    before = dask.config.get("distributed.nanny.pre-spawn-environ")
-    found = environment_of_worker()
-    assert {name: found[name] for name in ALLOCATOR} == {name: str(nbytes) for name, nbytes in ALLOCATOR.items()}
-    assert found["OMP_NUM_THREADS"] == str(before["OMP_NUM_THREADS"]), "what dask sets besides is still set"
-    assert dask.config.get("distributed.nanny.pre-spawn-environ") == before
 
 
-def test_what_the_environment_says_holds(users_file, monkeypatch):
+def environment_of_worker():
+    """As the option `--workers` starts it, and how many messages its scheduler keeps."""
+    with engine(None, 1, None):
+        (found,) = default_client().run(lambda: dict(os.environ)).values()
+        kept = default_client().run_on_scheduler(dask.config.get, LOG)
+    return found, kept
+
+
+def test_workers_keep_what_they_free_and_schedulers_few_messages():
+    before = copy.deepcopy(dask.config.config)
+    found, kept = environment_of_worker()
+    assert {name: found[name] for name in ALLOCATOR} == OURS
+    assert kept == MESSAGES_KEPT
+    assert found["OMP_NUM_THREADS"] == str(dask.config.get(PRE_SPAWN)["OMP_NUM_THREADS"]), "what dask sets besides is still set"
+    assert dask.config.config == before
+
+
+def test_what_the_environment_says_holds(monkeypatch):
     monkeypatch.setenv(NAME, "12345")
-    assert environment_of_worker()[NAME] == "12345"
+    monkeypatch.setenv("DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH", "77")
+    with dask.config.set({LOG: 77}):  # as dask has it from there when it is imported
+        found, kept = environment_of_worker()
+    assert (found[NAME], kept) == ("12345", 77)
 
 
-def test_what_the_users_file_says_holds(users_file):
-    mine = {"nanny": {"pre-spawn-environ": {NAME: 4711}}, "worker": {"memory": {"spill": 0.5}}}
+@pytest.mark.parametrize("value", [4711, None, 65536])
+def test_what_the_users_file_says_holds(users_file, value):
+    mine = {"nanny": {"pre-spawn-environ": {NAME: value}}, "scheduler": {"no-workers-timeout": None}}
     users_file.write_text(json.dumps({"distributed": mine}))  # JSON is YAML
-    ours = {"distributed.worker.memory.spill": False, "distributed.worker.memory.target": False}
-    with dask.config.set({KEY: 4711, "distributed.worker.memory.spill": 0.5}), configured(ours):
-        assert dask.config.get(KEY) == 4711
-        assert dask.config.get("distributed.worker.memory.spill") == 0.5
+    ours = {"distributed.scheduler.no-workers-timeout": "10m", "distributed.worker.memory.target": False}
+    with dask.config.set({KEY: value, "distributed.scheduler.no-workers-timeout": None}), configured(ours):
+        assert dask.config.get(KEY) == value
+        assert dask.config.get("distributed.scheduler.no-workers-timeout") is None
         assert dask.config.get("distributed.worker.memory.target") is False
         assert dask.config.get("distributed.worker.memory.pause") is not None, "nothing else is lost"
+        assert [line for line in exports() if NAME in line] == [], "a line in a job script would win over it"
+
+
+def test_what_a_program_sets_holds():
+    with dask.config.set({KEY: 4711, LOG: 5000}), configured():
+        assert (dask.config.get(KEY), dask.config.get(LOG)) == (4711, 5000)
+
+
+def test_lines_of_a_job_script():
+    script = "\n".join([*exports(), f"echo ${NAME} $MALLOC_MMAP_THRESHOLD_"])
+    run = ["bash", "-eu", "-c", script]
+    assert subprocess.check_output(run, text=True, env={}).split() == list(OURS.values())
+    assert subprocess.check_output(run, text=True, env={NAME: "9"}).split() == ["9", OURS["MALLOC_MMAP_THRESHOLD_"]]

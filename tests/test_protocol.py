@@ -19,7 +19,6 @@ from shardwrite.stores import PosixStore, check_key, write_file
 
 pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here (Debian's package strace)")
 N_SHARDS = 16
-MIB = 2**20
 SCRIPT = """
     import dask, dask.array as da, numpy as np, shardwrite, sys
     with dask.config.set(scheduler="sync"):
@@ -219,16 +218,3 @@ def test_new_files_take_the_umask(tmp_path):
         os.umask(old)
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
     assert shardwrite.__version__
-
-
-@pytest.mark.parametrize(("durability", "expected"), [("full", [(0, 5 * MIB), (5 * MIB, 6 * MIB)]), ("none", [])])
-def test_what_will_be_synced_is_begun_early(tmp_path, monkeypatch, durability, expected):
-    begun = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda _, start, nbytes, advice: begun.append((start, nbytes, advice)))
-    with PosixStore(tmp_path).transaction(durability, "run.attempt") as transaction:
-        writer = transaction.create("c/0")
-        for nbytes in (5 * MIB, MIB, 5 * MIB, 100):
-            writer.write([bytes(nbytes)])
-        writer.finish()
-    assert begun == [(start, nbytes, os.POSIX_FADV_DONTNEED) for start, nbytes in expected]
-    assert (tmp_path / "c/0").stat().st_size == 11 * MIB + 100

@@ -14,7 +14,7 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes
 
-from shardwrite.environment import ALLOCATOR
+from shardwrite.environment import exports
 from shardwrite.errors import SpecError
 from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
 
@@ -192,7 +192,7 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
             *_SCRATCH,
             *one_thread_each(),
             *_ENVIRONMENT,
-            *(f"export {name}=${{{name}:-{nbytes}}}" for name, nbytes in ALLOCATOR.items()),
+            *exports(),
         ],
         "worker_extra_args": [*section["worker-extra-args"], "--no-dashboard"],
     }

@@ -31,6 +31,7 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
 from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
+from shardwrite.stores.writeback import begin_writeback
 
 __all__ = ["PosixStore", "make_directories", "write_file"]
 
@@ -304,7 +305,7 @@ class PosixWriter:
             n = _writev_all(self._fd, buffers)
             self._end += n
             if self._is_synced and self._end - self._begun >= _WRITEBACK_NBYTES:
-                _begin_writeback(self._fd, self._begun, self._end)
+                begin_writeback(self._fd, self._begun, self._end)
                 self._begun = self._end
             return n
 
@@ -368,12 +369,6 @@ class PosixWriter:
 
 def _identity(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_dev, found.st_ino, found.st_size
-
-
-def _begin_writeback(fd: int, start: int, stop: int) -> None:
-    """Have the system begin to write a range out, as it does for what is said not to be needed again; it syncs nothing."""
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:

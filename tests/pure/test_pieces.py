@@ -1,4 +1,4 @@
-"""Pieces of a source, cut into inner chunks: against a slice for each inner chunk."""
+"""Pieces of a source, cut into inner chunks: against a slice of a canvas for each inner chunk."""
 
 import itertools
 
@@ -10,56 +10,61 @@ from hypothesis import strategies as st
 from shardwrite.grid import Box
 from shardwrite.shard import Pieces
 
-DTYPES = ["u1", "<u2", ">u2", "<f8", "c16", "M8[s]", "S40", "<U3", [("a", "<u2"), ("b", "<f8", 3)]]
+STRUCTURED = [("a", "<u2"), ("b", "<f8")]
+DTYPES = ["u1", "<u2", ">u2", "<f8", "c16", "M8[s]", "S40", "<U3", STRUCTURED, np.dtype(STRUCTURED, align=True), object, "T"]
+LAYOUTS = ["C", "F", "reversed", "strided", "broadcast"]
 
 
-def values(shape, dtype):
+def elements(shape, dtype):
+    """Other than zero each."""
+    dtype = np.dtypes.StringDType() if dtype == "T" else np.dtype(dtype)
     rng = np.random.default_rng(1)
-    nbytes = np.dtype(dtype).itemsize * int(np.prod(shape))
-    return np.frombuffer(rng.integers(1, 100, nbytes, dtype=np.uint8).tobytes(), "u1")[:nbytes]
+    if dtype.kind in "UTO":
+        return rng.integers(1, 99, shape).astype(str if dtype.kind == "T" else dtype).astype(dtype)
+    return rng.integers(1, 100, (*shape, dtype.itemsize), dtype=np.uint8).view(dtype).reshape(shape)
 
 
 def source_of(shape, dtype, layout):
-    """The same elements, differently laid out in memory."""
-    if np.dtype(dtype).kind == "U":
-        plain = np.random.default_rng(1).integers(0, 99, shape).astype(dtype)
-    else:
-        plain = values(shape, dtype).view(dtype).reshape(shape)
+    plain = elements(shape, dtype)
     if layout == "F":
         return np.asfortranarray(plain)
     if layout == "reversed":
         return np.ascontiguousarray(plain[..., ::-1])[..., ::-1]
     if layout == "strided":
-        wide = np.zeros((*shape[:-1], 2 * shape[-1]), dtype=plain.dtype)
-        wide[..., ::2] = plain
-        return wide[..., ::2]
+        return np.repeat(plain, 2, axis=-1)[..., ::2]
+    if layout == "broadcast":
+        return np.broadcast_to(plain[:1, :, :1], shape)
     return plain
 
 
 @given(
     counts=st.tuples(*[st.integers(1, 3)] * 3),
     chunks=st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 40)),
-    cuts=st.tuples(*[st.sets(st.integers(1, 40), max_size=2)] * 3),
-    origin=st.tuples(*[st.integers(0, 7)] * 3),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 15), st.integers(1, 120)),
+    cuts=st.tuples(*[st.sets(st.integers(1, 100), max_size=2)] * 3),
+    start=st.tuples(st.integers(-3, 9), st.integers(-3, 15), st.integers(-30, 100)),
     dtype=st.sampled_from(DTYPES),
-    layout=st.sampled_from(["C", "F", "reversed", "strided"]),
+    layout=st.sampled_from(LAYOUTS),
 )
-@settings(max_examples=300, deadline=None)
-def test_inner_chunks_are_slices_of_the_source(counts, chunks, cuts, origin, dtype, layout):
-    shape = tuple(n * c for n, c in zip(counts, chunks, strict=True))
+@settings(max_examples=400, deadline=None)
+def test_inner_chunks_are_slices_of_the_source(counts, chunks, shape, cuts, start, dtype, layout):
+    origin = (50, 60, 70)
     whole = source_of(shape, dtype, layout)
     edges = [[0, *sorted(e for e in some if e < n), n] for some, n in zip(cuts, shape, strict=True)]
-    slices = list(itertools.product(*([slice(a, b) for a, b in itertools.pairwise(along)] for along in edges)))
-    starts = [tuple(o + s.start for o, s in zip(origin, part, strict=True)) for part in slices]
-    pieces = Pieces(starts, [whole[part] for part in slices])
+    parts = list(itertools.product(*([slice(a, b) for a, b in itertools.pairwise(along)] for along in edges)))
+    pieces = Pieces([tuple(o + s.start for o, s in zip(origin, part, strict=True)) for part in parts], [whole[p] for p in parts])
     tiles = np.zeros((int(np.prod(counts)), *chunks), dtype=whole.dtype)
-    region = Box(origin, tuple(o + n for o, n in zip(origin, shape, strict=True)))
+    first = tuple(o + a for o, a in zip(origin, start, strict=True))
+    region = Box(first, tuple(a + n * c for a, n, c in zip(first, counts, chunks, strict=True)))
+    canvas = np.zeros(region.shape, dtype=whole.dtype)
+    common = region.intersect(Box(origin, tuple(o + n for o, n in zip(origin, shape, strict=True))))
+    if common.size:
+        canvas[common.shift(first).slices] = whole[common.shift(origin).slices]
 
     pieces.copy_into(tiles, counts, chunks, region)
 
     for tile, index in zip(tiles, np.ndindex(counts), strict=True):
-        wanted = whole[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))]
-        assert tile.tobytes() == wanted.tobytes()
+        assert tile.tolist() == canvas[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))].tolist()
 
 
 @pytest.mark.parametrize("stored", ["<u2", ">u2", "<f4"])
