@@ -51,6 +51,7 @@ def _unsaid(settings: Mapping[str, Any]) -> dict[str, Any]:
     def is_said(name: str) -> bool:
         if dask.config.get(name, _UNSAID, config=users) is not _UNSAID:
             return True
-        return bool(dask.config.get(name, _UNSAID) != dask.config.get(name, _UNSAID, config=defaults))
+        value = dask.config.get(name, _UNSAID)
+        return bool(value is not _UNSAID and value != dask.config.get(name, _UNSAID, config=defaults))
 
     return {name: value for name, value in settings.items() if not is_said(name)}

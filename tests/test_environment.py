@@ -80,3 +80,11 @@ def test_lines_of_a_job_script():
     run = ["bash", "-eu", "-c", script]
     assert subprocess.check_output(run, text=True, env={}).split() == list(OURS.values())
     assert subprocess.check_output(run, text=True, env={NAME: "9"}).split() == ["9", OURS["MALLOC_MMAP_THRESHOLD_"]]
+
+
+def test_dask_may_not_have_loaded_its_own_settings_yet():
+    """Those of `distributed` come with its import, and go where a context that began before it ends."""
+    with dask.config.set({"distributed": {}}):
+        assert len(exports()) == len(ALLOCATOR)
+        with configured():
+            assert dask.config.get(KEY) == ALLOCATOR[NAME]
