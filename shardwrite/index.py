@@ -54,7 +54,7 @@ class ShardIndex:
     @property
     def used_nbytes(self) -> int:
         """Bytes that inner chunks occupy."""
-        return sum(int(n) for n in self.table[~self.is_empty, 1])
+        return sum(self.table[~self.is_empty, 1].tolist())
 
     @property
     def checksum(self) -> int:
@@ -78,8 +78,10 @@ class ShardIndex:
         CorruptShardError
             Half-empty, out of bounds, inside the index, or overlapping.
         """
-        offset, nbytes = self.table[:, 0], self.table[:, 1]
         present = ~self.is_empty
+        if _lie_apart(self.table[present], shard_nbytes, index_span):
+            return
+        offset, nbytes = self.table[:, 0], self.table[:, 1]
         size = np.uint64(shard_nbytes)
         start, stop = (np.uint64(edge) for edge in index_span)
         self._refuse(present & ((offset == EMPTY) | (nbytes == EMPTY)), "index entry is half empty", chunks_per_shard)
@@ -104,6 +106,18 @@ class ShardIndex:
                 offset=int(self.table[rank, 0]),
                 nbytes=int(self.table[rank, 1]),
             )
+
+
+def _lie_apart(entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: tuple[int, int]) -> bool:
+    """Whether entries, none of them empty, begin one behind another's end, all on the same side of the index: most do."""
+    if entries.max(initial=0) > min(shard_nbytes, 2**62):  # sums below cannot wrap
+        return False
+    offset, nbytes = entries[np.argsort(entries[:, 0])].T
+    end = offset + nbytes
+    if not (offset[1:] >= end[:-1]).all():
+        return False
+    start, stop = index_span
+    return bool(len(end) == 0 or int(end[-1]) <= start or (int(offset[0]) >= stop and int(end[-1]) <= shard_nbytes))
 
 
 class IndexCodec:

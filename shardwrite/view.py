@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 from shardwrite.errors import CorruptShardError, SpecError
-from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.grid import Box, Shape, ceil_div, unravel
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.shard import decode_chunk, decode_shard, read_index
 from shardwrite.stores import ObjectReader, PosixStore, Store
@@ -120,12 +120,13 @@ class ShardedArray:
             self._place(chunk, rank, inside, out)
 
     def _place(self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]) -> None:
+        """Copy into `out`, which is what lies `inside` the shard, what it takes of an inner chunk; slices end where arrays do."""
         grid = self.metadata.grid
-        position = np.unravel_index(rank, grid.chunks_per_shard) if grid.ndim else ()
-        start = tuple(int(i) * c for i, c in zip(position, grid.chunks, strict=True))
-        box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
-        common = box.intersect(inside)
-        out[common.shift(inside.start).slices] = chunk[common.shift(start).slices]
+        position = unravel(rank, grid.chunks_per_shard)
+        begins = [i * c - a for i, c, a in zip(position, grid.chunks, inside.start, strict=True)]
+        here: Any = [slice(max(0, a), a + c) for a, c in zip(begins, grid.chunks, strict=True)]
+        there: Any = [slice(max(0, -a), n - a) for a, n in zip(begins, out.shape, strict=True)]
+        out[(*here, ...)] = chunk[(*there, ...)]
 
 
 def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:

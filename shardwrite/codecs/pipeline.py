@@ -87,6 +87,8 @@ class NativePipeline:
         self._stages = tuple(stages)
         self.stored_dtype = stored_dtype
         self._transposed = axes != tuple(range(len(axes)))
+        self._stored_shape = tuple(chunk_shape[a] for a in axes)
+        self._axes_back = tuple(axes.index(a) for a in range(len(axes)))
         self._nbytes = math.prod(chunk_shape) * dtype.itemsize
         added = [stage.added_nbytes for stage in stages]
         fixed = vlen is None and all(n is not None for n in added)
@@ -118,7 +120,7 @@ class NativePipeline:
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
         data = _undo(self._stages, data, self._nbytes if self._vlen is None else UNBOUNDED)
-        shape = tuple(self._chunk_shape[a] for a in self._axes)
+        shape = self._stored_shape
         if self._vlen is not None:
             claimed = int.from_bytes(memoryview(data)[:4], "little")
             if claimed != math.prod(shape):
@@ -132,7 +134,7 @@ class NativePipeline:
             if len(memoryview(data)) != self._nbytes:
                 raise CorruptShardError(f"decodes to {len(memoryview(data))} bytes, not {self._nbytes}")
             stored = np.frombuffer(data, dtype=np.uint8).view(self.stored_dtype) if self._nbytes else np.zeros(shape, self._dtype)
-        chunk = stored.reshape(shape).transpose(np.argsort(self._axes)) if self._axes else stored.reshape(shape)
+        chunk = stored.reshape(shape).transpose(self._axes_back)
         return chunk.astype(self._dtype, copy=False)
 
 

@@ -84,21 +84,27 @@ class ZstdStage:
         self.checksum = bool(configuration.get("checksum", False))
         self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
         self._local = threading.local()
-        self._zstandard = importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
+        self._zstandard: Any = importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
         self._error: type[Exception] = self._zstandard.ZstdError if self._zstandard else RuntimeError
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
         if self._zstandard is None:
             return [self._numcodec.encode(data) for data in batch]
-        context = getattr(self._local, "compressor", None)
-        if context is None:
-            level = self.level or 3  # zstd's own default, which level 0 stands for
-            context = self._zstandard.ZstdCompressor(level=level, write_checksum=self.checksum)
-            self._local.compressor = context
+        context = self._contexts[0]
         if len(batch) > 1 and 0 < len(batch[0]) <= _SMALL_NBYTES and hasattr(context, "multi_compress_to_buffer"):
             return list(context.multi_compress_to_buffer(list(batch)))
         return [context.compress(data) for data in batch]
+
+    @property
+    def _contexts(self) -> tuple[Any, Any]:
+        """Compressor and decompressor of the thread that asks."""
+        kept: tuple[Any, Any] | None = getattr(self._local, "contexts", None)
+        if kept is None:
+            level = self.level or 3  # zstd's own default, which level 0 stands for
+            compressor = self._zstandard.ZstdCompressor(level=level, write_checksum=self.checksum)
+            kept = self._local.contexts = compressor, self._zstandard.ZstdDecompressor()
+        return kept
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """See :meth:`BytesStage.decode`."""
@@ -109,9 +115,9 @@ class ZstdStage:
         try:
             if claimed is None and is_unbounded:
                 return self._numcodec.decode(data)
-            if claimed is None and self._zstandard is not None:
-                context = self._zstandard.ZstdDecompressor()
-                return context.decompress(data, max_output_size=limit_nbytes, allow_extra_data=False)
+            if self._zstandard is not None:
+                room = limit_nbytes if claimed is None else 0  # a size in the frame is a limit, too
+                return self._contexts[1].decompress(data, max_output_size=room, allow_extra_data=False)
             # a frame that says no size must fill `out` here, which all but stacked compressors do
             return self._numcodec.decode(data, out=np.empty(limit_nbytes if claimed is None else claimed, np.uint8))
         except (RuntimeError, ValueError, self._error) as error:

@@ -112,7 +112,7 @@ class PosixStore:
 
     def open(self, key: str) -> PosixReader | None:
         """See :meth:`Store.open`; a link is not followed."""
-        path = self.root / check_key(key)
+        path = self.path_of(key)
         with as_store_error(key, "cannot open"):
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -410,14 +410,15 @@ def test_compatible_without_fast_libraries(fast):
     check_compatible([LITTLE, GZIP], "uint16", (40, 50))
 
 
-def test_zstd_frames_without_content_size(fast):
-    """As streaming writers make them."""
+@pytest.mark.parametrize("sized", [True, False])
+def test_zstd_frames_with_and_without_content_size(fast, sized):
+    """Streaming writers make them without."""
     zstandard = pytest.importorskip("zstandard")
     stage = build_stage("zstd", {}, 1)
     data = bytes(range(256)) * 1000
-    frame = zstandard.ZstdCompressor(write_content_size=False).compress(data)
+    frame = zstandard.ZstdCompressor(write_content_size=sized).compress(data)
     assert bytes(stage.decode(frame, len(data))) == data
-    for wrong in (frame[:-1], frame[: len(frame) // 2], frame + b"more"):
+    for wrong in (frame[:-1], frame[: len(frame) // 2], frame + b"more", frame + frame):
         with pytest.raises(CorruptShardError):
             stage.decode(wrong, len(data))
     with pytest.raises(CorruptShardError):
