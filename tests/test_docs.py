@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import importlib
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dask
 import pytest
 
 import shardwrite
@@ -18,6 +20,15 @@ import shardwrite
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
+
+
+@pytest.fixture(autouse=True)
+def settings_of_dask():
+    """Examples may change them; other tests must not see it."""
+    before = copy.deepcopy(dask.config.config)
+    yield
+    dask.config.config.clear()
+    dask.config.config.update(before)
 
 
 def with_programs(directory):
