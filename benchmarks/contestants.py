@@ -229,6 +229,14 @@ CONTESTANTS: dict[str, Contestant] = {
         ),
         Contestant("dask+zarr-python", _write_dask_zarr, "zarr", note="dask.array.store of whole-shard blocks, lock=False"),
         Contestant(
+            "dask+zarr-fused",
+            _write_dask_zarr,
+            "zarr",
+            environment={"ZARR_CODEC_PIPELINE__PATH": "zarr.core.codec_pipeline.FusedCodecPipeline"},
+            note="the same through a codec pipeline that zarr-python 3.3 and up have, and take where they are asked to",
+            is_asked_for=True,
+        ),
+        Contestant(
             "dask+zarrs",
             _write_dask_zarr,
             "zarrs",
