@@ -25,9 +25,9 @@ MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrit
 @pytest.fixture(autouse=True)
 def settings_of_dask():
     """Examples may change them; other tests must not see it."""
+    importlib.import_module("distributed")  # adds its own, once in a process, as other libraries do
     before = copy.deepcopy(dask.config.config)
     yield
-    dask.config.config.clear()
     dask.config.config.update(before)
 
 
