@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SourceError
-from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid, unravel
 from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.order import boxes, permutation
@@ -346,7 +346,7 @@ def decode_chunk(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int
     try:
         return metadata.pipeline.decode(data)
     except CorruptShardError as error:
-        position = tuple(int(i) for i in np.unravel_index(rank, metadata.grid.chunks_per_shard)) if metadata.grid.ndim else ()
+        position = unravel(rank, metadata.grid.chunks_per_shard)
         offset, nbytes = (int(v) for v in index.table[rank])
         raise error.located(key=key, inner_chunk=position, offset=offset, nbytes=nbytes) from error
 
@@ -389,6 +389,6 @@ def decode_shard(metadata: ArrayMetadata, key: str, data: Buffer) -> Array:
     for rank in np.flatnonzero(~table.is_empty):
         offset, nbytes = (int(v) for v in table.table[rank])
         chunk = decode_chunk(metadata, key, table, int(rank), view[offset : offset + nbytes])
-        position = np.unravel_index(rank, grid.chunks_per_shard) if grid.ndim else ()
-        out[tuple(slice(int(i) * c, (int(i) + 1) * c) for i, c in zip(position, grid.chunks, strict=True))] = chunk
+        position = unravel(int(rank), grid.chunks_per_shard)
+        out[tuple(slice(i * c, (i + 1) * c) for i, c in zip(position, grid.chunks, strict=True))] = chunk
     return out
