@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,11 +22,12 @@ from shardwrite.journal import (
     interrupted_end,
     read_receipt,
 )
-from shardwrite.metadata import ArrayMetadata, parse_metadata
+from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import Plan
 from shardwrite.result import WriteResult, result_from_receipt
-from shardwrite.stores import DURABILITIES
+from shardwrite.stores import DURABILITIES, read_json
 from shardwrite.target import Target, kind_of
+from shardwrite.view import open_sharded
 
 _MAX_UPDATES = 100
 
@@ -139,7 +139,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         return None  # it is not what this plan would write any more
     if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
         return None  # the same name may stand for other data by now, and the user said to replace
-    found = parse_metadata((job.target.path / "zarr.json").read_text()).document
+    found = open_sharded(job.target.path).metadata.document
     shape = job.plan.metadata.document["shape"] if receipt.updates else found["shape"]  # an update may have let it grow
     if {**found, "shape": shape} != job.plan.metadata.document:
         return None
@@ -157,7 +157,7 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
 def refuse_another(job: Job) -> None:
     """Refuse an array in the place, naming the fields in which it is another than the one to be written."""
     if job.options.mode == "w-" and kind_of(job.target.path) == "array":
-        found = json.loads((job.target.path / "zarr.json").read_bytes())
+        found = read_json(job.target.path / "zarr.json")
         changed = differences(found, job.plan.metadata.document)
         what = f"an array exists there; it differs in {'; '.join(changed)}" if changed else "an array exists there, of another run"
         raise SpecError(what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it')
@@ -219,7 +219,7 @@ def updated_receipt(
     }
     before = read_receipt(directory.target) or Receipt("", "", {}, durability, finished, __version__, {}, None)
     updates = [*(kept for kept in before.updates if kept.get("digest") != directory.digest), update][-_MAX_UPDATES:]
-    shape = json.loads((directory.target.path / "zarr.json").read_bytes())["shape"]
+    shape = read_json(directory.target.path / "zarr.json")["shape"]
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
     is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)
     empty = empty_after(before, replace(part.grid, shape=tuple(shape)), first, is_empty, is_known)

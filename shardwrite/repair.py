@@ -8,6 +8,7 @@ write. A crash after any of them leaves something that the same call goes on fro
 from __future__ import annotations
 
 import os
+import stat
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +33,7 @@ from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_missing
 from shardwrite.salvage import index_ends_at, scan_for_index
-from shardwrite.stores import write_file
+from shardwrite.stores import mode_of, write_file
 from shardwrite.target import Target
 from shardwrite.verify import Report, ShardState, open_begun, verify
 from shardwrite.view import ShardedArray
@@ -248,7 +249,7 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
 
 
 def _has_object(target: Target, key: str) -> bool:
-    return os.path.lexists(target.path / key)
+    return mode_of(target.path / key, follow=False) != 0
 
 
 def _quarantine(target: Target, key: str, durability: str) -> str:
@@ -268,7 +269,7 @@ def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger
     done = []
     for problem in report.problems:
         path = Path(target.path) / problem.key
-        if not path.is_file() or path.is_symlink():
+        if not stat.S_ISREG(mode_of(path, follow=False)):
             continue
         data = path.read_bytes()
         noted = int(ledger.nbytes[ravel(problem.index, array.metadata.grid.counts)]) if ledger is not None else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ from shardwrite.journal import (
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
 from shardwrite.stopping import note_committed
-from shardwrite.stores import PosixStore, as_store_error, make_directories
+from shardwrite.stores import PosixStore, as_store_error, listed, make_directories, read_json
 from shardwrite.target import check_surroundings, check_target
 from shardwrite.view import ShardedArray
 
@@ -228,7 +227,7 @@ class Session:
         """Remove this process's part files."""
         parts = self.directory.parts(self.driver)
         with contextlib.suppress(OSError):  # a straggler may be writing one; the next run, or the end of this one, removes it
-            for path in parts.iterdir():
+            for path in listed(parts):
                 path.unlink(missing_ok=True)
             parts.rmdir()
 
@@ -313,7 +312,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     region = job.plan.array_region
     if region is None:
         return
-    found = json.loads((job.target.path / "zarr.json").read_bytes())["shape"]
+    found = read_json(job.target.path / "zarr.json")["shape"]
     planned = list(job.plan.metadata.document["shape"])
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
     if found not in (planned, before):
@@ -365,5 +364,6 @@ def join(job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[
             differences=changed,
         )
     with _open(job, directory) as session:
-        session.catch_up(engine, may_list=may_list, only=only)
+        with as_store_error(str(directory.path), "cannot go on with"):
+            session.catch_up(engine, may_list=may_list, only=only)
         yield session

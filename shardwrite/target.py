@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import SpecError
+from shardwrite.stores import as_store_error, is_file, is_there, listed, mode_of, read_json
 
 __all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
 
@@ -51,11 +52,8 @@ class Target:
     def others(self) -> list[Target]:
         """The array as a whole, and every update of it that was begun; less this one."""
         whole = replace(self, update="")
-        try:
-            names = sorted(os.listdir(whole.run_path / UPDATES))
-        except (FileNotFoundError, NotADirectoryError):
-            names = []
-        return [target for target in (whole, *(replace(self, update=name) for name in names)) if target != self]
+        updates = [replace(self, update=path.name) for path in listed(whole.run_path / UPDATES)]
+        return [target for target in (whole, *updates) if target != self]
 
     @property
     def groups(self) -> list[Path]:
@@ -109,28 +107,29 @@ def _is_plain(part: str) -> bool:
 
 def kind_of(path: Path) -> str:
     """What stands at a path: ``"nothing"``, ``"array"``, ``"group"``, ``"v2"``, ``"torn"``, ``"other"`` or ``"link"``."""
-    if path.is_symlink():
-        return "link"
-    if not path.exists():
+    mode = mode_of(path, follow=False)
+    if not mode:
         return "nothing"
-    if not path.is_dir():
-        return "other"
-    if any((path / leaf).exists() for leaf in (".zarray", ".zgroup")):
+    if not stat.S_ISDIR(mode):
+        return "link" if stat.S_ISLNK(mode) else "other"
+    if any(is_there(path / leaf) for leaf in (".zarray", ".zgroup")):
         return "v2"
     document = path / "zarr.json"
-    if document.exists():
-        try:
-            found = json.loads(document.read_bytes())
-            node, version = found["node_type"], found["zarr_format"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return "torn"
-        except IsADirectoryError:
-            return "other"
-        except OSError as error:
-            raise StoreError(f"cannot read {document}: {error.strerror}", key=str(document), errno=error.errno) from error
-        return node if node in ("array", "group") and version == 3 else "torn"
-    with os.scandir(path) as entries:
-        return "other" if next(entries, None) else "nothing"
+    if not is_there(document):
+        return "other" if _has_entries(path) else "nothing"
+    if not is_file(document):
+        return "other"
+    try:
+        found = read_json(document)
+        node, version = found["node_type"], found["zarr_format"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "torn"
+    return node if node in ("array", "group") and version == 3 else "torn"
+
+
+def _has_entries(path: Path) -> bool:
+    with as_store_error(str(path), "cannot list"), os.scandir(path) as entries:
+        return next(entries, None) is not None
 
 
 _REFUSALS = {
@@ -173,15 +172,16 @@ def check_surroundings(target: Target) -> None:
             remedy = _REFUSALS["link"][1] if kind == "link" else "give another name or store"
             message = f"{why} where its group should be, at {group}"
             raise SpecError(message, field="name", value=target.name, remedy=remedy)
-    if target.run_path.is_symlink():
+    mode = mode_of(target.run_path, follow=False)
+    if stat.S_ISLNK(mode):
         raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
-    if target.run_path.exists() and not target.run_path.is_dir():
+    if mode and not stat.S_ISDIR(mode):
         raise SpecError("a file stands beside it", field="store", value=str(target.run_path), remedy="move the file away")
-    if target.path.is_symlink():
+    if stat.S_ISLNK(mode_of(target.path, follow=False)):
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
 
 
 def _only_ours(path: Path) -> bool:
     """Whether a directory without metadata holds arrays that are being written, and nothing else."""
-    return path.is_dir() and any(entry.name.endswith(RUN_SUFFIX) for entry in path.iterdir())
+    return any(listed(path, suffix=RUN_SUFFIX))

@@ -20,7 +20,7 @@ from shardwrite.journal import Ledger, RunDirectory, find_run, neighbours, read_
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.picture import Census, ShardState
 from shardwrite.plan.render import human, table_html, table_text
-from shardwrite.stores import PosixStore
+from shardwrite.stores import PosixStore, is_file, is_there
 from shardwrite.target import Target, resolve_target
 from shardwrite.view import ShardedArray, open_sharded
 
@@ -163,7 +163,7 @@ def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunD
     """
     target = resolve_target(store, name)
     run = find_run(target)
-    if (target.path / "zarr.json").is_file() and (run is None or not run.facts["replaces"] or (run.path / "replaced").exists()):
+    if is_file(target.path / "zarr.json") and (run is None or not run.facts["replaces"] or is_there(run.path / "replaced")):
         return target, open_sharded(store, name), run
     if run is None:
         return target, open_sharded(store, name), None  # raises, and says why

@@ -21,7 +21,7 @@ from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.shard import decode_chunk, decode_shard, read_index
-from shardwrite.stores import ObjectReader, PosixStore, Store
+from shardwrite.stores import ObjectReader, PosixStore, Store, is_file, read_file
 from shardwrite.target import resolve_target
 
 __all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
@@ -164,14 +164,14 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     """
     target = resolve_target(store, name)
     document = Path(target.path) / "zarr.json"
-    if not document.is_file():
-        unfinished = (target.run_path / "plan.json").is_file()
+    if not is_file(document):
+        unfinished = is_file(target.run_path / "plan.json")
         why = "a run that has not ended is writing it" if unfinished else "there is no zarr.json"
         raise SpecError(
             f"no array: {why}", field="store", value=str(target.path), remedy="give the path of a sharded Zarr v3 array"
         )
     try:
-        text = document.read_bytes().decode()
+        text = (read_file(document) or b"").decode()
         json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SpecError(f"zarr.json is torn ({error})", field="store", value=str(target.path), remedy="write it again") from error

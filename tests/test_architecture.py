@@ -21,7 +21,8 @@ LAYERS = [
     ["shard"],
     ["small"],
     # ---- no I/O, no dask, no clock, no randomness above this line
-    ["stopping", "stores", "target", "resources", "environment"],
+    ["stopping", "stores", "resources", "environment"],
+    ["target"],
     ["engines", "existing", "payload", "striping"],
     ["journal"],
     ["commit"],
@@ -43,6 +44,7 @@ LAYERS = [
 PURE = {name for layer in LAYERS[:10] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
+ELSEWHERE = {"sources", "slurm", "cli", "resources", "environment"}  # look at users' paths and at this machine's, not at targets
 
 
 def unit(path: Path) -> str:
@@ -116,6 +118,15 @@ def test_never_done(path):
             assert not only_passes, f"line {node.lineno}: an error is swallowed"
         if isinstance(node, ast.Attribute):
             assert not (isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr == "fork"), "no fork"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if unit(path) not in ELSEWHERE], ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
+    """What `pathlib` and `os.path` answer where storage fails depends on the version of Python; `stores.looking` raises."""
+    asked = {"exists", "lexists", "is_file", "isfile", "is_dir", "isdir", "is_symlink", "islink", "glob", "rglob", "iterdir"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            assert node.func.attr not in asked, f"line {node.lineno}: {node.func.attr}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))

@@ -17,7 +17,7 @@ from typing import Any
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
-from shardwrite.stores import PosixStore, make_directories, write_file
+from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = ["begin_run", "differences", "facts_of", "find_run", "interrupted_end", "probe"]
@@ -34,22 +34,21 @@ def find_run(target: Target) -> RunDirectory | None:
         If ``plan.json`` is not one of ours.
     """
     path = target.run_path / "plan.json"
+    data = read_file(path)
+    if data is None:
+        return None
     try:
-        facts = json.loads(path.read_bytes())
+        facts = json.loads(data)
         found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
         is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}", key=str(path), errno=error.errno) from error
     if not is_ours:
         raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
-    if found.taken_path.exists():
+    if is_there(found.taken_path):
         found.remove_taken()  # what a crash left to do
         return None
-    if not found.path.exists():
+    if not is_there(found.path):
         found.remove_ended()
         return None
     return found
@@ -58,8 +57,8 @@ def find_run(target: Target) -> RunDirectory | None:
 def facts_of(target: Target) -> dict[str, Any]:
     """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
     try:
-        found = json.loads((target.run_path / "plan.json").read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        found = json.loads(read_file(target.run_path / "plan.json") or b"{}")
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -67,7 +66,7 @@ def facts_of(target: Target) -> dict[str, Any]:
 def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
     run = str(facts_of(target).get("run", ""))
-    return "" if any((target.run_path / f"{state}-{run}").exists() for state in ("run", "taken")) else run
+    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", "taken")) else run
 
 
 def begin_run(
@@ -127,7 +126,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     facts = {
         **plan,
         "run": uuid.uuid4().hex[:12],
-        "replaces": target.path.exists() and plan["mode"] != "r+",
+        "replaces": is_there(target.path) and plan["mode"] != "r+",
         "durability": durability,
         "begun_by": identity(),
     }
@@ -201,7 +200,7 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
             writer.finish()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(Path(path) / leaf)
-        if not (Path(path) / token).exists():
+        if not is_there(Path(path) / token):
             return f"{path} is another directory here than for the client", None
     except OSError as error:
         return f"{path} is missing here" if error.errno == errno.ENOENT else str(error), error.errno

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores import as_store_error, listed
 
 __all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_alive", "is_stale", "live_holders", "release_all"]
 
@@ -124,14 +125,12 @@ def release_all() -> None:
 
 def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``."""
-    leases = sorted(Path(run_path).glob("lease-*.json"))
-    if not leases:
-        return []
-    now = file_system_time(Path(run_path))
-    me = identity()
+    leases = listed(run_path, "lease-", ".json")
     found = []
+    now, me = None, identity()
     for path in leases:
-        with contextlib.suppress(FileNotFoundError):  # given back meanwhile
+        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
+            now = file_system_time(Path(run_path)) if now is None else now
             age = now - path.stat().st_mtime
             holder = _parse(path.read_bytes())
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
@@ -180,8 +179,10 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
 
 
 def is_stale(path: Path) -> bool:
-    """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out."""
-    return file_system_time(path.parent) - path.stat().st_mtime > TTL_SECONDS
+    """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out, and it is still there."""
+    with as_store_error(str(path), "cannot look at"), contextlib.suppress(FileNotFoundError):
+        return file_system_time(path.parent) - path.stat().st_mtime > TTL_SECONDS
+    return False
 
 
 def file_system_time(directory: Path) -> float:

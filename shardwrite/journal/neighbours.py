@@ -20,7 +20,7 @@ from shardwrite.journal.redo import recover_changes
 from shardwrite.journal.replay import Replay, replay, shards_of, sweep
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import PosixStore
+from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
 
 __all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "unfinished_append"]
@@ -129,7 +129,7 @@ def give_up(run: RunDirectory) -> None:
             recover_changes(run.path, store)
             found = replay(run, part)
             sweep(run, part, found, may_list=True)
-            there = ArrayMetadata((run.target.path / "zarr.json").read_text())
+            there = ArrayMetadata(json.dumps(read_json(run.target.path / "zarr.json")))
             _remove_outside(part, store, there.grid)
             _tell_receipt(run, part, store, found, there.grid)
     run.start_over()
@@ -185,7 +185,7 @@ def unfinished_append(target: Target, source: str, axis: int) -> Sequence[Sequen
     for other in target.others:
         facts = facts_of(other) if other.update else {}
         identity = facts.get("identity", {})
-        if (other.run_path / f"taken-{facts.get('run')}").exists():
+        if is_there(other.run_path / f"taken-{facts.get('run')}"):
             continue
         if identity.get("append_axis") == axis and identity.get("source") == source:
             region: Sequence[Sequence[int]] = identity["region"]

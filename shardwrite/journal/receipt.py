@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.errors import JournalError, StoreError
+from shardwrite.errors import JournalError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
+from shardwrite.stores import read_file
 from shardwrite.target import RECEIPT_NAME, Target
 
 __all__ = ["Receipt", "empty_after", "read_receipt"]
@@ -140,15 +141,12 @@ def read_receipt(target: Target) -> Receipt | None:
         If it cannot be read.
     """
     path = target.path / RECEIPT_NAME
+    data = read_file(path)
     try:
-        return Receipt.decode(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return None if data is None else Receipt.decode(data)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=str(path)) from error
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}", key=str(path), errno=error.errno) from error
 
 
 def empty_after(

@@ -28,7 +28,7 @@ from crc32c import crc32c
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import StoreError
 from shardwrite.journal.lock import exclusive
-from shardwrite.stores import Store, write_file
+from shardwrite.stores import Store, listed, write_file
 
 __all__ = ["Change", "change_in_place", "recover_changes", "shard_lock"]
 
@@ -154,7 +154,7 @@ def recover_changes(run_path: Path, store: Store, *, key: str = "", is_locked: b
         Records that were found.
     """
     n = 0
-    for record in sorted(run_path.glob(f"redo-{_name(key)}" if key else "redo-*")):
+    for record in listed(run_path, f"redo-{_name(key)}"):
         name = record.name.removeprefix("redo-")
         with contextlib.nullcontext() if is_locked else exclusive(run_path / f"lock-{name}.json", run_path):
             try:

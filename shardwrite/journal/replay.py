@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, remove
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore
+from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed
 
 __all__ = [
     "History",
@@ -70,6 +70,7 @@ class _File:
     process: str
     job: str
     begun: float
+    changed: float
     is_trusted: bool
     is_of_this_boot: bool
     entries: list[Entry] = field(default_factory=list)
@@ -82,10 +83,7 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
     """Read all journals of a run."""
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = []
-    for path in _journals(run):
-        with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
-            files.append(_parse(path, grid.n_shards))
+    files = list(_parsed(_journals(run), grid.n_shards))
     alive = drivers_of(run)  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
@@ -105,6 +103,12 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
     return found
 
 
+def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
+    for path in journals:
+        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
+            yield _parse(path, n_shards)
+
+
 def _parse(path: Path, n_shards: int) -> _File:
     lines = parse_lines(path.read_bytes())
     head = next(lines, None) or {}
@@ -112,11 +116,13 @@ def _parse(path: Path, n_shards: int) -> _File:
     writer: dict[str, Any] = said if isinstance(said, dict) else {}
     boot = identity()["boot"]
     is_of_this_boot = bool(boot) and writer.get("boot") == boot
+    changed = path.stat().st_mtime
     file = _File(
         driver=str(head.get("driver", "")),
         process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
         job=str(writer.get("job", "")),
-        begun=float(head["begun"]) if isinstance(head.get("begun"), float | int) else path.stat().st_mtime,
+        begun=float(head["begun"]) if isinstance(head.get("begun"), float | int) else changed,
+        changed=changed,
         is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
         is_of_this_boot=is_of_this_boot,
         n_bad_lines=0 if head else 1,
@@ -176,14 +182,10 @@ class History:
 def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
     """What each process that has committed something did, while and after it lives."""
     found = []
-    for path in _journals(run):
-        with contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
-            file, last = _parse(path, metadata.grid.n_shards), path.stat().st_mtime
-            shards = [rank for entry in file.entries for rank in entry.shards]
-            seconds = max(0.0, last - file.begun)
-            found.append(
-                History(file.driver, file.process, file.job, shards, seconds, file.failures, len(file.unended)),
-            )
+    for file in _parsed(_journals(run), metadata.grid.n_shards):
+        shards = [rank for entry in file.entries for rank in entry.shards]
+        seconds = max(0.0, file.changed - file.begun)
+        found.append(History(file.driver, file.process, file.job, shards, seconds, file.failures, len(file.unended)))
     return found
 
 
@@ -198,8 +200,8 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     int
         Files removed.
     """
-    all_parts = list(run.path.glob("parts-*"))
-    leases = list(run.path.glob("lease-*.json"))
+    all_parts = listed(run.path, "parts-")
+    leases = listed(run.path, "lease-", ".json")
     alive = drivers_of(run)  # only now, as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
@@ -214,7 +216,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
 def unended(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> list[Beginning]:
     """Tasks of other drivers that have begun and not ended; once the run has, none of them can commit any more."""
     others = [path for path in _journals(run) if not path.name.startswith(f"journal-{driver}-")]
-    return [beginning for path in others for beginning in _parse(path, metadata.grid.n_shards).unended]
+    return [beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended]
 
 
 def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
@@ -227,16 +229,17 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
 
 
 def _journals(run: RunDirectory) -> list[Path]:
-    return sorted(run.path.glob("journal-*.jsonl"))
+    return listed(run.path, "journal-", ".jsonl")
 
 
 def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
     """Remove the temporaries of tasks that did not end, although all is done: their workers were lost, and others took over."""
     me = identity()
     store = PosixStore(run.target.path)
-    for path in run.path.glob(f"journal-{driver}-*.jsonl"):
-        if not path.name.startswith(f"journal-{driver}-{me['host']}-{me['pid']}-"):
-            discard(store, metadata, _parse(path, metadata.grid.n_shards).unended)
+    mine = f"journal-{driver}-{me['host']}-{me['pid']}-"
+    others = [path for path in listed(run.path, f"journal-{driver}-", ".jsonl") if not path.name.startswith(mine)]
+    for file in _parsed(others, metadata.grid.n_shards):
+        discard(store, metadata, file.unended)
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
@@ -259,8 +262,14 @@ def drivers_of(run: RunDirectory) -> set[str]:
 
 def _drivers_beside(run: RunDirectory) -> set[str]:
     """Names of the processes that work on other runs on the same array."""
-    paths = [path for other in run.target.others for path in other.run_path.glob("run-*")]
+    paths = [path for other in run.target.others for path in listed(other.run_path, "run-")]
     return {str(holder["driver"]) for path in paths for holder in live_holders(path)}
+
+
+def _raise(error: OSError) -> None:
+    """What `os.walk` would pass over, but for a directory that is gone."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
@@ -279,7 +288,7 @@ def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
         Files removed.
     """
     found = []
-    for directory, _, leaves in os.walk(array, followlinks=False):
+    for directory, _, leaves in os.walk(array, onerror=_raise, followlinks=False):
         found += [Path(directory) / leaf for leaf in leaves if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)]
     n_removed = 0
     alive = drivers_alive()

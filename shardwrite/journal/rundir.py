@@ -35,12 +35,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import is_stale, live_holders
 from shardwrite.journal.lock import exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.redo import recover_changes
-from shardwrite.stores import PosixStore, make_directories, write_file
+from shardwrite.stores import PosixStore, as_store_error, is_there, listed, make_directories, read_json, write_file
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
 __all__ = ["RunDirectory", "dump", "held", "remove"]
@@ -89,19 +89,16 @@ class RunDirectory:
     @property
     def document(self) -> dict[str, Any]:
         """The array's metadata."""
-        found: dict[str, Any] = json.loads((self.path / "zarr.json").read_bytes())
+        found: dict[str, Any] = read_json(self.path / "zarr.json")
         return found
 
     @property
     def has_ended(self) -> bool:
         """Whether it is known to be over; storage that cannot tell leaves it standing, so that its own error is what people see."""
         try:
-            os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:
+            return not is_there(self.path)
+        except StoreError:
             return False
-        return False
 
     def parts(self, driver: str) -> Path:
         """Directory for the encoded units of a driver's tasks."""
@@ -113,7 +110,7 @@ class RunDirectory:
         The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes.
         """
         replaced = self.path / "replaced"
-        if self.facts["replaces"] and not replaced.exists():
+        if self.facts["replaces"] and not is_there(replaced):
             with _losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
                     os.rename(self.target.path, replaced)
@@ -129,7 +126,7 @@ class RunDirectory:
         document = self.document
         attempt = f"{driver}.end"
         for group in self.target.groups:
-            if not (group / "zarr.json").exists():
+            if not is_there(group / "zarr.json"):
                 new = {"zarr_format": 3, "node_type": "group", "attributes": {}}
                 write_file(group / "zarr.json", dump(new), durability=durability, attempt=attempt)
         write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
@@ -137,7 +134,7 @@ class RunDirectory:
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
-        current = json.loads((self.target.path / "zarr.json").read_bytes())
+        current = read_json(self.target.path / "zarr.json")
         shape = [max(sizes) for sizes in zip(current["shape"], to, strict=True)]
         if shape != current["shape"]:
             document = {**current, "shape": shape}
@@ -152,16 +149,16 @@ class RunDirectory:
     def _consolidate(self, document: Mapping[str, Any], durability: str, attempt: str) -> None:
         """Put the array into the consolidated metadata of every group above that has some."""
         for group in self.target.path.parents:
-            if not (group / "zarr.json").exists():
+            if not is_there(group / "zarr.json"):
                 return
-            metadata = json.loads((group / "zarr.json").read_bytes())
+            metadata = read_json(group / "zarr.json")
             if metadata.get("node_type") != "group":
                 return
             consolidated = metadata.get("consolidated_metadata")
             if consolidated:
                 relative = self.target.path.relative_to(group)
                 for parent in [p for p in relative.parents if p != Path()]:
-                    below = json.loads((group / parent / "zarr.json").read_bytes())
+                    below = read_json(group / parent / "zarr.json")
                     consolidated["metadata"].setdefault(parent.as_posix(), below)
                 consolidated["metadata"][relative.as_posix()] = document
                 write_file(group / "zarr.json", dump(metadata), durability=durability, attempt=attempt)
@@ -178,11 +175,12 @@ class RunDirectory:
 
     def remove_ended(self) -> None:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
-        discard_ends(self.target, list(self.ended_path.glob("lease-*.json")))
-        remove(self.ended_path)
-        discard_drafts(self.target, self.path)
-        (self.target.run_path / "plan.json").unlink(missing_ok=True)
-        remove_empty(self.target)
+        with as_store_error(str(self.ended_path), "cannot remove"):
+            discard_ends(self.target, listed(self.ended_path, "lease-", ".json"))
+            remove(self.ended_path)
+            discard_drafts(self.target, self.path)
+            (self.target.run_path / "plan.json").unlink(missing_ok=True)
+            remove_empty(self.target)
 
     def take_back(self, *, is_claimed: bool) -> None:
         """End a run that has changed nothing yet; an error here must not hide the one that led here.
@@ -211,25 +209,26 @@ class RunDirectory:
         holders = live_holders(self.path)
         if holders:
             raise held(self, holders[0])
-        with contextlib.suppress(FileNotFoundError):
+        with as_store_error(str(self.path), "cannot take away"), contextlib.suppress(FileNotFoundError):
             os.rename(self.path, self.taken_path)
         self.remove_taken()
 
     def remove_taken(self) -> None:
         """What is left of a run that was taken away; shards amid a change are made whole first."""
-        recover_changes(self.taken_path, PosixStore(self.target.path))
-        is_in_place = self.facts.get("mode") == "r+"
-        untouched = is_in_place or (self.facts["replaces"] and not (self.taken_path / "replaced").exists())
-        if not untouched and self.target.path.exists():
-            with _losing(errno.ENOENT):  # another process was first
-                os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
-        remove(self.taken_path)
+        with as_store_error(str(self.taken_path), "cannot remove"):
+            recover_changes(self.taken_path, PosixStore(self.target.path))
+            is_in_place = self.facts.get("mode") == "r+"
+            untouched = is_in_place or (self.facts["replaces"] and not is_there(self.taken_path / "replaced"))
+            if not untouched and is_there(self.target.path):
+                with _losing(errno.ENOENT):  # another process was first
+                    os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
+            remove(self.taken_path)
         self.remove_ended()
 
 
 def discard_drafts(target: Target, but: Path | None = None) -> None:
     """Remove what processes have left that died before their run began, and the directory if that was all."""
-    for draft in target.run_path.glob("run-*"):
+    for draft in listed(target.run_path, "run-"):
         if draft != but and is_stale(draft):
             remove(draft)
     if but is None:

@@ -30,6 +30,7 @@ from shardwrite.slurm.client import cancel, job_id, queue
 from shardwrite.slurm.jobs import Submitted, cancel_left, record_workers
 from shardwrite.slurm.workers import DEATH_SECONDS, Workers, arguments_of, configuration_of, package, workers_of
 from shardwrite.stopping import is_draining, on_leaving
+from shardwrite.stores import is_there
 from shardwrite.target import Target, resolve_target
 
 __all__ = ["cluster", "opened"]
@@ -202,11 +203,13 @@ class _Jobs:
 
     def keep(self) -> None:
         """Write them down, if that is not done."""
-        if self._target is None or (self._n_kept == len(self.ids) and self._kept_in is not None and self._kept_in.exists()):
+        if self._target is None or not self.ids:
             return
         with contextlib.suppress(ShardwriteError, OSError):  # it has ended; or whoever works on it says what is wrong. Later again
+            if self._n_kept == len(self.ids) and self._kept_in is not None and is_there(self._kept_in):
+                return
             run = find_run(self._target)
-            if run is not None and self.ids:
+            if run is not None:
                 n = len(self.ids)
                 record_workers(run, self._name, job_id(os.environ), self.ids[:n])
                 self._n_kept, self._kept_in = n, run.path

@@ -14,6 +14,7 @@ from typing import Any
 from shardwrite.errors import SubmitError
 from shardwrite.journal import RunDirectory, find_run, live_holders
 from shardwrite.slurm.client import cancel, queue
+from shardwrite.stores import listed, read_json
 from shardwrite.target import Target
 
 __all__ = ["Cancelled", "Submitted", "cancel_all", "cancel_left", "record_jobs", "record_workers", "submitted"]
@@ -76,8 +77,8 @@ def _write(path: Path, facts: dict[str, Any]) -> None:
 
 def submitted(run: RunDirectory) -> Submitted:
     """What the files beside a run's journal say."""
-    paths = sorted(run.path.glob("jobs-*.json"), key=lambda path: path.stat().st_mtime)
-    found = [json.loads(path.read_bytes()) for path in paths]
+    paths = sorted(listed(run.path, "jobs-", ".json"), key=lambda path: path.stat().st_mtime)
+    found = [read_json(path) for path in paths]
     return Submitted(
         drivers=tuple(str(facts["driver"]) for facts in found if facts.get("driver")),
         workers=tuple(str(job) for facts in found for job in facts.get("workers", ())),

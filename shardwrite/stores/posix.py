@@ -29,6 +29,7 @@ from typing import Any
 
 from shardwrite.errors import StoreError
 from shardwrite.stores.editing import PosixEditor
+from shardwrite.stores.looking import is_there, mode_of
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
 from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
@@ -168,7 +169,7 @@ def make_directories(path: Path, durability: str) -> None:
     for attempt in itertools.count():
         missing = []
         directory = path
-        while not directory.exists():
+        while not is_there(directory):
             missing.append(directory)
             directory = directory.parent
         try:
@@ -235,7 +236,7 @@ class PosixTransaction:
         """See :meth:`Transaction.remove`; a link is removed, and none is followed."""
         path = self.store.root / check_key(key)
         with as_store_error(key, "cannot remove"):
-            if os.path.lexists(path):
+            if mode_of(path, follow=False):
                 self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
                 self._check(guard)
                 with contextlib.suppress(FileNotFoundError):  # a duplicate of this task was first
@@ -351,7 +352,7 @@ class PosixWriter:
         try:
             os.rename(self._temporary, self.path)
         except FileNotFoundError:
-            if not os.path.lexists(self.path) or _identity(os.lstat(self.path)) != self._identity:
+            if not mode_of(self.path, follow=False) or _identity(os.lstat(self.path)) != self._identity:
                 raise
         self._is_published = True
         forget_temporary(self._temporary)

@@ -52,7 +52,7 @@ def failing_calls():
         subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "shim.c", "-ldl"], check=True)
         found = harness("failing_calls.py", environment={"LD_PRELOAD": str(shim), "SHIM": str(shim)})["summary"]
     assert not found["troubles"], found["troubles"]
-    name = "the k-th open, write, fsync, close, rename, link or mkdir fails, every k"
+    name = "the k-th open, read, write, fsync, close, stat, list, rename, link, unlink, mkdir or rmdir fails, every k"
     return row(name, found["cases"], found["acked"], found["lost"], 0, found["vacuous"])
 
 

@@ -3,6 +3,7 @@
  * Built as: cc -shared -fPIC -O1 -o shim.so shim.c -ldl
  */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -176,4 +177,48 @@ int mkdirat(int at, const char *path, mode_t mode) {
     REAL("mkdirat", mkdirat_t);
     if (countdown && is_below(path) && fires("mkdir")) FAIL;
     return real(at, path, mode);
+}
+typedef int (*path_t)(const char *);
+int unlink(const char *path) {
+    REAL("unlink", path_t);
+    if (countdown && is_below(path) && fires("unlink")) FAIL;
+    return real(path);
+}
+int rmdir(const char *path) {
+    REAL("rmdir", path_t);
+    if (countdown && is_below(path) && fires("rmdir")) FAIL;
+    return real(path);
+}
+typedef int (*unlinkat_t)(int, const char *, int);
+int unlinkat(int at, const char *path, int flags) {
+    REAL("unlinkat", unlinkat_t);
+    int is_ours = path[0] == '/' || at == AT_FDCWD ? is_below(path) : fd_is_below(at);
+    if (countdown && is_ours && fires(flags & AT_REMOVEDIR ? "rmdir" : "unlink")) FAIL;
+    return real(at, path, flags);
+}
+typedef int (*stat64_t)(const char *, struct stat64 *);
+#define STAT(NAME) \
+int NAME(const char *path, struct stat64 *found) { \
+    REAL(#NAME, stat64_t); \
+    if (countdown && is_below(path) && fires("stat")) FAIL; \
+    return real(path, found); }
+STAT(stat64)
+STAT(lstat64)
+typedef DIR *(*opendir_t)(const char *);
+DIR *opendir(const char *path) {
+    REAL("opendir", opendir_t);
+    if (countdown && is_below(path) && fires("opendir")) { errno = error_number; return NULL; }
+    return real(path);
+}
+typedef ssize_t (*read_t)(int, void *, size_t);
+ssize_t read(int fd, void *data, size_t n) {
+    REAL("read", read_t);
+    if (countdown && fd_is_below(fd) && fires("read")) FAIL;
+    return real(fd, data, n);
+}
+typedef ssize_t (*pread64_t)(int, void *, size_t, off64_t);
+ssize_t pread64(int fd, void *data, size_t n, off64_t at) {
+    REAL("pread64", pread64_t);
+    if (countdown && fd_is_below(fd) && fires("read")) FAIL;
+    return real(fd, data, n, at);
 }

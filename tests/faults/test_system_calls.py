@@ -50,7 +50,17 @@ def test_a_sample_of_failing_calls(shim, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("calls", [["open", "fsync-directory"], ["write", "fsync"], ["close", "rename", "link", "mkdir"]])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["open", "fsync-directory"],
+        ["write", "fsync"],
+        ["close", "rename", "link", "mkdir"],
+        ["unlink", "rmdir"],
+        ["stat", "opendir", "read"],
+    ],
+    ids=" ".join,
+)
 def test_every_failing_call(shim, tmp_path, calls):
     summary = run(shim, tmp_path, "--calls", *calls)
     assert summary["fired"] > 1000
