@@ -22,7 +22,7 @@ from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.existing import Backdrop, ExistingShard, open_shard
 from shardwrite.grid import Box, Shape
 from shardwrite.index import ShardIndex
-from shardwrite.journal import recover_changes, shard_lock
+from shardwrite.journal import recover_change, shard_lock
 from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
 from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
 from shardwrite.small import ShardBatches
@@ -152,7 +152,7 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[ExistingShard | None]:
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
         if spec.strategy.in_place:
             stack.enter_context(shard_lock(spec.run_path, key))
-            recover_changes(Path(spec.run_path), spec.store, key=key, is_locked=True)
+            recover_change(Path(spec.run_path), spec.store, key)
         old = open_shard(spec.metadata, spec.store, index)
         yield old if old is None else stack.enter_context(old)
 

@@ -12,7 +12,7 @@ import dask.array as da
 import pytest
 
 from shardwrite import StoreError
-from shardwrite.journal import Lease, find_run, live_holders
+from shardwrite.journal import Change, Lease, find_run, live_holders, recover_change, recover_changes
 from shardwrite.stores import PosixStore, is_file, is_there, listed, mode_of, read_file, read_json
 from shardwrite.target import kind_of, resolve_target
 
@@ -101,3 +101,21 @@ def test_an_object_that_cannot_be_looked_at_is_not_taken_for_removed(tmp_path, n
         transaction.remove("c")
     assert raised.value.errno == number
     assert (tmp_path / "c").read_bytes() == b"old"
+
+
+def test_a_shard_is_recovered_without_its_neighbours(tmp_path):
+    """Names of records may begin alike, and whoever holds the lock of one shard has no right to another's record."""
+    store = PosixStore(tmp_path / "x")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "run").mkdir()
+    for key in ("c.1", "c.10"):
+        (tmp_path / "x" / key).write_bytes(b"old")
+        record = Change(key, 3, [(0, b"new")]).encode()
+        (tmp_path / "run" / f"redo-{key}").write_bytes(record)
+    recover_change(tmp_path / "run", store, "c.1")
+    assert (tmp_path / "x" / "c.1").read_bytes() == b"new"
+    assert (tmp_path / "x" / "c.10").read_bytes() == b"old"
+    assert [path.name for path in listed(tmp_path / "run")] == ["redo-c.10"]
+    recover_changes(tmp_path / "run", store)
+    assert (tmp_path / "x" / "c.10").read_bytes() == b"new"
+    assert listed(tmp_path / "run") == []

@@ -6,7 +6,7 @@ from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams, make_way, neighbours, unfinished_append
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
 from shardwrite.journal.records import Beginning, Entry, cause_of
-from shardwrite.journal.redo import Change, change_in_place, recover_changes, shard_lock
+from shardwrite.journal.redo import Change, change_in_place, recover_change, recover_changes, shard_lock
 from shardwrite.journal.replay import History, Replay, discard, histories, replay, sweep, sweep_after_workers, sweep_listed, unended
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
@@ -42,6 +42,7 @@ __all__ = [
     "neighbours",
     "probe",
     "read_receipt",
+    "recover_change",
     "recover_changes",
     "release_all",
     "replay",

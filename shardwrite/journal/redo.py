@@ -28,9 +28,11 @@ from crc32c import crc32c
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import StoreError
 from shardwrite.journal.lock import exclusive
-from shardwrite.stores import Store, listed, write_file
+from shardwrite.stores import Store, listed, read_file, write_file
 
-__all__ = ["Change", "change_in_place", "recover_changes", "shard_lock"]
+__all__ = ["Change", "change_in_place", "recover_change", "recover_changes", "shard_lock"]
+
+_RECORD = "redo-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def change_in_place(run_path: str, store: Store, change: Change, durability: str
     check()
     if _write(store, change.key, change.free, durability):
         version = store.version(change.key)
-    record = Path(run_path) / f"redo-{_name(change.key)}"
+    record = Path(run_path) / f"{_RECORD}{_name(change.key)}"
     write_file(record, change.encode(), durability=durability, attempt=uuid.uuid4().hex)
     try:
         check()
@@ -134,7 +136,7 @@ def _write(store: Store, key: str, writes: Iterable[tuple[int, Buffer]], durabil
     return n > 0
 
 
-def recover_changes(run_path: Path, store: Store, *, key: str = "", is_locked: bool = False) -> int:
+def recover_changes(run_path: Path, store: Store) -> None:
     """Bring every shard that a crash has left amid a change to its old or new state.
 
     Parameters
@@ -143,30 +145,27 @@ def recover_changes(run_path: Path, store: Store, *, key: str = "", is_locked: b
         Directory of the run.
     store : Store
         Of the array.
-    key : str
-        Only this shard.
-    is_locked : bool
-        Whether the caller has its lock.
-
-    Returns
-    -------
-    int
-        Records that were found.
     """
-    n = 0
-    for record in listed(run_path, f"redo-{_name(key)}"):
-        name = record.name.removeprefix("redo-")
-        with contextlib.nullcontext() if is_locked else exclusive(run_path / f"lock-{name}.json", run_path):
-            try:
-                data = record.read_bytes()
-            except FileNotFoundError:  # its writer is alive, and has finished
-                continue
-            n += 1
-            found = _decode(data)
-            if found is not None and store.version(found["key"]) is not None:  # a torn record means a shard that was not touched
-                _recover(store, found, data)
-            record.unlink()
-    return n
+    for record in listed(run_path, _RECORD):
+        name = record.name.removeprefix(_RECORD)
+        with exclusive(run_path / f"lock-{name}.json", run_path):
+            _follow(record, store)
+
+
+def recover_change(run_path: Path, store: Store, key: str) -> None:
+    """The same for one shard, whose lock the caller holds."""
+    _follow(run_path / f"{_RECORD}{_name(key)}", store)
+
+
+def _follow(record: Path, store: Store) -> None:
+    """Do what a record says, and remove it; where there is none, its writer is alive and has finished."""
+    data = read_file(record)
+    if data is None:
+        return
+    found = _decode(data)
+    if found is not None and store.version(found["key"]) is not None:  # a torn record means a shard that was not touched
+        _recover(store, found, data)
+    record.unlink()
 
 
 def _decode(data: bytes) -> dict[str, Any] | None:

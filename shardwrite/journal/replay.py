@@ -104,6 +104,7 @@ def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
 
 
 def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
+    """Journals, one by one, without those that are gone."""
     for path in journals:
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
             yield _parse(path, n_shards)
