@@ -198,3 +198,19 @@ def test_source_chunks_of_whole_shards_wait_for_nobody(source):
     plan = shardwrite.plan(x, shards=256, chunks=64, memory_limit="16GB")
     assert plan.memory.border_nbytes == 0
     assert plan.source_reruns == 1
+
+
+@pytest.mark.parametrize("chunks", [60, 50, 40, 30, (1, 256, 256)], ids=str)
+def test_more_memory_never_makes_a_plan_impossible(chunks):
+    x = da.zeros((256, 256, 256), chunks=chunks, dtype="u1")
+    smallest = 0
+    for limit in range(2_000_000, 48_000_000, 1_000_000):
+        try:
+            plan = shardwrite.plan(x, shards=(256, 128, 64), chunks=32, memory_limit=limit, max_source_reruns=1000)
+        except shardwrite.PlanError as error:
+            assert not smallest, f"{smallest:,} bytes are enough, and {limit:,} are not"
+            assert error.needed_nbytes > limit
+        else:
+            assert plan.memory.total_nbytes <= limit
+            smallest = smallest or limit
+    assert 2_000_000 < smallest < 30_000_000

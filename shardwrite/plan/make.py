@@ -36,7 +36,7 @@ def make_plan(
     region: Box | None = None,
     append_axis: int | None = None,
 ) -> Plan:
-    """The plan for writing a source as an array.
+    """The plan for writing a source as an array; if none fits into the memory, the one that needs least.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def make_plan(
     """
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
-    task_nbytes = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
+    inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
 
-    def cut(*, fused: bool) -> Partition:
+    def cut(task_nbytes: int, *, fused: bool) -> Partition:
         return make_partition(metadata.grid, source.chunks, metadata.itemsize, task_nbytes=task_nbytes, fused=fused)
 
     def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
@@ -86,14 +86,24 @@ def make_plan(
             append_axis=append_axis,
         )
 
-    plan = plan_for(cut(fused=True), is_staged=False)
-    group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
-    is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
-    if not is_small or plan.memory.total_nbytes - plan.memory.border_nbytes > resources.memory_limit_nbytes // 2:
-        blocks = cut(fused=False)
-        if not blocks.is_fused:
-            plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
-    return replace(plan, source_reruns=_reruns_by_chunks(plan))
+    def plan_of(task_nbytes: int) -> Plan:
+        plan = plan_for(cut(task_nbytes, fused=True), is_staged=False)
+        group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
+        is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
+        if not is_small or plan.least_memory.total_nbytes > resources.memory_limit_nbytes // 2:
+            blocks = cut(task_nbytes, fused=False)
+            if not blocks.is_fused:
+                plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
+        return plan
+
+    largest = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
+    tried = []
+    for task_nbytes in (largest >> n for n in range(largest.bit_length()) if n == 0 or largest >> n >= inner_nbytes):
+        plan = plan_of(task_nbytes)
+        if plan.fits:
+            return replace(plan, source_reruns=_reruns_by_chunks(plan))
+        tried.append(plan)  # finer tasks may hold less of the source at a time
+    return min(tried, key=lambda plan: plan.least_memory.total_nbytes)
 
 
 def _lies_in_source(plan: Plan) -> bool:

@@ -154,18 +154,26 @@ class Plan:
         return self._memory(1.0, self.waves)
 
     @cached_property
+    def least_memory(self) -> MemoryEstimate:
+        """The same without the source chunks at borders, that is for any waves."""
+        return self._estimate(1.0, self.partition.largest_block)
+
+    @cached_property
     def expected_memory(self) -> MemoryEstimate:
         """Memory of a worker process at the given `compression_ratio`."""
         return self._memory(self.compression_ratio or 1.0, self.waves)
 
     def _memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
         shapes = [wave.box.shape for wave in waves]
+        return self._estimate(ratio, tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape)
+
+    def _estimate(self, ratio: float, wave: Shape) -> MemoryEstimate:
         return estimate_memory(
             self.partition,
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
-            wave=tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape,
+            wave=wave,
             staged=self.is_staged,
             compression_ratio=ratio,
         )
@@ -185,6 +193,8 @@ class Plan:
         )
         first = next(choices)
         allowed = self.resources.memory_limit_nbytes
+        if self.least_memory.total_nbytes > allowed:
+            return first
         fitting = (waves for waves in itertools.chain([first], choices) if self._memory(1.0, waves).total_nbytes <= allowed)
         return next(fitting, first)
 
@@ -319,6 +329,12 @@ class Plan:
     def _repr_html_(self) -> str:
         return plan_html(self)
 
+    @property
+    def fits(self) -> bool:
+        """Whether a worker process has the memory for it."""
+        allowed = self.resources.memory_limit_nbytes
+        return self.least_memory.total_nbytes <= allowed and self.memory.total_nbytes <= allowed
+
     def check_fits(self) -> None:
         """Refuse a plan over its limits.
 
@@ -327,9 +343,9 @@ class Plan:
         PlanError
             With the bytes needed and allowed, and the knob to turn.
         """
-        needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
-        if needed <= allowed:
+        if self.fits:
             return
+        needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
         if self.memory.source_nbytes + self.memory.border_nbytes > allowed / 2:
             knob = "make the source's chunks smaller, or the inner chunks thinner along the axis in which the source comes in slabs"
             if self.resources.n_threads > 1:
