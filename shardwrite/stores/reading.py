@@ -78,7 +78,8 @@ class PosixReader:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        os.close(self.fd)
+        with as_store_error(self._key, "cannot close"):
+            os.close(self.fd)
 
 
 def _version(found: os.stat_result) -> Version:
