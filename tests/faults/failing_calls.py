@@ -19,7 +19,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import dask
@@ -182,8 +182,8 @@ def cases(calls, errors, durabilities):
             yield Case(call, error, 0, persistent, durability, resumed)
 
 
-def run_all(calls, errors, durabilities, *, share: float, seed: int) -> list[Case]:
-    """Every k of every kind, or a share of the kinds, sampled."""
+def run_all(kinds, run_case, *, share: float, seed: int) -> list:
+    """Every k of every kind of fault, or of a share of the kinds, sampled."""
     library, chosen = shim(), random.Random(seed)
     random.seed(seed)
     commit.RETRY_SECONDS = (0.0, 0.0, 0.0)
@@ -191,12 +191,12 @@ def run_all(calls, errors, durabilities, *, share: float, seed: int) -> list[Cas
     done = []
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with dask.config.set(scheduler="sync"):
-        for kind in cases(calls, errors, durabilities):
+        for kind in kinds:
             if chosen.random() >= share:
                 continue
             for k in itertools.count(1):
                 directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place))
-                case = run_case(library, Case(**{**asdict(kind), "k": k}), directory)
+                case = run_case(library, replace(kind, k=k), directory)
                 shutil.rmtree(directory, ignore_errors=True)
                 done.append(case)
                 if not case.n_fired:
@@ -222,19 +222,30 @@ def summary(done) -> dict:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(description: str, errors) -> argparse.ArgumentParser:
+    """The arguments of a harness whose calls fail."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--calls", nargs="+", choices=CALLS, default=CALLS)
-    parser.add_argument("--errors", nargs="+", choices=ERRORS, default=ERRORS)
-    parser.add_argument("--durabilities", nargs="+", default=["full", "batch", "none"])
+    parser.add_argument("--errors", nargs="+", choices=errors, default=errors)
     parser.add_argument("--share", type=float, default=1.0, help="of the kinds of faults, sampled")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write every case to this file")
-    given = parser.parse_args()
-    done = run_all(given.calls, given.errors, given.durabilities, share=given.share, seed=given.seed)
-    if given.json:
-        Path(given.json).write_text(json.dumps({"summary": summary(done), "cases": [asdict(case) for case in done]}))
-    print(json.dumps(summary(done), indent=1))
+    return parser
+
+
+def tell(done, found: dict, path: str | None) -> None:
+    """Print a summary, and write it with every case to a file if one is named."""
+    if path:
+        Path(path).write_text(json.dumps({"summary": found, "cases": [asdict(case) for case in done]}))
+    print(json.dumps(found, indent=1))
+
+
+def main() -> None:
+    arguments = parser(__doc__, ERRORS)
+    arguments.add_argument("--durabilities", nargs="+", default=["full", "batch", "none"])
+    given = arguments.parse_args()
+    done = run_all(cases(given.calls, given.errors, given.durabilities), run_case, share=given.share, seed=given.seed)
+    tell(done, summary(done), given.json)
 
 
 if __name__ == "__main__":

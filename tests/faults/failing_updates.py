@@ -5,27 +5,19 @@ Started as `failing_calls.py` is, with `shim.c` preloaded and its path in ``SHIM
 
 from __future__ import annotations
 
-import argparse
 import errno
 import itertools
-import json
-import os
-import random
-import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-import dask
 import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardwriteError, ShardWriter, commit
-from shardwrite.journal import lease
+from shardwrite import AppendOnly, FixedOrder, ShardwriteError, ShardWriter
 
 sys.path.insert(0, str(Path(__file__).parent))
 import failing_calls
@@ -87,7 +79,8 @@ def check(path: Path, operation: str) -> None:
     assert operation in UPDATES or len(found) >= len(OLD) + 6
 
 
-def run_case(library, case: Case, path: Path) -> Case:
+def run_case(library, case: Case, directory: Path) -> Case:
+    path = directory / "x.zarr"
     make(path, case.operation)
     number, error = getattr(errno, case.error), None
     library.shim_arm(str(path).encode(), case.call.encode(), case.k, number, case.persistent)
@@ -115,31 +108,10 @@ def run_case(library, case: Case, path: Path) -> Case:
     return case
 
 
-def kinds(operations, calls, errors) -> Iterator[Case]:
+def kinds_of(operations, calls, errors) -> Iterator[Case]:
     """Kinds of faults; each is then tried for k = 1, 2, ... until it does not fire."""
     for operation, call, error, persistent in itertools.product(operations, calls, errors, (False, True)):
         yield Case(operation, call, error, 0, persistent)
-
-
-def run_all(operations, calls, errors, *, share: float, seed: int) -> list[Case]:
-    """Every k of every kind, or of a share of the kinds, sampled."""
-    library, chosen = failing_calls.shim(), random.Random(seed)
-    commit.RETRY_SECONDS = (0.0, 0.0, 0.0)
-    lease.TTL_SECONDS = -1.0  # what a failed beginning could not remove is stale at once
-    done = []
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with dask.config.set(scheduler="sync"):
-        for kind in kinds(operations, calls, errors):
-            if chosen.random() >= share:
-                continue
-            for k in itertools.count(1):
-                directory = Path(tempfile.mkdtemp(prefix="updates-", dir=place))
-                case = run_case(library, Case(**{**asdict(kind), "k": k}), directory / "x.zarr")
-                shutil.rmtree(directory, ignore_errors=True)
-                done.append(case)
-                if not case.n_fired:
-                    break
-    return done
 
 
 def summary(done) -> dict:
@@ -156,18 +128,12 @@ def summary(done) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=OPERATIONS)
-    parser.add_argument("--calls", nargs="+", choices=failing_calls.CALLS, default=failing_calls.CALLS)
-    parser.add_argument("--errors", nargs="+", choices=ERRORS, default=ERRORS)
-    parser.add_argument("--share", type=float, default=1.0, help="of the kinds of faults, sampled")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", help="write every case to this file")
-    given = parser.parse_args()
-    done = run_all(given.operations, given.calls, given.errors, share=given.share, seed=given.seed)
-    if given.json:
-        Path(given.json).write_text(json.dumps({"summary": summary(done), "cases": [asdict(case) for case in done]}))
-    print(json.dumps(summary(done), indent=1))
+    arguments = failing_calls.parser(__doc__, ERRORS)
+    arguments.add_argument("--operations", nargs="+", choices=OPERATIONS, default=OPERATIONS)
+    given = arguments.parse_args()
+    kinds = kinds_of(given.operations, given.calls, given.errors)
+    done = failing_calls.run_all(kinds, run_case, share=given.share, seed=given.seed)
+    failing_calls.tell(done, summary(done), given.json)
 
 
 if __name__ == "__main__":
