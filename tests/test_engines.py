@@ -84,7 +84,7 @@ def test_the_result_prints(tmp_path, array):
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_parts_without_a_scheduler(tmp_path, array, count):
     x = da.from_array(array, chunks=20)
-    plan = shardwrite.plan(x, shards=(32, 32, 32), chunks=8, memory_limit="2MB", max_source_reruns=3)
+    plan = shardwrite.plan(x, shards=(32, 32, 32), chunks=8, memory_limit="1MB", max_source_reruns=3)
     shardwrite.prepare(x, tmp_path / "x", plan)
     for index in reversed(range(count)):
         shardwrite.write_part(x, tmp_path / "x", index, count)

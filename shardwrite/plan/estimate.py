@@ -17,9 +17,6 @@ __all__ = ["BATCH_NBYTES", "MemoryEstimate", "Resources", "estimate_memory", "ov
 BATCH_NBYTES = 2 * 2**20
 """Decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
 
-_BATCHES = 4
-"""What a thread needs to encode, in batches: one cut out, one encoded, and as much again that codecs and the allocator keep."""
-
 _RESULT_SHARE = 0.25  # of a process's memory for encoded blocks that wait for their commit
 
 
@@ -53,7 +50,7 @@ class MemoryEstimate:
     border_nbytes : int
         Source chunks that a task has used and another still needs.
     encode_nbytes : int
-        Batches and, unless tasks stream, encoded blocks, of all threads; and what codecs and the allocator keep.
+        Batches and, unless tasks stream, encoded blocks, of all threads.
     waiting_nbytes : int
         Encoded blocks that wait for the rest of their shard; beyond it they are spooled to disk.
     spool_ratio : float
@@ -158,7 +155,7 @@ def estimate_memory(
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
     n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25
     block_nbytes = itemsize * math.prod(partition.largest_block)
-    batches_nbytes = n_tasks * _BATCHES * min(BATCH_NBYTES, block_nbytes)
+    batches_nbytes = n_tasks * 2 * min(BATCH_NBYTES, block_nbytes)
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
     border_nbytes = 0 if is_shared else ceil_div(itemsize * _border(partition, thickness, shape, wave), resources.n_processes)
     if partition.is_fused or staged:
