@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import as_store_error, is_file, is_there, listed, mode_of, read_json
+from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
 
 __all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
 
@@ -115,10 +115,9 @@ def kind_of(path: Path) -> str:
     if any(is_there(path / leaf) for leaf in (".zarray", ".zgroup")):
         return "v2"
     document = path / "zarr.json"
-    if not is_there(document):
-        return "other" if _has_entries(path) else "nothing"
-    if not is_file(document):
-        return "other"
+    mode = mode_of(document)
+    if not stat.S_ISREG(mode):
+        return "other" if mode or _has_entries(path) else "nothing"
     try:
         found = read_json(document)
         node, version = found["node_type"], found["zarr_format"]

@@ -147,11 +147,8 @@ def is_alive(path: Path, data: bytes) -> bool:
     holder = _parse(data)
     if not holder:
         return False
-    try:
-        age = file_system_time(path.parent) - path.stat().st_mtime
-    except FileNotFoundError:
-        return False
-    return _lives(holder, identity(), age)
+    age = _age(path)
+    return age is not None and _lives(holder, identity(), age)
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -180,9 +177,15 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
 
 def is_stale(path: Path) -> bool:
     """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out, and it is still there."""
+    age = _age(path)
+    return age is not None and age > TTL_SECONDS
+
+
+def _age(path: Path) -> float | None:
+    """Seconds since something was changed, None where it is gone."""
     with as_store_error(str(path), "cannot look at"), contextlib.suppress(FileNotFoundError):
-        return file_system_time(path.parent) - path.stat().st_mtime > TTL_SECONDS
-    return False
+        return file_system_time(path.parent) - path.stat().st_mtime
+    return None
 
 
 def file_system_time(directory: Path) -> float:

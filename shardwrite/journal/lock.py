@@ -17,6 +17,7 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import identity, is_alive
+from shardwrite.stores import read_file
 
 __all__ = ["exclusive"]
 
@@ -57,7 +58,7 @@ def exclusive(path: Path, run_path: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(FileNotFoundError):  # somebody took this process for dead
-            if path.read_bytes() == me:
+            if read_file(path) == me:
                 os.unlink(path)
 
 
@@ -83,20 +84,13 @@ def _taken(path: Path, me: bytes, run_path: Path) -> bool:
 
 def _break_stale(path: Path, run_path: Path) -> None:
     """Remove the lock of a dead holder: moved away first, so that of many who try, one does; a living one is put back."""
-    found = _read(path)
+    found = read_file(path)
     if found is None or is_alive(path, found):
         return
     aside = run_path / f"stale-{uuid.uuid4().hex}"
     with contextlib.suppress(FileNotFoundError):  # another was first
         os.rename(path, aside)
-        if _read(aside) != found:
+        if read_file(aside) != found:
             with contextlib.suppress(FileExistsError):
                 os.link(aside, path)
         os.unlink(aside)
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None

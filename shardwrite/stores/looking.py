@@ -9,14 +9,26 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwrite.stores.reading import as_store_error
 
 __all__ = ["is_file", "is_there", "listed", "mode_of", "read_file", "read_json"]
 
 AnyPath = str | os.PathLike[str]
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
+    """What a call says of a path, or what stands for nothing there."""
+    with as_store_error(os.fspath(path), doing):
+        try:
+            return call()
+        except (FileNotFoundError, NotADirectoryError):
+            return nothing
 
 
 def mode_of(path: AnyPath, *, follow: bool = True) -> int:
@@ -27,11 +39,7 @@ def mode_of(path: AnyPath, *, follow: bool = True) -> int:
     StoreError
         If storage cannot tell.
     """
-    with as_store_error(os.fspath(path), "cannot look at"):
-        try:
-            return os.stat(path, follow_symlinks=follow).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
+    return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
 
 
 def is_there(path: AnyPath) -> bool:
@@ -52,11 +60,7 @@ def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]
     StoreError
         If it cannot be listed.
     """
-    with as_store_error(os.fspath(directory), "cannot list"):
-        try:
-            names = os.listdir(directory)
-        except (FileNotFoundError, NotADirectoryError):
-            names = []
+    names: list[str] = _ask("cannot list", directory, lambda: os.listdir(directory), [])
     return [Path(directory, name) for name in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
 
 
@@ -68,11 +72,7 @@ def read_file(path: AnyPath) -> bytes | None:
     StoreError
         If it cannot be read.
     """
-    with as_store_error(os.fspath(path), "cannot read"):
-        try:
-            return Path(path).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+    return _ask("cannot read", path, Path(path).read_bytes, None)
 
 
 def read_json(path: AnyPath) -> Any:

@@ -44,9 +44,9 @@ WANTED = oracle.values(SHAPE, 1, EMPTY)
 SOURCE = oracle.source(SHAPE, (16, 48), 1, EMPTY)
 
 
-@dataclass
-class Case:
-    """One fault and what came of it.
+@dataclass(kw_only=True)
+class Fault:
+    """A system call that fails, and what came of it.
 
     Attributes
     ----------
@@ -56,31 +56,72 @@ class Case:
         Which of the calls.
     persistent : bool
         Whether those after it fail, too.
-    durability : str
-        Level.
-    resumed : bool
-        Whether the run that fails goes on with one that was interrupted.
     n_fired : int
         Calls that failed; 0 where there are no k calls, and the case is vacuous.
     raised : str
-        What the run raised, if anything.
-    acked, lost : int
-        Shards that were acknowledged, and those of them that were not there.
+        What was raised, if anything.
     trouble : str
         Why the judgement failed.
     """
 
     call: str
     error: str
-    k: int
+    k: int = 0
     persistent: bool
-    durability: str
-    resumed: bool
     n_fired: int = 0
     raised: str = ""
+    trouble: str = ""
+
+    @property
+    def number(self) -> int:
+        """Of the error."""
+        return 0 if self.error == "short" else getattr(errno, self.error)
+
+    def strike(self, library, path: Path, action) -> BaseException | None:
+        """Do something while calls below a path fail; what it raised."""
+        library.shim_arm(str(path).encode(), self.call.encode(), self.k, self.number, self.persistent)
+        try:
+            action()
+        except BaseException as raised:
+            self.raised = f"{type(raised).__name__}: {raised}"[:200]
+            return raised
+        finally:
+            library.shim_disarm()
+            self.n_fired = library.shim_fired()
+        return None
+
+    def check_told(self, error: BaseException) -> None:
+        """What was raised is shardwrite's, and tells the system's error."""
+        assert isinstance(error, ShardwriteError), f"raised {error!r}"
+        numbers = [getattr(e, "errno", None) for e in chain_of(error)]
+        assert self.number in numbers, f"the error does not tell {self.error}: {error!r}"
+
+    def check_tidy(self, path: Path) -> None:
+        """Nothing is left beside the array, but an empty directory that could not be removed."""
+        if self.call == "rmdir":
+            with contextlib.suppress(FileNotFoundError):
+                path.with_name(f"{path.name}.shardwrite").rmdir()
+        oracle.check_tidy(path)
+
+
+@dataclass(kw_only=True)
+class Case(Fault):
+    """A fault under a run that makes an array.
+
+    Attributes
+    ----------
+    durability : str
+        Level.
+    resumed : bool
+        Whether the run that fails goes on with one that was interrupted.
+    acked, lost : int
+        Shards that were acknowledged, and those of them that were not there.
+    """
+
+    durability: str
+    resumed: bool
     acked: int = 0
     lost: int = 0
-    trouble: str = ""
 
 
 def shim():
@@ -108,28 +149,20 @@ def interrupt(_):
 def run_case(library, case: Case, directory: Path) -> Case:
     path, acks = directory / "x.zarr", oracle.Acks(directory / "acks")
     keywords = {**KEYWORDS, "durability": case.durability, "publish": "first" if case.k % 2 else "last"}
-    number = 0 if case.error == "short" else getattr(errno, case.error)
-    error = None
     if case.resumed:
         with contextlib.suppress(InterruptedRunError):
             SOURCE.to_sharded_zarr(path, progress=interrupt, **keywords)
-    library.shim_arm(str(path).encode(), case.call.encode(), case.k, number, case.persistent)
+    error = case.strike(library, path, lambda: SOURCE.to_sharded_zarr(path, progress=acks, **keywords))
     try:
-        SOURCE.to_sharded_zarr(path, progress=acks, **keywords)
-    except BaseException as raised:
-        error = raised
-    finally:
-        library.shim_disarm()
-    case.n_fired = library.shim_fired()
-    try:
-        judge(case, path, acks.ranks(), error, number, library)
+        if error is not None:
+            case.check_told(error)
+        if case.error != "EINTR":  # which says that nothing was done yet
+            assert not library.shim_synced_again(), "an fsync that failed was called again"
+        judge(case, path, acks.ranks(), is_done=error is None)
         SOURCE.to_sharded_zarr(path, **keywords)
         ours = shardwrite.open_sharded(path)[:, :]
         np.testing.assert_array_equal(ours, WANTED, err_msg="after the same call again")
-        if case.call == "rmdir":
-            with contextlib.suppress(FileNotFoundError):  # it may stay, empty
-                path.with_name(f"{path.name}.shardwrite").rmdir()
-        oracle.check_tidy(path)
+        case.check_tidy(path)
         if random.random() < 0.02:
             oracle.check_whole(path, WANTED)
     except Exception as trouble:
@@ -137,19 +170,12 @@ def run_case(library, case: Case, directory: Path) -> Case:
     return case
 
 
-def judge(case: Case, path: Path, acked: set[int], error, number: int, library) -> None:
-    """What must hold right after the fault."""
+def judge(case: Case, path: Path, acked: set[int], *, is_done: bool) -> None:
+    """What must hold of the array right after the fault."""
     case.acked = len(acked)
-    if error is not None:
-        case.raised = f"{type(error).__name__}: {error}"[:200]
-        assert isinstance(error, ShardwriteError), f"raised {error!r}"
-        numbers = [getattr(e, "errno", None) for e in chain_of(error)]
-        assert number in numbers, f"the error does not tell {case.error}: {error!r}"
-    else:
+    if is_done:
         found = shardwrite.open_sharded(path)[:, :]
         np.testing.assert_array_equal(found, WANTED, err_msg="success was told")
-    if case.error != "EINTR":  # which says that nothing was done yet
-        assert not library.shim_synced_again(), "an fsync that failed was called again"
     try:
         metadata = oracle.metadata_of(path)
     except IndexError:
@@ -179,7 +205,7 @@ def cases(calls, errors, durabilities):
                 continue
             if durability == "none" and call.startswith("fsync"):
                 continue
-            yield Case(call, error, 0, persistent, durability, resumed)
+            yield Case(call=call, error=error, persistent=persistent, durability=durability, resumed=resumed)
 
 
 def run_all(kinds, run_case, *, share: float, seed: int) -> list:
@@ -205,20 +231,14 @@ def run_all(kinds, run_case, *, share: float, seed: int) -> list:
 
 
 def summary(done) -> dict:
-    """Sums over many cases."""
+    """Sums over many faults."""
     return {
         "cases": len(done),
         "fired": sum(case.n_fired > 0 for case in done),
         "raised": sum(bool(case.raised) for case in done),
         "survived": sum(case.n_fired > 0 and not case.raised for case in done),
-        "acked": sum(case.acked for case in done),
-        "lost": sum(case.lost for case in done),
         "vacuous": sum(not case.n_fired for case in done),
-        "troubles": Counter(
-            f"{c.call} {c.error} k={c.k} persistent={c.persistent} {c.durability} resumed={c.resumed}: {c.trouble}"
-            for c in done
-            if c.trouble
-        ),
+        "troubles": Counter(str(case) for case in done if case.trouble),
     }
 
 
@@ -245,7 +265,8 @@ def main() -> None:
     arguments.add_argument("--durabilities", nargs="+", default=["full", "batch", "none"])
     given = arguments.parse_args()
     done = run_all(cases(given.calls, given.errors, given.durabilities), run_case, share=given.share, seed=given.seed)
-    tell(done, summary(done), given.json)
+    acks = {name: sum(getattr(case, name) for case in done) for name in ("acked", "lost")}
+    tell(done, {**summary(done), **acks}, given.json)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ Started as `failing_calls.py` is, with `shim.c` preloaded and its path in ``SHIM
 
 from __future__ import annotations
 
-import errno
 import itertools
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardwriteError, ShardWriter
+from shardwrite import AppendOnly, FixedOrder, ShardWriter
 
 sys.path.insert(0, str(Path(__file__).parent))
 import failing_calls
@@ -37,18 +35,11 @@ STREAMS = {"stream": "auto", "stream, shards replaced": FixedOrder()}
 OPERATIONS = (*UPDATES, *STREAMS)
 
 
-@dataclass
-class Case:
-    """One fault, and what came of it; the fields are those of `failing_calls.Case`."""
+@dataclass(kw_only=True)
+class Case(failing_calls.Fault):
+    """A fault under one of `OPERATIONS`."""
 
     operation: str
-    call: str
-    error: str
-    k: int
-    persistent: bool
-    n_fired: int = 0
-    raised: str = ""
-    trouble: str = ""
 
 
 def make(path: Path, operation: str) -> None:
@@ -82,27 +73,15 @@ def check(path: Path, operation: str) -> None:
 def run_case(library, case: Case, directory: Path) -> Case:
     path = directory / "x.zarr"
     make(path, case.operation)
-    number, error = getattr(errno, case.error), None
-    library.shim_arm(str(path).encode(), case.call.encode(), case.k, number, case.persistent)
-    try:
-        operate(path, case.operation)
-    except BaseException as raised:
-        error = raised
-    finally:
-        library.shim_disarm()
-    case.n_fired = library.shim_fired()
+    error = case.strike(library, path, lambda: operate(path, case.operation))
     try:
         if error is None:
             check(path, case.operation)
         else:
-            case.raised = f"{type(error).__name__}: {error}"[:200]
-            assert isinstance(error, ShardwriteError), f"raised {error!r}"
-            numbers = [getattr(e, "errno", None) for e in failing_calls.chain_of(error)]
-            assert number in numbers, f"the error does not tell {case.error}: {error!r}"
+            case.check_told(error)
         operate(path, case.operation)
         check(path, case.operation)
-        if case.call != "rmdir":  # an empty directory may stay
-            oracle.check_tidy(path)
+        case.check_tidy(path)
     except Exception as trouble:
         case.trouble = f"{type(trouble).__name__}: {trouble}"
     return case
@@ -111,20 +90,7 @@ def run_case(library, case: Case, directory: Path) -> Case:
 def kinds_of(operations, calls, errors) -> Iterator[Case]:
     """Kinds of faults; each is then tried for k = 1, 2, ... until it does not fire."""
     for operation, call, error, persistent in itertools.product(operations, calls, errors, (False, True)):
-        yield Case(operation, call, error, 0, persistent)
-
-
-def summary(done) -> dict:
-    """Sums over many cases."""
-    return {
-        "cases": len(done),
-        "fired": sum(case.n_fired > 0 for case in done),
-        "raised": sum(bool(case.raised) for case in done),
-        "survived": sum(case.n_fired > 0 and not case.raised for case in done),
-        "troubles": Counter(
-            f"{c.operation}: {c.call} {c.error} k={c.k} persistent={c.persistent}: {c.trouble}" for c in done if c.trouble
-        ),
-    }
+        yield Case(operation=operation, call=call, error=error, persistent=persistent)
 
 
 def main() -> None:
@@ -133,7 +99,7 @@ def main() -> None:
     given = arguments.parse_args()
     kinds = kinds_of(given.operations, given.calls, given.errors)
     done = failing_calls.run_all(kinds, run_case, share=given.share, seed=given.seed)
-    failing_calls.tell(done, summary(done), given.json)
+    failing_calls.tell(done, failing_calls.summary(done), given.json)
 
 
 if __name__ == "__main__":
