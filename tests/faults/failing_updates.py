@@ -81,7 +81,8 @@ def run_case(library, case: Case, directory: Path) -> Case:
             case.check_told(error)
         operate(path, case.operation)
         check(path, case.operation)
-        case.check_tidy(path)
+        if case.call != "rmdir":  # empty directories may stay
+            oracle.check_tidy(path)
     except Exception as trouble:
         case.trouble = f"{type(trouble).__name__}: {trouble}"
     return case
