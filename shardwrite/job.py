@@ -21,6 +21,7 @@ from shardwrite.journal import (
     find_run,
     interrupted_end,
     read_receipt,
+    tidy,
 )
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import Plan
@@ -128,6 +129,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         Name of a run that this process had joined.
     """
     ending = interrupted_end(job.target) or joined
+    tidy(job.target)
     if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)

@@ -3,7 +3,7 @@
 from shardwrite.journal.begin import begin_run, differences, find_run, interrupted_end, probe
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
-from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams, make_way, neighbours, unfinished_append
+from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams, make_way, neighbours, tidy, unfinished_append
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
 from shardwrite.journal.records import Beginning, Entry, cause_of
 from shardwrite.journal.redo import Change, change_in_place, recover_change, recover_changes, shard_lock
@@ -50,6 +50,7 @@ __all__ = [
     "sweep",
     "sweep_after_workers",
     "sweep_listed",
+    "tidy",
     "unended",
     "unfinished_append",
 ]

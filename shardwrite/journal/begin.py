@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
 from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
@@ -132,22 +132,27 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     }
     made = RunDirectory(target, facts)
     attempt = uuid.uuid4().hex
-    draft = made.path / "plan.json"
+    draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        make_directories(made.path, durability)
-        write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
-        write_file(draft, dump(facts), durability=durability, attempt=attempt)
+        make_directories(draft, durability)
+        write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
+        write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
+        os.rename(draft, made.path)
         try:
-            os.link(draft, target.run_path / "plan.json")  # atomic, and fails where one is
+            os.link(made.path / "plan.json", target.run_path / "plan.json")  # atomic, and fails where one is
         except FileExistsError:
             remove(made.path)
             return None
         is_claimed = True
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
-    except OSError as error:
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the error that led here is the one to tell
+            remove(draft)
         made.take_back(is_claimed=is_claimed)
+        if not isinstance(error, OSError):
+            raise
         message = f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that can be written to"
         raise StoreError(message, key=str(made.path), errno=error.errno) from error
     return made

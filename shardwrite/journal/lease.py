@@ -17,11 +17,22 @@ import threading
 import uuid
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from shardwrite.errors import StoreError
-from shardwrite.stores import as_store_error, listed
+from shardwrite.stores import as_store_error, listed, read_file
 
-__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_alive", "is_stale", "live_holders", "release_all"]
+__all__ = [
+    "HEARTBEAT_SECONDS",
+    "TTL_SECONDS",
+    "Lease",
+    "identity",
+    "is_alive",
+    "is_left_behind",
+    "live_holders",
+    "release_all",
+    "signature",
+]
 
 HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
@@ -175,10 +186,32 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
     return age < TTL_SECONDS
 
 
-def is_stale(path: Path) -> bool:
-    """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out, and it is still there."""
+def signature() -> str:
+    """This process, as text for the name of a directory that it makes; see `is_left_behind`."""
+    me = identity()
+    namespace = "".join(filter(str.isdigit, me["pids"]))
+    return ",".join((quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"]))
+
+
+def is_left_behind(path: Path) -> bool:
+    """Whether the process that made a directory is gone, and the directory is still there.
+
+    The directory's name or the plan in it tells which process that was. A process on another host counts as gone
+    once nothing was made or renamed in the directory for as long as it takes a lease to run out.
+    """
     age = _age(path)
-    return age is not None and age > TTL_SECONDS
+    return age is not None and not _lives(_maker(path), identity(), age)
+
+
+def _maker(path: Path) -> dict[str, Any]:
+    """Who made a directory; nothing where neither its name nor its plan tells."""
+    _, *signed = path.name.split(",")
+    if len(signed) == 5:
+        host, boot, namespace, pid, started = signed
+        pids = f"pid:[{namespace}]" if namespace else ""
+        return {"host": unquote(host), "boot": boot, "pids": pids, "pid": int(pid) if pid.isdigit() else None, "started": started}
+    found = _parse(read_file(path / "plan.json") or b"{}").get("begun_by")
+    return found if isinstance(found, dict) else {}
 
 
 def _age(path: Path) -> float | None:
@@ -191,8 +224,10 @@ def _age(path: Path) -> float | None:
 def file_system_time(directory: Path) -> float:
     """The time by the clock that stamps files in a directory."""
     path = directory / f"clock-{uuid.uuid4().hex}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+    fd = os.open(path, flags, 0o666)
     try:
-        path.touch(exist_ok=False)
-        return path.stat().st_mtime
+        return os.fstat(fd).st_mtime  # also where another process takes the file for one that was left behind
     finally:
+        os.close(fd)
         path.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
 
-__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "unfinished_append"]
+__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "tidy", "unfinished_append"]
 
 _MAX_TRIES = 3
 
@@ -36,7 +36,17 @@ def neighbours(target: Target) -> Iterator[RunDirectory]:
             yield found
         elif other.update:
             discard_drafts(other)
+            remove_empty(other)
     remove_empty(target)
+
+
+def tidy(target: Target) -> None:
+    """End the runs on an array that were interrupted in their last step, and remove what dead processes have left beside it."""
+    whole = replace(target, update="")
+    for place in (whole, *whole.others):
+        find_run(place)
+        discard_drafts(place)
+        remove_empty(place)
 
 
 def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None:

@@ -2,6 +2,8 @@
 
 ``plan.json``
     The plan, its digest, the name of the run, and who began it.
+``draft-<run>,<process>/``
+    A run that a process is about to begin; the name tells which process, so that what a dead one has left is known at once.
 ``run-<run>/``
     All that belongs to the run: ``zarr.json`` until it is published, a ``journal-*.jsonl`` for each process that commits,
     a ``lease-*.json`` for each that drives, ``parts-*/`` with encoded units, ``replaced/`` with the array that stood there before.
@@ -10,7 +12,8 @@
 The order of effects of a run, and what a crash after each leaves behind:
 
 1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
-2. Make ``run-<run>/`` with the metadata, and link ``plan.json`` into place; whoever comes second finds it and joins, or is refused.
+2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into place; whoever comes second finds it
+   and joins, or is refused.
    *An empty run; the array is untouched. From here on the same command goes on with this run.*
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
@@ -36,11 +39,11 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import is_stale, live_holders
+from shardwrite.journal.lease import is_left_behind, live_holders
 from shardwrite.journal.lock import exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.redo import recover_changes
-from shardwrite.stores import PosixStore, as_store_error, is_there, listed, make_directories, read_json, write_file
+from shardwrite.stores import PosixStore, as_store_error, is_there, listed, make_directories, read_file, read_json, write_file
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
 __all__ = ["RunDirectory", "dump", "held", "remove"]
@@ -70,6 +73,11 @@ class RunDirectory:
     def digest(self) -> str:
         """Of its plan."""
         return str(self.facts["digest"])
+
+    @property
+    def makes_array(self) -> bool:
+        """Whether the array is this run's, and not one that was there before and is updated or repaired."""
+        return self.facts.get("mode") != "r+"
 
     @property
     def path(self) -> Path:
@@ -178,7 +186,7 @@ class RunDirectory:
         with as_store_error(str(self.ended_path), "cannot remove"):
             discard_ends(self.target, listed(self.ended_path, "lease-", ".json"))
             remove(self.ended_path)
-            discard_drafts(self.target, self.path)
+            discard_drafts(self.target)
             (self.target.run_path / "plan.json").unlink(missing_ok=True)
             remove_empty(self.target)
 
@@ -217,8 +225,7 @@ class RunDirectory:
         """What is left of a run that was taken away; shards amid a change are made whole first."""
         with as_store_error(str(self.taken_path), "cannot remove"):
             recover_changes(self.taken_path, PosixStore(self.target.path))
-            is_in_place = self.facts.get("mode") == "r+"
-            untouched = is_in_place or (self.facts["replaces"] and not is_there(self.taken_path / "replaced"))
+            untouched = not self.makes_array or (self.facts["replaces"] and not is_there(self.taken_path / "replaced"))
             if not untouched and is_there(self.target.path):
                 with _losing(errno.ENOENT):  # another process was first
                     os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
@@ -226,13 +233,21 @@ class RunDirectory:
         self.remove_ended()
 
 
-def discard_drafts(target: Target, but: Path | None = None) -> None:
-    """Remove what processes have left that died before their run began, and the directory if that was all."""
-    for draft in listed(target.run_path, "run-"):
-        if draft != but and is_stale(draft):
+def discard_drafts(target: Target) -> None:
+    """Remove what processes have left that died before their run began, or while they asked for the time."""
+    for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
+        if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
             remove(draft)
-    if but is None:
-        remove_empty(target)
+    for clock in listed(target.run_path, "clock-"):
+        clock.unlink(missing_ok=True)
+
+
+def _current_run(target: Target) -> str:
+    """Name of the run that ``plan.json`` tells of; nothing where it tells of none."""
+    try:
+        return str(json.loads(read_file(target.run_path / "plan.json") or b"{}")["run"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def remove_empty(target: Target) -> None:
