@@ -18,9 +18,9 @@ from shardwrite.journal import (
     as_runs,
     differences,
     empty_after,
-    find_run,
     interrupted_end,
     read_receipt,
+    tidied_run,
 )
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import Plan
@@ -128,7 +128,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         Name of a run that this process had joined.
     """
     ending = interrupted_end(job.target) or joined
-    if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
+    if job.options.restart or tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:
