@@ -13,7 +13,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, find_run, tidy
+from shardwrite.journal import Ledger, tidied_run, tidy
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
@@ -149,7 +149,7 @@ def compact(
     job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
     tidy(target)
     seconds = 0.0
-    if wasteful.any() or find_run(job.target) is not None:  # one that was interrupted is to be ended
+    if wasteful.any() or tidied_run(job.target) is not None:  # one that was interrupted is to be ended
         with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
             seconds = execute_missing(job, engine, on_report, known).seconds
     after = _inspected(array, before.ranks[wasteful])

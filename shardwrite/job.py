@@ -18,9 +18,9 @@ from shardwrite.journal import (
     as_runs,
     differences,
     empty_after,
-    find_run,
     interrupted_end,
     read_receipt,
+    tidied_run,
     tidy,
 )
 from shardwrite.metadata import ArrayMetadata
@@ -130,7 +130,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     """
     ending = interrupted_end(job.target) or joined
     tidy(job.target)
-    if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
+    if job.options.restart or tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:

@@ -16,7 +16,7 @@ from shardwrite.commit import GroupReport
 from shardwrite.engines import local_threads
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.job import Job, Options, options_for_new
-from shardwrite.journal import RunDirectory, find_run, read_receipt, tidy
+from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
 from shardwrite.plan import Plan
 from shardwrite.planning import identity_of, memory_limit_of, resources_of
 from shardwrite.progress import reporting
@@ -164,7 +164,7 @@ def _options(run: RunDirectory) -> Options:
 def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], identity: str | None = None) -> WriteResult:
     """The result of work on the run that stands there; of the run itself where it has ended, and was of this source."""
     tidy(target)
-    run = find_run(target)
+    run = tidied_run(target)
     ended: RunEndedError | None = None
     if run is not None:
         try:

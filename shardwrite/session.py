@@ -30,7 +30,6 @@ from shardwrite.journal import (
     close_journals,
     differences,
     discard,
-    find_run,
     journal_for,
     make_way,
     probe,
@@ -39,6 +38,7 @@ from shardwrite.journal import (
     replay,
     sweep,
     sweep_after_workers,
+    tidied_run,
     unended,
 )
 from shardwrite.plan import BATCH_NBYTES
@@ -273,7 +273,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         raise SpecError("two arrays cannot go to one place", field="stores", value=paths, remedy="give each its own path or name")
     for job in jobs:
         check_surroundings(job.target)
-        if find_run(job.target) is None:
+        if tidied_run(job.target) is None:
             refuse_another(job)
             check_target(job.target, job.options.mode)
         make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart or job.options.mode == "w")

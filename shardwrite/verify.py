@@ -173,7 +173,7 @@ def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunD
 def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
     """What should be there, and who says so; of a receipt, only which shards are empty by design."""
     if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
-        return "journal", replay(run, metadata).ledger
+        return "journal", replay(run, metadata, looking=True).ledger
     receipt = read_receipt(target)
     if receipt is None or receipt.empty is None:
         return "", None

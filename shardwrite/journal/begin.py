@@ -20,19 +20,62 @@ from shardwrite.journal.rundir import RunDirectory, dump, held, remove
 from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
-__all__ = ["begin_run", "differences", "facts_of", "find_run", "interrupted_end", "probe"]
+__all__ = [
+    "begin_run",
+    "differences",
+    "facts_of",
+    "find_run",
+    "interrupted_end",
+    "interrupted_removal",
+    "probe",
+    "tidied_run",
+]
 
 _MAX_TRIES = 8
 
 
 def find_run(target: Target) -> RunDirectory | None:
-    """The run that was begun beside an array and has not ended.
+    """The run that was begun beside an array and has not ended; a look, which changes nothing.
 
     Raises
     ------
     JournalError
         If ``plan.json`` is not one of ours.
     """
+    found = _planned(target)
+    return found if found is not None and _stands(found) else None
+
+
+def tidied_run(target: Target) -> RunDirectory | None:
+    """The same for writers, who first finish a removal that was interrupted."""
+    found = _planned(target)
+    if found is None or _stands(found):
+        return found
+    if is_there(found.taken_path):
+        found.remove_taken()
+    else:
+        found.remove_ended()
+    return None
+
+
+def interrupted_removal(target: Target) -> str:
+    """What a reader should know of a run whose removal was interrupted; nothing where none was."""
+    found = _planned(target)
+    if found is None or _stands(found):
+        return ""
+    if not is_there(found.taken_path):
+        return f"run {found.run} has ended, and its files in {target.run_path} were not all removed; the next write removes them"
+    what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
+    return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
+
+
+def _stands(run: RunDirectory) -> bool:
+    """Whether a run that ``plan.json`` names was neither taken away nor ended."""
+    return not is_there(run.taken_path) and is_there(run.path)
+
+
+def _planned(target: Target) -> RunDirectory | None:
+    """The run that ``plan.json`` names, whatever has become of it."""
     path = target.run_path / "plan.json"
     data = read_file(path)
     if data is None:
@@ -45,12 +88,6 @@ def find_run(target: Target) -> RunDirectory | None:
         raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
     if not is_ours:
         raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
-    if is_there(found.taken_path):
-        found.remove_taken()  # what a crash left to do
-        return None
-    if not is_there(found.path):
-        found.remove_ended()
-        return None
     return found
 
 
@@ -105,7 +142,7 @@ def begin_run(
     """
     check_surroundings(target)
     for _ in range(_MAX_TRIES):
-        found = find_run(target)
+        found = tidied_run(target)
         if found is None:
             check_target(target, mode)
             made = _create(target, plan, document, durability)

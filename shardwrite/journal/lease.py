@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -134,14 +135,24 @@ def release_all() -> None:
             os.unlink(path)
 
 
-def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``."""
+def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[dict[str, Any]]:
+    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    looking : bool
+        Whether nothing may be written there. The ages of leases are then taken from this host's clock.
+        If it is wrong by more than a lease's lifetime, a process on another host can be reported alive
+        or dead by mistake, so only what is told to people may depend on it.
+    """
     leases = listed(run_path, "lease-", ".json")
     found = []
     now, me = None, identity()
     for path in leases:
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
-            now = file_system_time(Path(run_path)) if now is None else now
+            now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
             holder = _parse(path.read_bytes())
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
@@ -219,6 +230,11 @@ def _age(path: Path) -> float | None:
     with as_store_error(str(path), "cannot look at"), contextlib.suppress(FileNotFoundError):
         return file_system_time(path.parent) - path.stat().st_mtime
     return None
+
+
+def _now(directory: Path, *, looking: bool) -> float:
+    """The time to which the age of a lease is counted."""
+    return time.time() if looking else file_system_time(directory)
 
 
 def file_system_time(directory: Path) -> float:

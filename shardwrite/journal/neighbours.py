@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwrite.errors import JournalError
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.journal.begin import facts_of, find_run
+from shardwrite.journal.begin import facts_of, find_run, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.redo import recover_changes
@@ -23,28 +23,39 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
 
-__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "tidy", "unfinished_append"]
+__all__ = [
+    "begin_beside",
+    "give_up",
+    "give_up_streams",
+    "make_way",
+    "neighbours",
+    "tidied_neighbours",
+    "tidy",
+    "unfinished_append",
+]
 
 _MAX_TRIES = 3
 
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
-    """Other runs on the same array that were begun and have not ended."""
+    """Other runs on the same array that were begun and have not ended; a look, which changes nothing."""
     for other in target.others:
         found = find_run(other)
         if found is not None:
             yield found
-        elif other.update:
-            discard_drafts(other)
-            remove_empty(other)
-    remove_empty(target)
+
+
+def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
+    """The same for writers, who first remove what the dead have left of runs that did not begin or had ended."""
+    tidy(target)
+    return neighbours(target)
 
 
 def tidy(target: Target) -> None:
-    """End the runs on an array that were interrupted in their last step, and remove what dead processes have left beside it."""
+    """Finish the removals beside an array that were interrupted, and remove what dead processes have left there."""
     whole = replace(target, update="")
     for place in (whole, *whole.others):
-        find_run(place)
+        tidied_run(place)
         discard_drafts(place)
         remove_empty(place)
 
@@ -66,7 +77,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
     JournalError
         Naming the other run, and who is at it.
     """
-    for other in neighbours(target):
+    for other in tidied_neighbours(target):
         shared = _shared(facts.get("shards_from"), other.facts.get("shards_from"))
         if shared == 0:
             continue
@@ -96,7 +107,7 @@ def _is_stream(run: RunDirectory) -> bool:
 
 def give_up_streams(target: Target) -> None:
     """Take away what dead writers of streams have left."""
-    for other in neighbours(target):
+    for other in tidied_neighbours(target):
         if _is_stream(other) and not live_holders(other.path):
             give_up(other)
 

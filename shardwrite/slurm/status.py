@@ -119,10 +119,10 @@ def status(target: Target) -> Status:
     if run is None:
         return _ended(target)
     plan = plan_begun(run, Resources(1, 1))
-    ledger = replay(run, plan.metadata).ledger
+    ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    holders = live_holders(run.path)  # only now: whoever has begun to write by then is one
+    holders = live_holders(run.path, looking=True)  # only now: whoever has begun to write by then is one
     alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
