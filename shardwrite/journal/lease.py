@@ -1,8 +1,8 @@
 """Leases: files that say who works on a run, and that they still do.
 
-A lease is made with ``O_EXCL`` and touched every `HEARTBEAT_SECONDS`; file locks are not used, because some cluster file systems
-grant them to everybody. A holder lives as long as its lease is touched; on its own host, a process that is gone is known to be dead
-at once. Ages are taken from the file system's clock, so that the clocks of hosts need not agree.
+A lease appears whole, under a name that only its holder has, and is touched every `HEARTBEAT_SECONDS`.
+File locks are not used, because some cluster file systems grant them to everybody. A holder lives as
+long as its lease is touched; on its own host, a process that is gone is known to be dead at once. Ages are taken from the file system's clock, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -98,15 +98,13 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name=f"lease-{driver}", daemon=True)
 
     def __enter__(self) -> Lease:
-        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+        draft = self.path.with_name(f"draft-{uuid.uuid4().hex}")
         try:
-            fd = os.open(self.path, flags, 0o666)
-            try:
-                os.write(fd, json.dumps(identity()).encode())
-                os.fsync(fd)  # after a power cut, an empty lease would have to be taken for a living one
-            finally:
-                os.close(fd)
+            _write_durably(draft, json.dumps(identity()).encode())
+            os.rename(draft, self.path)  # whole from the beginning: an empty lease would be a living one, of nobody
         except OSError as error:
+            with contextlib.suppress(OSError):  # the first error is the one to tell; a draft is no lease, and goes with the run
+                os.unlink(draft)
             raise StoreError(f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno) from error
         _held.add(self.path)
         self._thread.start()
@@ -126,6 +124,18 @@ class Lease:
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ENOTDIR):
                     return  # the run has ended; tasks find out for themselves
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    """Make a file and sync it: after a power cut, an empty lease would have to be taken for a living one."""
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def release_all() -> None:
