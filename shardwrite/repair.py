@@ -26,7 +26,17 @@ from shardwrite.errors import JournalError
 from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, RunDirectory, drivers_on, live_holders, replay, stale_temporaries, sweep_listed
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    drivers_on,
+    give_up,
+    live_holders,
+    replay,
+    stale_temporaries,
+    sweep_listed,
+    tidy,
+)
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
@@ -40,6 +50,9 @@ from shardwrite.verify import Report, ShardState, open_begun, verify
 from shardwrite.view import ShardedArray
 
 __all__ = ["Repair", "RepairTask", "repair"]
+
+
+_INTERRUPTED = "an earlier repair has not ended; repair again with the source, or give it up with shardwrite abandon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,8 @@ class Repair:
         Of writing them.
     is_look : bool
         Whether nothing was changed, because neither a source nor a salvage was asked for.
+    is_interrupted : bool
+        Whether an earlier repair has not ended; until it does, updates are refused.
     """
 
     path: str
@@ -93,11 +108,12 @@ class Repair:
     salvaged: tuple[str, ...]
     result: WriteResult | None = None
     is_look: bool = False
+    is_interrupted: bool = False
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.tasks or self.result is not None
+        return (not self.tasks or self.result is not None) and not self.is_interrupted
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
@@ -111,6 +127,7 @@ class Repair:
             ("temporaries", f"{self.n_temporaries:,} {'to be removed' if self.is_look else 'removed'}"),
         ]
         rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
+        rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
         rows += [("salvaged", text) for text in self.salvaged]
         for task in self.tasks[:50]:
             region = ", ".join(f"{a}:{b}" for a, b in task.region)
@@ -188,6 +205,8 @@ def repair(
     ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
     drivers_alive = partial(drivers_on, target, looking=is_look)
     stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
+    if not is_look:
+        tidy(target)
     before = verify(store, name=name, deep=deep)
     salvaged = _salvage(target, array, before, ledger, scan=scan) if salvage or scan else ()
     report = verify(store, name=name, deep=deep) if salvaged else before
@@ -200,7 +219,12 @@ def repair(
         salvaged=salvaged,
         is_look=is_look,
     )
-    if x is None or not tasks:
+    is_open = run is not None and not run.makes_array
+    if x is None:
+        return replace(found, is_interrupted=is_open)
+    if not tasks:
+        if run is not None and is_open:
+            give_up(run)  # all that it was to write is there
         return found
     job = _job(x, target, array, strategy, durability, memory_limit)
     engine = active_engine()
@@ -213,7 +237,7 @@ def repair(
 
 def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool) -> Ledger | None:
     """What the journal of an unfinished run knows, if nobody works on it."""
-    if run is None or run.facts.get("mode") == "r+":
+    if run is None or not run.makes_array:
         return None
     holders = live_holders(run.path, looking=is_look)
     if holders:

@@ -30,6 +30,7 @@ from shardwrite.journal import (
     close_journals,
     differences,
     discard,
+    give_up,
     journal_for,
     make_way,
     probe,
@@ -273,10 +274,12 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         raise SpecError("two arrays cannot go to one place", field="stores", value=paths, remedy="give each its own path or name")
     for job in jobs:
         check_surroundings(job.target)
-        if tidied_run(job.target) is None:
+        found = tidied_run(job.target)
+        if found is None or found.makes_array != job.makes_array:
             refuse_another(job)
             check_target(job.target, job.options.mode)
-        make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart or job.options.mode == "w")
+    for job in jobs:
+        _make_way(job)
     sessions = []
     for job in jobs:
         directory, is_new = begin_beside(job.target, partial(_begin_one, job))
@@ -294,6 +297,14 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
                 session.directory.publish(session.job.options.durability, session.driver)
             session.catch_up(engine, may_list=True)
     return sessions
+
+
+def _make_way(job: Job) -> None:
+    """Refuse to go on beside other runs that write the same shards; with ``restart=True`` give up updates of the dead."""
+    found = tidied_run(job.target)
+    if job.options.restart and found is not None and not found.makes_array:
+        give_up(found)
+    make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart)
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:

@@ -19,6 +19,7 @@ from shardwrite.journal.neighbours import (
     neighbours,
     tidied_neighbours,
     tidy,
+    unfinished,
     unfinished_append,
 )
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
@@ -86,5 +87,6 @@ __all__ = [
     "tidied_run",
     "tidy",
     "unended",
+    "unfinished",
     "unfinished_append",
 ]

@@ -122,7 +122,7 @@ def begin_run(
     mode : str
         See :func:`shardwrite.to_sharded_zarr`; looked at only where a run begins.
     restart : bool
-        Take away what was begun.
+        Take away what was begun, if it was of the same kind: a run that makes the array, or an update.
     durability : str
         Of the run's own files.
 
@@ -148,7 +148,7 @@ def begin_run(
             made = _create(target, plan, document, durability)
             if made is not None:
                 return made, True
-        elif restart:
+        elif restart and found.makes_array == (plan["mode"] != "r+"):
             found.start_over()
             restart = False
         elif found.digest == plan["digest"]:
@@ -200,9 +200,14 @@ def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
     if holders:
         raise held(found, holders[0])
     changed = differences(found.facts.get("identity"), plan.get("identity"))
+    giving_up = (
+        "start over with restart=True (--restart), which takes its shards away"
+        if found.makes_array
+        else "give it up with abandon (shardwrite abandon), which leaves each of its shards as it is, old or new"
+    )
     raise JournalError(
-        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. Run it again as it "
-        "was to finish it, or start over with restart=True (--restart), which takes its shards away",
+        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. "
+        f"Run it again as it was to finish it, or {giving_up}",
         path=str(found.target.run_path),
         differences=changed,
     )

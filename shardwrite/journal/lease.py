@@ -2,7 +2,8 @@
 
 A lease appears whole, under a name that only its holder has, and is touched every `HEARTBEAT_SECONDS`.
 File locks are not used, because some cluster file systems grant them to everybody. A holder lives as
-long as its lease is touched; on its own host, a process that is gone is known to be dead at once. Ages are taken from the file system's clock, so that the clocks of hosts need not agree.
+long as its lease is touched; on its own host, a process that is gone is known to be dead at once. Ages
+are taken from the file system's clock, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
 
 
 def signature() -> str:
-    """This process, as text for the name of a directory that it makes; see `is_left_behind`."""
+    """Identity of this process, as text for the name of a directory; see `is_left_behind`."""
     me = identity()
     namespace = "".join(filter(str.isdigit, me["pids"]))
     return ",".join((quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"]))

@@ -18,7 +18,7 @@ from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.redo import recover_changes
 from shardwrite.journal.replay import Replay, replay, shards_of, sweep
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, held, remove_empty
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
@@ -31,6 +31,7 @@ __all__ = [
     "neighbours",
     "tidied_neighbours",
     "tidy",
+    "unfinished",
     "unfinished_append",
 ]
 
@@ -70,7 +71,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
     facts : mapping
         Its plan; ``shards_from`` says which shards it touches.
     restart : bool
-        Take away runs of the dead that are in the way.
+        Give up updates of the dead that are in the way. A run that makes the array is never given up in passing.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         shared = _shared(facts.get("shards_from"), other.facts.get("shards_from"))
         if shared == 0:
             continue
-        if restart:
+        if restart and not other.makes_array:
             give_up(other)
             continue
         holders = live_holders(other.path)
@@ -90,14 +91,46 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         if _is_stream(other):
             give_up(other)
             continue
-        what = other.facts.get("identity", {}).get("region")
-        where = f"an update of the region {what}" if what else "a run"
-        shards = f"; {shared} shards are in both" if shared else ""
-        raise JournalError(
-            f"{where} of {target.path} has not ended{shards}. Run that again to finish it, or give it up with "
-            "abandon, or restart=True (--restart): each of its shards is then left as it is, old or new",
-            path=str(other.target.run_path),
+        raise unfinished(other, shared, is_replaced=facts.get("mode") != "r+")
+
+
+def unfinished(run: RunDirectory, shared: int | None = None, *, is_replaced: bool = False) -> JournalError:
+    """The error that names a run which nobody works on, and says how it is finished or given up.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run that is in the way.
+    shared : int, optional
+        Number of shards that the other run writes, too.
+    is_replaced : bool
+        Whether the other run replaces the array.
+    """
+    path = run.target.path
+    if run.makes_array:
+        return JournalError(
+            f"the run that makes {path} has not ended. Make the same call again to finish it (shardwrite finalize, if "
+            "all of its parts are written); abandon, and restart=True of an update, leave it alone. Only a write of "
+            "the whole array with restart=True (--restart) takes its shards away and starts over",
+            path=str(run.target.run_path),
         )
+    shards = f"; {shared} shards are in both" if shared else ""
+    if is_replaced:
+        outcome = "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+    else:
+        outcome = "An update with restart=True (--restart) gives it up, too"
+    return JournalError(
+        f"{_kind(run)} of {path} has not ended{shards}. Run that again to finish it, or give it up with abandon (shardwrite "
+        f"abandon): each of its shards is then left as it is, old or new. {outcome}",
+        path=str(run.target.run_path),
+    )
+
+
+def _kind(run: RunDirectory) -> str:
+    region = run.facts.get("identity", {}).get("region")
+    if run.target.update == "compaction":
+        return "a compaction"
+    return f"an update of the region {region}" if region else "a repair"
 
 
 def _is_stream(run: RunDirectory) -> bool:
@@ -131,28 +164,27 @@ def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]])
 
 
 def give_up(run: RunDirectory) -> None:
-    """Take a run of the dead away; of an update, the shards stay, but for those beyond an array that did not come to grow.
+    """Take an update or a repair of the dead away; its shards stay, but for those beyond an array that did not come to grow.
 
     Raises
     ------
     JournalError
-        If a process works on it.
+        If a process works on it, or if it makes the array.
     """
     holders = live_holders(run.path)
     if holders:
         raise held(run, holders[0])
-    window = run.facts.get("shards_from")
-    if window is not None:
-        first, counts = window
-        part = _part(run, first, counts)
-        store = PosixStore(run.target.path)
-        with run.ending():  # nobody else changes the shape meanwhile
-            recover_changes(run.path, store)
-            found = replay(run, part)
-            sweep(run, part, found, may_list=True)
-            there = ArrayMetadata(json.dumps(read_json(run.target.path / "zarr.json")))
-            _remove_outside(part, store, there.grid)
-            _tell_receipt(run, part, store, found, there.grid)
+    if run.makes_array:
+        raise unfinished(run)
+    part = _part(run)
+    store = PosixStore(run.target.path)
+    with run.ending():  # nobody else changes the shape meanwhile
+        recover_changes(run.path, store)
+        found = replay(run, part)
+        sweep(run, part, found, may_list=True)
+        there = ArrayMetadata(json.dumps(read_json(run.target.path / "zarr.json")))
+        _remove_outside(part, store, there.grid)
+        _tell_receipt(run, part, store, found, there.grid)
     run.start_over()
 
 
@@ -179,13 +211,15 @@ def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, fou
             is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
     empty = empty_after(receipt, grid, first, is_empty, is_known)
     document = replace(receipt, empty=empty, shape=list(grid.shape))
-    run.leave(document, "full", uuid.uuid4().hex)
+    discard_ends(run.target, [run.run])  # of another who was giving it up, and died
+    run.leave(document, "full", run.run)
 
 
-def _part(run: RunDirectory, first: Sequence[int], counts: Sequence[int]) -> ArrayMetadata:
-    """The part of the array that an update touches."""
+def _part(run: RunDirectory) -> ArrayMetadata:
+    """The part of the array that an update touches; all of it where that is a repair."""
     metadata = ArrayMetadata(json.dumps(run.document))
     grid = metadata.grid
+    first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
     stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
     return metadata.part(Box(start, stop))[0]

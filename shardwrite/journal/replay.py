@@ -13,7 +13,7 @@ from shardwrite.grid import Box
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
-from shardwrite.journal.rundir import RunDirectory, discard_ends, remove
+from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in, remove
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed
 from shardwrite.target import Target
@@ -205,12 +205,12 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
         Files removed.
     """
     all_parts = listed(run.path, "parts-")
-    leases = listed(run.path, "lease-", ".json")
+    drivers = drivers_in(run.path)
     alive = drivers_of(run)  # only now, as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
             remove(parts)
-    discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
+    discard_ends(run.target, [driver for driver in drivers if driver not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
         return sweep_listed(run.target.path, lambda: drivers_on(run.target))

@@ -12,9 +12,9 @@
 The order of effects of a run, and what a crash after each leaves behind:
 
 1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
-2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into place; whoever comes second finds it
-   and joins, or is refused.
-   *An empty run; the array is untouched. From here on the same command goes on with this run.*
+2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into place;
+   whoever comes second finds it and joins, or is refused. *An empty run; the array is untouched. From here
+   on the same command goes on with this run.*
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
 5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
@@ -33,7 +33,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -184,7 +184,7 @@ class RunDirectory:
     def remove_ended(self) -> None:
         """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
         with as_store_error(str(self.ended_path), "cannot remove"):
-            discard_ends(self.target, listed(self.ended_path, "lease-", ".json"))
+            discard_ends(self.target, [self.run, *drivers_in(self.ended_path)])
             remove(self.ended_path)
             discard_drafts(self.target)
             (self.target.run_path / "plan.json").unlink(missing_ok=True)
@@ -229,6 +229,7 @@ class RunDirectory:
             if not untouched and is_there(self.target.path):
                 with _losing(errno.ENOENT):  # another process was first
                     os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
+            discard_ends(self.target, drivers_in(self.taken_path))
             remove(self.taken_path)
         self.remove_ended()
 
@@ -258,10 +259,14 @@ def remove_empty(target: Target) -> None:
             emptied.rmdir()
 
 
-def discard_ends(target: Target, leases: Sequence[Path]) -> None:
-    """Remove the temporaries of drivers that died in steps 5 and 6, whose leases tell their names."""
-    for lease in leases:
-        driver = lease.stem.removeprefix("lease-")
+def drivers_in(directory: Path) -> list[str]:
+    """Names of the drivers whose leases lie in the directory of a run."""
+    return [lease.stem.removeprefix("lease-") for lease in listed(directory, "lease-", ".json")]
+
+
+def discard_ends(target: Target, drivers: Iterable[str]) -> None:
+    """Remove the temporaries of drivers that died in steps 5 and 6."""
+    for driver in drivers:
         for directory in (target.path, *target.groups):
             for name in ("zarr.json", RECEIPT_NAME):
                 PosixStore(directory).discard_temporary(name, f"{driver}.end")

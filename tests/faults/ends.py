@@ -125,6 +125,11 @@ def interrupt_write(path: Path) -> None:
     in_child(lambda: source(OLD).to_sharded_zarr(path, **LAYOUT), 45)
 
 
+def give_up_and_update(path: Path) -> object:
+    shardwrite.abandon(path)
+    return update(path)
+
+
 ERASED = OLD.copy()
 ERASED[REGION] = 0
 OPERATIONS = {
@@ -144,6 +149,8 @@ OPERATIONS = {
     "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED),
     "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
     "stream": Operation(begin_stream, stream, NEW),
+    "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),
+    "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
 }
 
 
