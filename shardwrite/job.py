@@ -136,11 +136,9 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     """
     ending = interrupted_end(job.target) or joined
     tidy(job.target)
-    if (
-        (job.options.restart and job.options.mode != "w-")
-        or tidied_run(job.target) is not None
-        or kind_of(job.target.path) != "array"
-    ):
+    if job.options.restart and job.options.mode != "w-":
+        return None  # an array that exists is to be replaced, or an update to be made once more
+    if tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:

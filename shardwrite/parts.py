@@ -166,7 +166,7 @@ def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], ide
     tidy(target)
     run = tidied_run(target)
     ended: RunEndedError | None = None
-    if run is not None:
+    if run is not None and run.makes_array:
         try:
             return work(run)
         except RunEndedError as error:

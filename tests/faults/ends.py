@@ -222,7 +222,7 @@ def check(path: Path, wanted: np.ndarray) -> None:
     """What must hold after the call has returned."""
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], wanted)
     beside = [p for p in path.parent.iterdir() if p.name.startswith("x.") and not p.name.endswith(".quarantine")]
-    left = [p for p in [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]]
+    left = [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]
     assert not left, f"left over: {sorted(str(p.relative_to(path.parent)) for p in left)}"
 
 
