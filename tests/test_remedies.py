@@ -41,7 +41,6 @@ from shardwrite.target import RECEIPT_NAME, resolve_target
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
-_CLUSTER = "tests/faults/test_cluster.py"
 COVERED: dict[str, str] = {
     # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
     "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
@@ -65,7 +64,9 @@ COVERED: dict[str, str] = {
     "give --jobs": "tests/slurm/test_workers.py::test_options_that_go_together",
     "--cluster goes with none of": "tests/slurm/test_workers.py::test_options_that_go_together",
     "{}: incomplete, run me again": "tests/faults/test_signals.py::test_abandon",
-    "or plan with a smaller limit, and run it again": f"{_CLUSTER}::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone",
+    "or plan with a smaller limit, and run it again": (
+        "tests/faults/test_cluster.py::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone"
+    ),
     "its scheduler is gone, or was restarted; run the same again": "tests/faults/test_cluster.py::test_the_scheduler_is_killed",
     "there have been no workers for too long; run the same again": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
 }
