@@ -23,7 +23,7 @@ import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter
+from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
 
 EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
@@ -130,6 +130,14 @@ def give_up_and_update(path: Path) -> object:
     return update(path)
 
 
+def create(path: Path) -> None:
+    """Make an array without data; where it has just been made, that is told."""
+    try:
+        shardwrite.create(path, (20, 20), "u4", **LAYOUT)
+    except SpecError as error:
+        assert "an array exists there" in str(error)
+
+
 ERASED = OLD.copy()
 ERASED[REGION] = 0
 OPERATIONS = {
@@ -149,6 +157,7 @@ OPERATIONS = {
     "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED),
     "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
     "stream": Operation(begin_stream, stream, NEW),
+    "creation": Operation(nothing, create, np.zeros_like(OLD)),
     "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),
     "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
 }
