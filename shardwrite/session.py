@@ -162,7 +162,7 @@ class Session:
                 directory.leave(receipt, options.durability, self.driver)
             with as_store_error(str(directory.target.path), "cannot end"):
                 end_run(directory, own_journals(self.driver))
-        except StoreError as error:
+        except (StoreError, RunEndedError) as error:
             ended = read_receipt(directory.target)
             if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
                 raise

@@ -35,10 +35,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import JournalError, StoreError
+from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.journal.lease import is_stale
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.writer import ensure_current
 from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_json, write_file
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
@@ -133,8 +134,10 @@ class RunDirectory:
         """Write a document, if the run still stands right before it becomes visible."""
 
         def check() -> None:
-            if not is_there(self.path):
-                raise StoreError("the run has ended, or another has taken its place", key=str(self.path), errno=errno.ESTALE)
+            if self.state == "run":
+                ensure_current(str(self.path), driver)
+            elif not is_there(self.path):
+                raise RunEndedError("another process has settled this run", path=str(self.path))
 
         write_file(path, data, durability=durability, attempt=f"{driver}.end", guard=check)
 
