@@ -31,7 +31,7 @@ from shardwrite.journal import (
     close_journals,
     differences,
     end_run,
-    find_run,
+    give_up,
     journal_for,
     make_way,
     own_journals,
@@ -41,6 +41,7 @@ from shardwrite.journal import (
     replay,
     sweep,
     take_back,
+    tidied_run,
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
@@ -272,10 +273,12 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         raise SpecError("two arrays cannot go to one place", field="stores", value=paths, remedy="give each its own path or name")
     for job in jobs:
         check_surroundings(job.target)
-        if find_run(job.target) is None:
+        found = tidied_run(job.target)
+        if found is None or found.makes_array != job.makes_array:
             refuse_another(job)
             check_target(job.target, job.options.mode)
-        make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart or job.options.mode == "w")
+    for job in jobs:
+        _make_way(job)
     sessions = []
     for job in jobs:
         directory, is_new = begin_beside(job.target, partial(_begin_one, job))
@@ -293,6 +296,14 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
                 session.directory.publish(session.job.options.durability, session.driver)
             session.catch_up(engine, may_list=True)
     return sessions
+
+
+def _make_way(job: Job) -> None:
+    """Refuse to go on beside other runs that write the same shards; with ``restart=True`` give up updates of the dead."""
+    found = tidied_run(job.target)
+    if job.options.restart and found is not None and not found.makes_array:
+        give_up(found)
+    make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart)
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
@@ -314,13 +325,20 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     found = read_json(job.target.path / "zarr.json")["shape"]
     planned = list(job.plan.metadata.document["shape"])
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
-    if found not in (planned, before):
+    is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself
+    if found != before and not (found == planned and is_known):
         if is_new:
             take_back(directory, is_claimed=True)
         raise JournalError(
             f"the shape of {job.target.path} became {found} while an update of {planned} was planned; make the same call again",
             path=str(job.target.path),
         )
+
+
+def _was_left(job: Job) -> bool:
+    """Whether the receipt tells of this update."""
+    receipt = read_receipt(job.target)
+    return receipt is not None and receipt.update(run_plan(job.plan, job.options.mode)["digest"]) is not None
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:

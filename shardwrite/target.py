@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
+from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, is_there, listed, mode_of, read_json
 
 __all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
 
@@ -182,5 +182,16 @@ def check_surroundings(target: Target) -> None:
 
 
 def _only_ours(path: Path) -> bool:
-    """Whether a directory without metadata holds arrays that are being written, and nothing else."""
-    return any(listed(path, suffix=RUN_SUFFIX))
+    """Whether a directory without metadata was made on the way to arrays that are being written.
+
+    Such a directory holds an array's run directory; or it holds nothing but directories of that kind and empty ones,
+    which lead to arrays further down.
+    """
+    entries = listed(path)
+    if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
+        return True
+    return all(
+        kind_of(entry) == "nothing" or (stat.S_ISDIR(mode_of(entry, follow=False)) and _only_ours(entry))
+        for entry in entries
+        if not entry.name.endswith(TEMPORARY_SUFFIX)  # of a run that publishes the group right now
+    )

@@ -24,7 +24,7 @@ from shardwrite.stores import PosixStore, is_file, is_there
 from shardwrite.target import Target, resolve_target
 from shardwrite.view import ShardedArray, open_sharded
 
-__all__ = ["Problem", "Report", "ShardState", "census", "open_begun", "verify"]
+__all__ = ["Problem", "Report", "ShardState", "census", "how_to_mend", "open_begun", "verify"]
 
 _RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
 _REWRITE = "write it again: shardwrite repair, with the source"
@@ -173,7 +173,7 @@ def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunD
 def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
     """What should be there, and who says so; of a receipt, only which shards are empty by design."""
     if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
-        return "journal", replay(run, metadata).ledger
+        return "journal", replay(run, metadata, looking=True).ledger
     receipt = read_receipt(target)
     if receipt is None or receipt.empty is None:
         return "", None
@@ -257,7 +257,7 @@ def verify(
     by, expected = _expected(target, run, array.metadata)
     table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
     states, wrong = _states(table, expected, by)
-    remedies = dict.fromkeys(wrong, _REWRITE if next(neighbours(target), None) is None else _RECOVER)
+    remedies = dict.fromkeys(wrong, how_to_mend(target))
     if against is not None:
         _compare(engine, array, against, states, wrong, remedies)
     problems = tuple(
@@ -265,6 +265,11 @@ def verify(
         for rank, index in ((rank, unravel(rank, grid.counts)) for rank in sorted(wrong))
     )
     return _report(str(target.path), by, array.metadata, table, states, problems, deep=deep, against=against is not None)
+
+
+def how_to_mend(target: Target) -> str:
+    """What to do about a bad shard of an array."""
+    return _REWRITE if next(neighbours(target), None) is None else _RECOVER
 
 
 def _compare(

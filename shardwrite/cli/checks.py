@@ -56,9 +56,11 @@ def _history(array: str, name: str | None) -> dict[str, Any]:
     run = find_run(target)
     facts: dict[str, Any] = {"unfinished": run is not None}
     if run is not None:
-        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in live_holders(run.path)]
+        holders = live_holders(run.path, looking=True)
+        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders]
         return facts
-    interrupted = [other.facts.get("identity", {}).get("region") for other in neighbours(target) if not live_holders(other.path)]
+    dead = [other for other in neighbours(target) if not live_holders(other.path, looking=True)]
+    interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
     if interrupted:
         facts["interrupted_updates"] = interrupted
     receipt = read_receipt(target)
@@ -175,9 +177,10 @@ def repair(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Find torn and missing shards of ARRAY, quarantine them, sweep stale temporaries, and write exactly these shards again.
+    """Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.
 
-    Without --source it prints what is to be written, and the exit code is 85 if that is anything.
+    Stale temporaries are then swept, too. Without --source, --salvage or --scan nothing is changed: it prints
+    what is to be written, and the exit code is 85 if that is anything.
     """
     with engine(threads, workers, address):
         x = open_as_dask(src, source)[0] if src else None

@@ -148,6 +148,6 @@ def cancel_all(target: Target) -> Cancelled:
     if run is None:
         return Cancelled([], 0, [])
     cancelled = cancel_left(lambda: submitted(run))
-    holders = live_holders(run.path)
+    holders = live_holders(run.path, looking=True)
     alive = [" ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split()) for h in holders]
     return Cancelled(cancelled, len(submitted(run).ids), alive)

@@ -17,6 +17,7 @@ from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.slurm.client import as_array_indices, queue
 from shardwrite.slurm.jobs import submitted
+from shardwrite.stores import is_file, is_there
 from shardwrite.target import Target, kind_of
 
 __all__ = ["Status", "status"]
@@ -34,7 +35,7 @@ class Status:
     path : str
         The array.
     is_whole : bool
-        Whether it is published.
+        Whether it is published, and its run has ended.
     n_shards, n_done_shards : int
         All, and those that are committed or empty by design.
     raw_nbytes, done_nbytes : int
@@ -55,6 +56,8 @@ class Status:
         Tasks that SLURM still has.
     note : str
         Why nothing is known of jobs, if so.
+    is_published : bool
+        Whether readers see the array, although its run has not ended.
     """
 
     path: str
@@ -71,6 +74,7 @@ class Status:
     parts_left: list[int] = field(default_factory=list)
     jobs: list[dict[str, str]] = field(default_factory=list)
     note: str = ""
+    is_published: bool = False
 
     @property
     def seconds_left(self) -> float | None:
@@ -83,11 +87,20 @@ class Status:
         """As JSON can hold it."""
         return {**asdict(self), "seconds_left": self.seconds_left}
 
+    @property
+    def _remark(self) -> str:
+        if self.is_whole:
+            return ""
+        if not self.is_published:
+            return ", not published yet"
+        is_left = self.n_done_shards == self.n_shards and not self.n_writers
+        return ", published; its run has not ended" + (": call shardwrite finalize again" if is_left else "")
+
     def __str__(self) -> str:
         left = self.seconds_left
         share = self.n_done_shards / max(1, self.n_shards)
         rows = [
-            ("array", f"{self.path}{'' if self.is_whole else ', not published yet'}"),
+            ("array", f"{self.path}{self._remark}"),
             ("shards", f"{self.n_done_shards:,} of {self.n_shards:,} done ({share:.0%})"),
             ("bytes", f"{human(self.done_nbytes)} of {human(self.raw_nbytes)}, decoded"),
             ("writers", f"{self.n_writers}, {human(self.nbytes_per_second)}/s" if self.n_writers else "none"),
@@ -116,13 +129,13 @@ def status(target: Target) -> Status:
         If nothing was begun there.
     """
     run = find_run(target)
-    if run is None:
+    if run is None or not run.makes_array:
         return _ended(target)
     plan = plan_begun(run, Resources(1, 1))
-    ledger = replay(run, plan.metadata).ledger
+    ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    holders = live_holders(run.path)  # only now: whoever has begun to write by then is one
+    holders = live_holders(run.path, looking=True)  # only now: whoever has begun to write by then is one
     alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
@@ -145,6 +158,7 @@ def status(target: Target) -> Status:
         parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts) if known.n_parts else [],
         jobs=jobs,
         note=note,
+        is_published=is_file(target.path / "zarr.json") and (not run.facts["replaces"] or is_there(run.path / "replaced")),
     )
 
 
