@@ -11,6 +11,7 @@ from shardwrite.journal.begin import (
 )
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
+from shardwrite.journal.lock import Claim
 from shardwrite.journal.neighbours import (
     begin_beside,
     give_up,
@@ -24,26 +25,25 @@ from shardwrite.journal.neighbours import (
 )
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
 from shardwrite.journal.records import Beginning, Entry, cause_of
-from shardwrite.journal.redo import Change, change_in_place, recover_change, recover_changes, shard_lock
 from shardwrite.journal.replay import (
     History,
     Replay,
-    discard,
     drivers_on,
     histories,
     replay,
     stale_temporaries,
     sweep,
-    sweep_after_workers,
     sweep_listed,
-    unended,
 )
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.writer import close_journals, ensure_current, journal_for
+from shardwrite.journal.takeover import end_run, take_away, take_back
+from shardwrite.journal.undo import Change, change_in_place, recover_changes, recover_shard, shard_claim
+from shardwrite.journal.writer import admit, close_journals, ensure_current, journal_for, own_journals
 
 __all__ = [
     "Beginning",
     "Change",
+    "Claim",
     "Entry",
     "History",
     "Lease",
@@ -51,6 +51,7 @@ __all__ = [
     "Receipt",
     "Replay",
     "RunDirectory",
+    "admit",
     "as_runs",
     "begin_beside",
     "begin_run",
@@ -58,9 +59,9 @@ __all__ = [
     "change_in_place",
     "close_journals",
     "differences",
-    "discard",
     "drivers_on",
     "empty_after",
+    "end_run",
     "ensure_current",
     "find_run",
     "give_up",
@@ -72,21 +73,22 @@ __all__ = [
     "live_holders",
     "make_way",
     "neighbours",
+    "own_journals",
     "probe",
     "read_receipt",
-    "recover_change",
     "recover_changes",
+    "recover_shard",
     "release_all",
     "replay",
-    "shard_lock",
+    "shard_claim",
     "stale_temporaries",
     "sweep",
-    "sweep_after_workers",
     "sweep_listed",
+    "take_away",
+    "take_back",
     "tidied_neighbours",
     "tidied_run",
     "tidy",
-    "unended",
     "unfinished",
     "unfinished_append",
 ]

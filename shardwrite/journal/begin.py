@@ -11,13 +11,15 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
-from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
+from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = [
@@ -49,12 +51,12 @@ def find_run(target: Target) -> RunDirectory | None:
 def tidied_run(target: Target) -> RunDirectory | None:
     """The same for writers, who first finish a removal that was interrupted."""
     found = _planned(target)
-    if found is None or _stands(found):
+    if found is None:
+        remove_orphans(target)
+        return None
+    if _stands(found):
         return found
-    if is_there(found.taken_path):
-        found.remove_taken()
-    else:
-        found.remove_ended()
+    settle(replace(found, state=TAKEN if found.is_in(TAKEN) else ENDED))
     return None
 
 
@@ -63,7 +65,7 @@ def interrupted_removal(target: Target) -> str:
     found = _planned(target)
     if found is None or _stands(found):
         return ""
-    if not is_there(found.taken_path):
+    if not found.is_in(TAKEN):
         return f"run {found.run} has ended, and its files in {target.run_path} were not all removed; the next write removes them"
     what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
     return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
@@ -71,7 +73,7 @@ def interrupted_removal(target: Target) -> str:
 
 def _stands(run: RunDirectory) -> bool:
     """Whether a run that ``plan.json`` names was neither taken away nor ended."""
-    return not is_there(run.taken_path) and is_there(run.path)
+    return not run.is_in(TAKEN) and is_there(run.path)
 
 
 def _planned(target: Target) -> RunDirectory | None:
@@ -103,7 +105,9 @@ def facts_of(target: Target) -> dict[str, Any]:
 def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
     run = str(facts_of(target).get("run", ""))
-    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", "taken")) else run
+    if not run:
+        return next((path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")), "")
+    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", TAKEN)) else run
 
 
 def begin_run(
@@ -146,10 +150,12 @@ def begin_run(
         if found is None:
             check_target(target, mode)
             made = _create(target, plan, document, durability)
-            if made is not None:
+            if made is not None and made.facts["replaces"] == (is_there(target.path) and plan["mode"] != "r+"):
                 return made, True
+            if made is not None:
+                take_back(made, is_claimed=True)  # another run has ended since the look at the target
         elif restart and found.makes_array == (plan["mode"] != "r+"):
-            found.start_over()
+            take_away(found)
             restart = False
         elif found.digest == plan["digest"]:
             return found, False
@@ -187,7 +193,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     except BaseException as error:
         with contextlib.suppress(OSError):  # the error that led here is the one to tell
             remove(draft)
-        made.take_back(is_claimed=is_claimed)
+        take_back(made, is_claimed=is_claimed)
         if not isinstance(error, OSError):
             raise
         message = f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that can be written to"

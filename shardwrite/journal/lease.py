@@ -17,6 +17,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -31,6 +32,7 @@ __all__ = [
     "identity",
     "is_alive",
     "is_left_behind",
+    "is_this_process",
     "live_holders",
     "release_all",
     "signature",
@@ -196,6 +198,11 @@ def _parse(data: bytes) -> dict[str, Any]:
 def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
     """Whether a lease is this process's, which knows what it holds."""
     return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
+
+
+def is_this_process(holder: Mapping[str, Any]) -> bool:
+    """Whether an identity is this process's own."""
+    return _is_me(dict(holder), identity())
 
 
 def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:

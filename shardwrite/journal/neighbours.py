@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from shardwrite.errors import JournalError
-from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.begin import facts_of, find_run, tidied_run
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.receipt import empty_after, read_receipt
-from shardwrite.journal.redo import recover_changes
-from shardwrite.journal.replay import Replay, replay, shards_of, sweep
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, held, remove_empty
-from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import PosixStore, is_there, read_json
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
+from shardwrite.journal.takeover import take_away, take_back
+from shardwrite.stores import is_there
 from shardwrite.target import Target
 
 __all__ = [
@@ -154,7 +148,7 @@ def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]])
         except JournalError:
             if not is_new:
                 raise
-            directory.take_back(is_claimed=True)
+            take_back(directory, is_claimed=True)
             if attempt == _MAX_TRIES:
                 raise
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
@@ -171,58 +165,9 @@ def give_up(run: RunDirectory) -> None:
     JournalError
         If a process works on it, or if it makes the array.
     """
-    holders = live_holders(run.path)
-    if holders:
-        raise held(run, holders[0])
-    if run.makes_array:
+    if run.makes_array and not live_holders(run.path):
         raise unfinished(run)
-    part = _part(run)
-    store = PosixStore(run.target.path)
-    with run.ending():  # nobody else changes the shape meanwhile
-        recover_changes(run.path, store)
-        found = replay(run, part)
-        sweep(run, part, found, may_list=True)
-        there = ArrayMetadata(json.dumps(read_json(run.target.path / "zarr.json")))
-        _remove_outside(part, store, there.grid)
-        _tell_receipt(run, part, store, found, there.grid)
-    run.start_over()
-
-
-def _remove_outside(part: ArrayMetadata, store: PosixStore, grid: ShardGrid) -> None:
-    """Remove shards that an append has written beyond an array that did not come to grow."""
-    first, _ = part.window or ((), ())
-    with store.transaction("none", uuid.uuid4().hex) as transaction:
-        for index in part.grid.shards_in(part.grid.whole):
-            if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True)):
-                transaction.remove(part.shard_key(index))
-
-
-def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid) -> None:
-    """Have the receipt know which of the shards that the update came to are empty."""
-    receipt = read_receipt(run.target)
-    if receipt is None or receipt.empty is None:
-        return
-    first, _ = part.window or ((), ())
-    counts = part.grid.counts
-    is_known = found.ledger.is_done.reshape(counts).copy()
-    is_empty = (found.ledger.nbytes == 0).reshape(counts)
-    for index in {index for beginning in found.unended for index in shards_of(beginning, part)}:
-        if not is_known[index]:
-            is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
-    empty = empty_after(receipt, grid, first, is_empty, is_known)
-    document = replace(receipt, empty=empty, shape=list(grid.shape))
-    discard_ends(run.target, [run.run])  # of another who was giving it up, and died
-    run.leave(document, "full", run.run)
-
-
-def _part(run: RunDirectory) -> ArrayMetadata:
-    """The part of the array that an update touches; all of it where that is a repair."""
-    metadata = ArrayMetadata(json.dumps(run.document))
-    grid = metadata.grid
-    first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
-    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
-    stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
-    return metadata.part(Box(start, stop))[0]
+    take_away(run)
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:

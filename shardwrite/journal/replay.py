@@ -28,7 +28,6 @@ __all__ = [
     "shards_of",
     "stale_temporaries",
     "sweep",
-    "sweep_after_workers",
     "sweep_listed",
     "unended",
 ]
@@ -217,9 +216,9 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     return discard(store, metadata, found.unended)
 
 
-def unended(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> list[Beginning]:
-    """Tasks of other drivers that have begun and not ended; once the run has, none of them can commit any more."""
-    others = [path for path in _journals(run) if not path.name.startswith(f"journal-{driver}-")]
+def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
+    """Tasks that have begun and not ended, but for those in journals whose names begin like this."""
+    others = [path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))]
     return [beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended]
 
 
@@ -234,16 +233,6 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
 
 def _journals(run: RunDirectory) -> list[Path]:
     return listed(run.path, "journal-", ".jsonl")
-
-
-def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
-    """Remove the temporaries of tasks that did not end, although all is done: their workers were lost, and others took over."""
-    me = identity()
-    store = PosixStore(run.target.path)
-    mine = f"journal-{driver}-{me['host']}-{me['pid']}-"
-    others = [path for path in listed(run.path, f"journal-{driver}-", ".jsonl") if not path.name.startswith(mine)]
-    for file in _parsed(others, metadata.grid.n_shards):
-        discard(store, metadata, file.unended)
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
