@@ -514,16 +514,33 @@ def test_another_process_is_at_work(tmp_path, remedy):
     assert is_tidy(path)
 
 
-@carries_out("{} was not given back in {} s; remove it if its holder is gone")
-def test_a_lock_whose_holder_nobody_can_ask(tmp_path, monkeypatch):
+HOLDS = """
+    import sys, time, pathlib
+    from shardwrite.journal.lock import exclusive
+    with exclusive(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])):
+        print("held", flush=True)
+        time.sleep(120)
+"""
+
+
+@carries_out("{} was not given back in {} s. End the process that holds it ({}), and run the same command again")
+def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
     path = tmp_path / "x"
     interrupted_update(path)
-    left = path.with_name("x.shardwrite") / "lock-end.json"
-    left.write_text('{"host": "elsewhere", "pid": 1}')
-    with monkeypatch.context() as patch:
-        patch.setattr(lock, "WAIT_SECONDS", 0.05)
-        refused("remove it if its holder is gone", JournalError, lambda: update(path))
-    left.unlink()
+    claim = path.with_name("x.shardwrite") / "claim-end"
+    (tmp_path / "run").mkdir()
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDS), claim, tmp_path / "run"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "held\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(lock, "WAIT_SECONDS", 0.05)
+            error = refused("End the process that holds it", JournalError, lambda: update(path))
+            assert str(other.pid) in str(error)
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
     update(path)
     np.testing.assert_array_equal(read(path), updated())
     assert is_tidy(path)
@@ -820,6 +837,30 @@ def test_bad_shards_after_an_update(tmp_path, remedy):
     np.testing.assert_array_equal(read(path)[48:, 48:], values()[48:, 48:])
 
 
+@carries_out("Run verify --deep, and repair from the source")
+def test_an_inner_chunk_that_rots_beside_a_change(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write(path)
+
+    def killed(*_):
+        raise ToldToError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock.Claim, "settle", killed)
+        with pytest.raises(ToldToError):
+            update(path, strategy=AppendOnly(in_place=True))
+    (claim,) = path.with_name("x.shardwrite").rglob("claim-c.*")
+    key = claim.name.removeprefix("claim-").replace(".", "/")
+    data = bytearray((path / key).read_bytes())
+    data[5] ^= 1  # in the first inner chunk, which the update does not touch
+    (path / key).write_bytes(data)
+    with pytest.warns(UserWarning, match="Run verify --deep, and repair from the source"):
+        shardwrite.abandon(path)
+    assert [problem.key for problem in shardwrite.verify(path, deep=True).problems] == [key]
+    assert shardwrite.repair(path, source()).is_done
+    assert shardwrite.verify(path, deep=True).is_good
+
+
 @carries_out("write the shard again from its source")
 def test_a_scan_that_would_prove_nothing(tmp_path):
     path = tmp_path / "x"
@@ -853,8 +894,8 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
 # ---- no message is forgotten
 
 NAMES_A_REMEDY = re.compile(
-    r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|\bremove (it|the|that|\{)|"
-    r"move the|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
+    r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|"
+    r"\bremove (it(?! for)|the|that|\{)|move the|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
 )
 SHELL = re.compile(r"^(exec|srun|--scheduler) ")
 """Lines of job scripts; the tests in tests/slurm run them."""
