@@ -26,7 +26,16 @@ from shardwrite.errors import JournalError
 from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, RunDirectory, drivers_on, live_holders, replay, stale_temporaries, sweep_listed
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    drivers_on,
+    live_holders,
+    replay,
+    require_trusted,
+    stale_temporaries,
+    sweep_listed,
+)
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
@@ -185,6 +194,8 @@ def repair(
     if x is not None:
         check_source_of(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
+    if not is_look:
+        require_trusted(target)
     ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
     drivers_alive = partial(drivers_on, target, looking=is_look)
     stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)

@@ -11,7 +11,17 @@ from typing import Any
 from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
 
-__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
+__all__ = [
+    "RECEIPT_NAME",
+    "RUN_SUFFIX",
+    "UPDATES",
+    "Target",
+    "check_beside",
+    "check_surroundings",
+    "check_target",
+    "kind_of",
+    "resolve_target",
+]
 
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
@@ -171,14 +181,25 @@ def check_surroundings(target: Target) -> None:
             remedy = _REFUSALS["link"][1] if kind == "link" else "give another name or store"
             message = f"{why} where its group should be, at {group}"
             raise SpecError(message, field="name", value=target.name, remedy=remedy)
+    check_beside(target)
+    if stat.S_ISLNK(mode_of(target.path, follow=False)):
+        why, remedy = _REFUSALS["link"]
+        raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
+
+
+def check_beside(target: Target) -> None:
+    """Refuse a place where no directory can be made beside the array.
+
+    Raises
+    ------
+    SpecError
+        Naming what is in the way and the remedy.
+    """
     mode = mode_of(target.run_path, follow=False)
     if stat.S_ISLNK(mode):
         raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
     if mode and not stat.S_ISDIR(mode):
         raise SpecError("a file stands beside it", field="store", value=str(target.run_path), remedy="move the file away")
-    if stat.S_ISLNK(mode_of(target.path, follow=False)):
-        why, remedy = _REFUSALS["link"]
-        raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
 
 
 def _only_ours(path: Path) -> bool:

@@ -12,9 +12,11 @@ from shardwrite.journal.begin import (
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.neighbours import (
+    Beside,
     begin_beside,
     give_up,
     give_up_streams,
+    look_beside,
     make_way,
     neighbours,
     tidied_neighbours,
@@ -37,10 +39,12 @@ from shardwrite.journal.replay import (
     unended,
 )
 from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.trust import require_trusted
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
 
 __all__ = [
     "Beginning",
+    "Beside",
     "Change",
     "Entry",
     "History",
@@ -68,6 +72,7 @@ __all__ = [
     "interrupted_removal",
     "journal_for",
     "live_holders",
+    "look_beside",
     "make_way",
     "neighbours",
     "probe",
@@ -76,6 +81,7 @@ __all__ = [
     "recover_changes",
     "release_all",
     "replay",
+    "require_trusted",
     "shard_lock",
     "stale_temporaries",
     "sweep",

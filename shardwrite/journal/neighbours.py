@@ -8,12 +8,12 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, UntrustedStateError
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.journal.begin import facts_of, find_run, tidied_run
+from shardwrite.journal.begin import facts_of, find_run, interrupted_removal, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.redo import recover_changes
@@ -23,7 +23,17 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
 
-__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "tidied_neighbours", "unfinished_append"]
+__all__ = [
+    "Beside",
+    "begin_beside",
+    "give_up",
+    "give_up_streams",
+    "look_beside",
+    "make_way",
+    "neighbours",
+    "tidied_neighbours",
+    "unfinished_append",
+]
 
 _MAX_TRIES = 3
 
@@ -45,6 +55,38 @@ def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
         elif other.update:
             discard_drafts(other)
     remove_empty(target)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stands beside an array, as far as a look may believe it.
+
+    Attributes
+    ----------
+    run : RunDirectory or None
+        The run that has not ended.
+    updates : tuple of RunDirectory
+        Updates that have not ended.
+    warnings : tuple of str
+        What a reader should know: removals that were interrupted, and what is not trusted.
+    untrusted : UntrustedStateError or None
+        Why nothing of it is believed.
+    """
+
+    run: RunDirectory | None = None
+    updates: tuple[RunDirectory, ...] = ()
+    warnings: tuple[str, ...] = ()
+    untrusted: UntrustedStateError | None = None
+
+
+def look_beside(target: Target) -> Beside:
+    """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
+    try:
+        whole = find_run(target)
+        removals = [interrupted_removal(other) for other in (target, *target.others)]
+        return Beside(whole, tuple(neighbours(target)), tuple(text for text in removals if text))
+    except UntrustedStateError as error:
+        return Beside(warnings=(error.message,), untrusted=error)
 
 
 def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None:
