@@ -93,6 +93,8 @@ class Repair:
         Of writing them.
     is_look : bool
         Whether nothing was changed, because neither a source nor a salvage was asked for.
+    warnings : tuple of str
+        What lies beside the array and should be known; see :func:`verify`.
     """
 
     path: str
@@ -102,6 +104,7 @@ class Repair:
     salvaged: tuple[str, ...]
     result: WriteResult | None = None
     is_look: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -121,6 +124,7 @@ class Repair:
         ]
         rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
         rows += [("salvaged", text) for text in self.salvaged]
+        rows += [("warning", text) for text in self.warnings]
         for task in self.tasks[:50]:
             region = ", ".join(f"{a}:{b}" for a, b in task.region)
             rows.append((task.key, f"[{region}] {task.reason}"))
@@ -210,6 +214,7 @@ def repair(
         quarantined=() if is_look else _quarantined(target, tasks, durability),
         salvaged=salvaged,
         is_look=is_look,
+        warnings=report.warnings if is_look else (),
     )
     if x is None or not tasks:
         return found

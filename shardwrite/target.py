@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
+from shardwrite.stores import as_store_error, is_there, listed, mode_of, owner_of, read_json
 
 __all__ = [
     "RECEIPT_NAME",
@@ -195,11 +195,22 @@ def check_beside(target: Target) -> None:
     SpecError
         Naming what is in the way and the remedy.
     """
-    mode = mode_of(target.run_path, follow=False)
+    beside = replace(target, update="").run_path
+    mode = mode_of(beside, follow=False)
     if stat.S_ISLNK(mode):
-        raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
+        raise SpecError(
+            f"a symbolic link stands beside it, whose owner is {owner_of(beside)}",
+            field="store",
+            value=str(beside),
+            remedy="remove the link",
+        )
     if mode and not stat.S_ISDIR(mode):
-        raise SpecError("a file stands beside it", field="store", value=str(target.run_path), remedy="move the file away")
+        raise SpecError(
+            f"a file stands beside it, whose owner is {owner_of(beside)}",
+            field="store",
+            value=str(beside),
+            remedy="move the file away",
+        )
 
 
 def _only_ours(path: Path) -> bool:

@@ -19,6 +19,7 @@ from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.redo import recover_changes
 from shardwrite.journal.replay import Replay, replay, shards_of, sweep
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
+from shardwrite.journal.trust import require_trusted
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
@@ -40,6 +41,7 @@ _MAX_TRIES = 3
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
     """Other runs on the same array that were begun and have not ended; a look, which changes nothing."""
+    require_trusted(target)
     for other in target.others:
         found = find_run(other)
         if found is not None:
@@ -48,6 +50,7 @@ def neighbours(target: Target) -> Iterator[RunDirectory]:
 
 def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
     """The same for writers, who first remove what the dead have left of runs that did not begin or had ended."""
+    require_trusted(target)
     for other in target.others:
         found = tidied_run(other)
         if found is not None:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import UntrustedStateError
-from shardwrite.stores import as_store_error
+from shardwrite.stores import as_store_error, owner_of
 from shardwrite.target import Target
 
 __all__ = ["SET_ASIDE", "check_name", "require_trusted"]
@@ -85,9 +85,9 @@ def require_trusted(target: Target) -> None:
         found = os.lstat(beside)
         why = _why_not(found, above, circle)
         if why:
-            raise _error(target, beside, found, why)
-        for path, doubtful, reason in _doubts(beside, found, circle):
-            raise _error(target, path, doubtful, reason)
+            raise _error(target, beside, why)
+        for path, reason in _doubts(beside, found, circle):
+            raise _error(target, path, reason)
 
 
 def check_name(target: Target, plan: Mapping[str, Any]) -> None:
@@ -104,15 +104,15 @@ def check_name(target: Target, plan: Mapping[str, Any]) -> None:
     if name not in (None, target.path.name):
         path = target.run_path / "plan.json"
         why = f"was begun for another array, {str(name)!r}: it was moved, or put there"
-        raise _error(target, path, os.lstat(path), why)
+        raise _error(target, path, why)
 
 
-def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterator[tuple[Path, os.stat_result, str]]:
+def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterator[tuple[Path, str]]:
     """What is not trusted in a directory of run state, and why."""
     try:
         names = sorted(os.listdir(directory))
     except PermissionError:
-        yield directory, around, "cannot be read by this user"
+        yield directory, "cannot be read by this user"
         return
     for name in names:
         path = directory / name
@@ -123,7 +123,7 @@ def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterato
         is_data = name.startswith(SET_ASIDE)
         why = "" if is_data else _why_not(found, around, circle)
         if why:
-            yield path, found, why
+            yield path, why
         elif stat.S_ISDIR(found.st_mode) and not is_data and not name.startswith("parts-"):
             try:
                 yield from _doubts(path, found, circle)
@@ -176,12 +176,9 @@ def _groups_of(user: int) -> set[int]:
     return set(os.getgrouplist(entry.pw_name, entry.pw_gid))
 
 
-def _error(target: Target, path: Path, found: os.stat_result, why: str) -> UntrustedStateError:
+def _error(target: Target, path: Path, why: str) -> UntrustedStateError:
     beside = replace(target, update="").run_path
-    try:
-        owner = pwd.getpwuid(found.st_uid).pw_name
-    except KeyError:
-        owner = f"uid {found.st_uid}"
+    owner = owner_of(path)
     return UntrustedStateError(
         f"{path} {why}; its owner is {owner}. It says what a run on {target.path} has begun, and is not followed. Ask "
         f"{owner} to finish or give up that run; or look at {beside} and rename it, which deletes nothing",

@@ -159,7 +159,8 @@ def _ended(target: Target, beside: Beside) -> Status:
     if receipt is None:
         if beside.untrusted is not None:
             raise beside.untrusted
-        message = f"nothing was begun for {target.path}; call shardwrite init first"
+        known = "".join(f"; {text}" for text in beside.warnings)
+        message = f"nothing was begun for {target.path}{known}; call shardwrite init first"
         raise IncompleteError(message, missing=[str(target.run_path)])
     n = int(receipt.result.get("n_shards", 0)) + int(receipt.result.get("n_empty_shards", 0))
     nbytes = int(receipt.result.get("raw_nbytes", 0))
