@@ -22,6 +22,7 @@ __all__ = [
     "SpecError",
     "StoreError",
     "SubmitError",
+    "UntrustedStateError",
     "WorkersLostError",
 ]
 
@@ -194,6 +195,30 @@ class JournalError(ShardwriteError):
 
 class RunEndedError(JournalError):
     """The run that a task belongs to has ended, or another has taken its place; nothing was committed."""
+
+
+class UntrustedStateError(JournalError):
+    """What lies beside the array belongs to somebody who could not replace the array, so that it is not followed.
+
+    Attributes
+    ----------
+    path : str
+        What is not trusted.
+    owner : str
+        Its owner's name, or number where it has none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        owner: str,
+        holder: dict[str, Any] | None = None,
+        differences: Sequence[str] = (),
+    ) -> None:
+        facts = {"path": path, "owner": owner, "holder": holder, "differences": list(differences)}
+        ShardwriteError.__init__(self, message, **facts)
 
 
 class IncompleteError(ShardwriteError):

@@ -27,7 +27,7 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import Plan
 from shardwrite.result import WriteResult, result_from_receipt
 from shardwrite.stores import DURABILITIES, read_json
-from shardwrite.target import Target, kind_of
+from shardwrite.target import Target, check_beside, kind_of
 from shardwrite.view import open_sharded
 
 _MAX_UPDATES = 100
@@ -134,6 +134,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     joined : str
         Name of a run that this process had joined.
     """
+    check_beside(job.target)
     ending = interrupted_end(job.target) or joined
     tidy(job.target)
     if job.options.restart and job.options.mode != "w-":

@@ -33,6 +33,7 @@ from shardwrite.journal import (
     give_up,
     live_holders,
     replay,
+    require_trusted,
     stale_temporaries,
     sweep_listed,
     tidy,
@@ -99,6 +100,8 @@ class Repair:
         Whether nothing was changed, because neither a source nor a salvage was asked for.
     is_interrupted : bool
         Whether an earlier repair has not ended; until it does, updates are refused.
+    warnings : tuple of str
+        What lies beside the array and should be known; see :func:`verify`.
     """
 
     path: str
@@ -109,6 +112,7 @@ class Repair:
     result: WriteResult | None = None
     is_look: bool = False
     is_interrupted: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -129,6 +133,7 @@ class Repair:
         rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
         rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
         rows += [("salvaged", text) for text in self.salvaged]
+        rows += [("warning", text) for text in self.warnings]
         for task in self.tasks[:50]:
             region = ", ".join(f"{a}:{b}" for a, b in task.region)
             rows.append((task.key, f"[{region}] {task.reason}"))
@@ -202,6 +207,8 @@ def repair(
     if x is not None:
         check_source_of(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
+    if not is_look:
+        require_trusted(target)
     ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
     drivers_alive = partial(drivers_on, target, looking=is_look)
     stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
@@ -218,6 +225,7 @@ def repair(
         quarantined=() if is_look else _quarantined(target, tasks, durability),
         salvaged=salvaged,
         is_look=is_look,
+        warnings=report.warnings if is_look else (),
     )
     is_open = run is not None and not run.makes_array
     if x is None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwrite.begun import plan_begun
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal import History, find_run, histories, live_holders, read_receipt, replay
+from shardwrite.journal import Beside, History, histories, live_holders, look_beside, read_receipt, replay
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.slurm.client import as_array_indices, queue
@@ -58,6 +58,8 @@ class Status:
         Why nothing is known of jobs, if so.
     is_published : bool
         Whether readers see the array, although its run has not ended.
+    warnings : list of str
+        What lies beside the array and should be known; see :func:`shardwrite.verify`.
     """
 
     path: str
@@ -75,6 +77,7 @@ class Status:
     jobs: list[dict[str, str]] = field(default_factory=list)
     note: str = ""
     is_published: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def seconds_left(self) -> float | None:
@@ -117,6 +120,7 @@ class Status:
         states = Counter((job["state"], job["reason"]) for job in self.jobs)
         jobs = [f"{n} {state}{'' if reason == 'None' else f' ({reason})'}" for (state, reason), n in sorted(states.items())]
         rows.append(("jobs", self.note or "\n".join(jobs) or "none in the queue"))
+        rows += [("warning", text) for text in self.warnings]
         return table_text("status", rows)
 
 
@@ -128,9 +132,10 @@ def status(target: Target) -> Status:
     IncompleteError
         If nothing was begun there.
     """
-    run = find_run(target)
+    beside = look_beside(target)
+    run = beside.run
     if run is None or not run.makes_array:
-        return _ended(target)
+        return _ended(target, beside)
     plan = plan_begun(run, Resources(1, 1))
     ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
@@ -159,17 +164,29 @@ def status(target: Target) -> Status:
         jobs=jobs,
         note=note,
         is_published=is_file(target.path / "zarr.json") and (not run.facts["replaces"] or is_there(run.path / "replaced")),
+        warnings=list(beside.warnings),
     )
 
 
-def _ended(target: Target) -> Status:
+def _ended(target: Target, beside: Beside) -> Status:
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
     if receipt is None:
-        message = f"nothing was begun for {target.path}; call shardwrite init first"
+        if beside.untrusted is not None:
+            raise beside.untrusted
+        known = "".join(f"; {text}" for text in beside.warnings)
+        message = f"nothing was begun for {target.path}{known}; call shardwrite init first"
         raise IncompleteError(message, missing=[str(target.run_path)])
     n = int(receipt.result.get("n_shards", 0)) + int(receipt.result.get("n_empty_shards", 0))
     nbytes = int(receipt.result.get("raw_nbytes", 0))
-    return Status(str(target.path), is_whole=True, n_shards=n, n_done_shards=n, raw_nbytes=nbytes, done_nbytes=nbytes)
+    return Status(
+        str(target.path),
+        is_whole=True,
+        n_shards=n,
+        n_done_shards=n,
+        raw_nbytes=nbytes,
+        done_nbytes=nbytes,
+        warnings=list(beside.warnings),
+    )
 
 
 def _decoded_sizes(plan: Plan) -> Any:
