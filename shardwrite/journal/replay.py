@@ -141,7 +141,8 @@ def _parse(path: Path, n_shards: int) -> _File:
                 file.failures.append(str(line["failed"]))
             else:
                 entry = Entry.from_dict(line, n_shards)
-                begun.pop(entry.attempt, None)
+                if not entry.more:
+                    begun.pop(entry.attempt, None)
                 file.entries.append(entry)
         except (ValueError, TypeError, KeyError):
             file.n_bad_lines += 1
