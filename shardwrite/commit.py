@@ -4,7 +4,8 @@ What a commit task does, and what a crash after each step leaves behind:
 
 1. Say in the journal under which name it is about to write. *Nothing, or temporaries that can be found by that name.*
 2. Commit its shards (see `stores`). *Some shards that are whole, and that the journal does not know: they are written again.*
-3. Enter them into the journal: in one line, or in several while a task goes on, so that it never has much to lose. *They are done.*
+3. Enter them into the journal. A task that commits much, or for longer than a second, enters what it has so far, and goes
+   on. *They are done.*
 
 A fault that may pass makes it go through these steps again, a few times and under another name, for what is not committed.
 """
@@ -200,12 +201,12 @@ class _Progress:
         return n_written >= self._n_at_most or time.perf_counter() - self._entered >= _ENTRY_SECONDS
 
     def enter(self, committed: Mapping[Shape, Written], attempt: str, *, more: bool) -> None:
-        """Enter shards into the journal; where that fails, the next entry has them, too.
+        """Enter shards into the journal; where that fails, the next line has them, too.
 
         Parameters
         ----------
         committed : mapping
-            Shards that no entry has yet, and what became of them.
+            Shards that no line has yet, and what became of them.
         attempt : str
             Whose they are.
         more : bool
@@ -288,7 +289,7 @@ def _try_shards(
                     n_before = number
                 written[index] = write(transaction, index)
     except ShardwriteError as error:
-        return {index: facts for index, facts in _committed(spec, written, transaction).items() if index not in progress.done}, error
+        return _committed(spec, written, transaction), error
     return written, None
 
 
@@ -305,9 +306,7 @@ def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     return Beginning(attempt, start, stop)
 
 
-def _entry(
-    spec: WriteSpec, written: Mapping[Shape, Written], attempt: str, seconds: float, *, more: bool = False
-) -> Entry:
+def _entry(spec: WriteSpec, written: Mapping[Shape, Written], attempt: str, seconds: float, *, more: bool = False) -> Entry:
     counts = spec.metadata.grid.counts
     return Entry(
         attempt=attempt,

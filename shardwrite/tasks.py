@@ -101,13 +101,13 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
     with Turn() as turn:
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            if not batches.has(index):
-                turn.give()
-                with _as_source_error(spec, source.box):
+            with _as_source_error(spec, source.box):
+                if not batches.has(index):
+                    turn.give()
                     n_shards = batches.encode(index)
-                if is_small:
-                    turn.take(n_shards)
-            shard = batches.encoded(index)
+                    if is_small:
+                        turn.take(n_shards)
+                shard = batches.encoded(index)
             if not shard.buffers:
                 return nothing(spec, transaction, index)
             writer = transaction.create(spec.metadata.shard_key(index))

@@ -1,9 +1,9 @@
 """Turns of a process's threads at many short file operations, such as the commits of small shards.
 
-Each such operation gives the interpreter's lock away and waits to have it back. Two threads that do this at a time spend longer on
-handing the lock over than on the operations, so one thread goes after the other. A turn is as long as the operations take where
-nothing waits for storage. Whoever needs longer waits for a disk or a network, which threads had better do together, so the next turn
-begins without an end of the last one.
+Each such operation gives the interpreter's lock away and waits to have it back. Two threads that do this at a time spend
+longer on handing that lock over than on the operations, so one thread goes after the other. A turn lasts as long as the
+operations take where nothing waits for storage. Whoever needs longer waits for a disk or a network, and threads had better
+do that together: then the next turn begins although the last one has not ended.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 The first line of a file says who writes it. Before a task commits anything, a line says under which name its temporaries
 will be, so that they can be swept without a listing; after it, a line says what it committed. Fields of that line are
-columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes. A task that commits much,
-or for long, writes several such lines; all but the last say that more follows, and only the last ends what it began. What ends a
-process's work before its time is said, too, for people who ask how far a run is; nothing depends on that line.
+columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes. A task that
+commits much, or for long, writes several such lines. All but the last say that more follows; the last ends the task, and
+may be empty. What ends a process's work before its time is said, too, for people who ask how far a run is; nothing depends
+on that line.
 """
 
 from __future__ import annotations
@@ -77,9 +78,8 @@ class Entry:
             raise ValueError(f"there are only {n_shards} shards")
         if any(n >= 2**63 for n in lists[1] + lists[3]) or any(crc >= 2**32 for crc in lists[2]):
             raise ValueError("numbers are too large")
-        more = found.get("more", False)
-        if not isinstance(more, bool):
-            raise ValueError(f"more={more!r:.20} is neither true nor false")
+        if found.get("more", False) not in (False, True):
+            raise ValueError("whether more follows is neither true nor false")
         shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
         return cls(
             attempt=str(found.get("attempt", "")),
@@ -89,7 +89,7 @@ class Entry:
             n_chunks=n_chunks,
             seconds=float(found.get("seconds", 0.0)),
             peak_nbytes=int(found.get("peak_nbytes", 0)),
-            more=more,
+            more=bool(found.get("more", False)),
         )
 
 

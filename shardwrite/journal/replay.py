@@ -79,11 +79,11 @@ class _File:
     n_bad_lines: int = 0
 
 
-def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
-    """Read all journals of a run."""
+def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "") -> Replay:
+    """Read all journals of a run, or those that were written on behalf of one driver."""
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = list(_parsed(_journals(run), grid.n_shards))
+    files = list(_parsed(_journals(run, driver), grid.n_shards))
     alive = drivers_of(run)  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
@@ -230,8 +230,8 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
     return n_removed
 
 
-def _journals(run: RunDirectory) -> list[Path]:
-    return listed(run.path, "journal-", ".jsonl")
+def _journals(run: RunDirectory, driver: str = "") -> list[Path]:
+    return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
 
 
 def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
