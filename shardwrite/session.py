@@ -69,6 +69,8 @@ class Session:
     ledger: Ledger
     n_resumed: int = 0
     n_retried: int = 0
+    n_left: int = 0
+    """Shards that tasks did not begin, because their processes were asked to stop."""
 
     def spec(self) -> WriteSpec:
         """What its tasks need to know."""
@@ -121,7 +123,15 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         self.ledger.enter(report.entry, report.process)
+        self.n_left += report.n_left
         note_committed(len(report.shards))
+
+    def learn(self) -> None:
+        """Take in what tasks of this run have entered into journals without that their reports came."""
+        found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
+        new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
+        self.ledger.take(found, new)
+        note_committed(len(new))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
         """What was written, all told."""

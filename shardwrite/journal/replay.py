@@ -81,11 +81,23 @@ class _File:
     n_bad_lines: int = 0
 
 
-def replay(run: RunDirectory, metadata: ArrayMetadata, *, looking: bool = False) -> Replay:
-    """Read all journals of a run; while only looking, nothing is written, see `live_holders`."""
+def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False) -> Replay:
+    """Read the journals of a run.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    metadata : ArrayMetadata
+        Of what the run writes.
+    driver : str
+        Read only what was written on behalf of this driver.
+    looking : bool
+        Write nothing; see `live_holders`.
+    """
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = list(_parsed(_journals(run), grid.n_shards))
+    files = list(_parsed(_journals(run, driver), grid.n_shards))
     alive = drivers_of(run, looking=looking)  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
@@ -143,7 +155,8 @@ def _parse(path: Path, n_shards: int) -> _File:
                 file.failures.append(str(line["failed"]))
             else:
                 entry = Entry.from_dict(line, n_shards)
-                begun.pop(entry.attempt, None)
+                if not entry.more:
+                    begun.pop(entry.attempt, None)
                 file.entries.append(entry)
         except (ValueError, TypeError, KeyError):
             file.n_bad_lines += 1
@@ -231,8 +244,8 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
     return n_removed
 
 
-def _journals(run: RunDirectory) -> list[Path]:
-    return listed(run.path, "journal-", ".jsonl")
+def _journals(run: RunDirectory, driver: str = "") -> list[Path]:
+    return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
