@@ -118,7 +118,7 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
     workers.log_directory.mkdir(parents=True, exist_ok=True)
     jobs = _Jobs(target)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(configured())
+        stack.enter_context(configured({"distributed.scheduler.http.routes": []}))
         stack.enter_context(dask.config.set(configuration_of(workers)))
         stack.enter_context(on_leaving(jobs.abandon))
         security = stack.enter_context(_certificates(workers.log_directory)) if workers.is_encrypted else None

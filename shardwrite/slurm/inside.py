@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.engines import Stopped
-from shardwrite.environment import configured
+from shardwrite.environment import LOOPBACK, configured
 from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
 from shardwrite.stopping import is_draining
@@ -152,7 +152,9 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
         async def serve() -> None:
             security = security_of(directory)
             interface = _interface(environ)
-            async with Scheduler(protocol="tls", port=0, dashboard=False, interface=interface, security=security) as scheduler:
+            async with Scheduler(
+                protocol="tls", port=0, interface=interface, security=security, dashboard=False, dashboard_address=LOOPBACK
+            ) as scheduler:
                 _refuse_loopback(scheduler.address, environ)
                 facts = {"type": "Scheduler", "id": scheduler.id, "address": scheduler.address}
                 _write_private(directory / SCHEDULER_FILE, json.dumps(facts).encode())
@@ -184,6 +186,7 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
                 protocol="tls",
                 security=security_of(directory),
                 dashboard=False,
+                dashboard_address=LOOPBACK,
             )
             loop: Any = IOLoop.current()
 
