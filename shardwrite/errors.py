@@ -11,6 +11,7 @@ from typing import Any
 
 __all__ = [
     "ClusterError",
+    "ClusterLostError",
     "CodecError",
     "CorruptShardError",
     "IncompleteError",
@@ -252,3 +253,7 @@ class WorkersLostError(ShardwriteError):
 
     def __init__(self, message: str, *, n_tasks: int = 0) -> None:
         super().__init__(message, n_tasks=n_tasks)
+
+
+class ClusterLostError(WorkersLostError):
+    """A cluster was lost during the work: its scheduler, or all workers for too long. The same call goes on with another."""

@@ -96,15 +96,21 @@ def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     try:
         yield begun
     except Stopped:
-        for session in begun:  # what was in flight has ended since, and nobody was told
-            note_committed(replay(session.directory, session.job.plan.metadata).ledger.n_done - session.ledger.n_done)
+        _note_unheard(begun)
         for error in _missing(jobs, "it was stopped on request; run the same command again to go on"):
             raise error from None
         raise
     except WorkersLostError as error:
+        _note_unheard(begun)
         for missing in _missing(jobs, "what is there is kept"):
             error.add_note(missing.message)
         raise
+
+
+def _note_unheard(sessions: Sequence[Session]) -> None:
+    """Count what tasks have committed without a word to this process: they ended after it had stopped to listen."""
+    for session in sessions:
+        note_committed(replay(session.directory, session.job.plan.metadata).ledger.n_done - session.ledger.n_done)
 
 
 def _missing(jobs: Sequence[Job], remedy: str) -> Iterator[IncompleteError]:

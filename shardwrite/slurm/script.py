@@ -55,7 +55,6 @@ for ((i = 0; i < 6; i++)); do
 done
 kill -TERM "$workers" 2>/dev/null
 wait "$workers"
-rm -rf -- "$RUN"
 exit "$code"
 """
 
@@ -194,6 +193,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         "",
         *thread_lines(),
         "RUN=$(shardwrite slurm run-directory) || exit",
+        """trap 'rm -rf -- "$RUN"' EXIT # with the keys in it""",
         'shardwrite slurm scheduler "$RUN" &',
         "scheduler=$!",
         'srun --no-kill --kill-on-bad-exit=0 --wait=0 shardwrite slurm worker "$RUN" &',

@@ -9,6 +9,7 @@ import pytest
 import shardwrite.errors as module
 from shardwrite.errors import (
     ClusterError,
+    ClusterLostError,
     CodecError,
     CorruptShardError,
     IncompleteError,
@@ -42,6 +43,7 @@ EXAMPLES = [
     IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
     SubmitError("scontrol is not in PATH", command="scontrol show config"),
     WorkersLostError("all died", n_tasks=3),
+    ClusterLostError("the scheduler is gone"),
     ClusterError("nobody came", waited_seconds=60.0, jobs=[{"id": "7", "state": "PENDING", "reason": "Priority"}]),
 ]
 IDS = [f"{type(e).__name__}-{i}" for i, e in enumerate(EXAMPLES)]
