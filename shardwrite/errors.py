@@ -17,6 +17,7 @@ __all__ = [
     "IncompleteError",
     "JournalError",
     "PlanError",
+    "RunCancelledError",
     "RunEndedError",
     "ShardwriteError",
     "SourceError",
@@ -212,6 +213,10 @@ class IncompleteError(ShardwriteError):
 
     def __init__(self, message: str, *, missing: Sequence[str], parts: Sequence[int] = (), n_written: int = 0) -> None:
         super().__init__(message, missing=list(missing), parts=list(parts), n_written=n_written)
+
+
+class RunCancelledError(IncompleteError):
+    """The work was cancelled by ``shardwrite slurm cancel``; nothing starts it again by itself."""
 
 
 class SubmitError(ShardwriteError):

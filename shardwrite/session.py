@@ -33,6 +33,7 @@ from shardwrite.journal import (
     find_run,
     journal_for,
     make_way,
+    note_job,
     probe,
     read_receipt,
     recover_changes,
@@ -248,6 +249,7 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     """Work on a run under a lease."""
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
     with _ended_or(directory), Lease(directory.path, session.driver):
+        note_job(directory.path)
         try:
             yield session
         except (Stopped, RunEndedError):  # asked for, or done by another: no failure

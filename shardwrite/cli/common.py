@@ -13,7 +13,14 @@ import dask
 
 from shardwrite.engines import Stopped
 from shardwrite.environment import configured
-from shardwrite.errors import ClusterError, ClusterLostError, IncompleteError, ShardwriteError, SubmitError
+from shardwrite.errors import (
+    ClusterError,
+    ClusterLostError,
+    IncompleteError,
+    RunCancelledError,
+    ShardwriteError,
+    SubmitError,
+)
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.slurm import connect, requeue
@@ -191,11 +198,16 @@ def _telling_of_loss(client: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def requeueing(limit: int | None) -> Iterator[None]:
-    """If what is inside is stopped, or has lost its cluster, have the job come again, `limit` times at most; the error tells what came of that."""
+    """If what is inside is stopped, or loses its cluster, have the job come again, `limit` times at most.
+
+    The error tells what came of that.
+    """
     before = n_committed()
     try:
         yield
     except (IncompleteError, Stopped, ClusterError, ClusterLostError) as error:
+        if isinstance(error, RunCancelledError):  # and stays so
+            raise
         if limit is not None:
             is_waiting = isinstance(error, ClusterError)  # for its turn; that is no fault of the plan
             error.add_note(_requeued(limit, is_waiting or n_committed() > before))

@@ -1,6 +1,7 @@
 """What lies beside an array while it is written, and what stays of it: plan, journal, leases, receipt."""
 
 from shardwrite.journal.begin import begin_run, differences, find_run, interrupted_end, probe
+from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams, make_way, neighbours, unfinished_append
@@ -12,6 +13,7 @@ from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.writer import close_journals, ensure_current, journal_for
 
 __all__ = [
+    "JOBS_PREFIX",
     "Beginning",
     "Change",
     "Entry",
@@ -40,6 +42,7 @@ __all__ = [
     "live_holders",
     "make_way",
     "neighbours",
+    "note_job",
     "probe",
     "read_receipt",
     "recover_change",
@@ -52,4 +55,5 @@ __all__ = [
     "sweep_listed",
     "unended",
     "unfinished_append",
+    "write_note",
 ]

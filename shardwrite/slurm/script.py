@@ -232,6 +232,7 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         f"OPTIONS=({words((*name, *job.source_options))})",
         "",
         *thread_lines(),
+        'export SHARDWRITE_JOB="${SLURM_ARRAY_JOB_ID:-}" # all tasks write one array, and are cancelled together',
         "trap '' USR1  # until the program listens",
         f'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" "${{OPTIONS[@]}}" --requeue {settings.requeues}',
     ]

@@ -23,7 +23,7 @@ from shardwrite.errors import IncompleteError
 from shardwrite.existing import Backdrop, open_shard
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.job import updated_receipt
-from shardwrite.journal import Lease, Ledger, RunDirectory, begin_beside, begin_run, close_journals, make_way
+from shardwrite.journal import Lease, Ledger, RunDirectory, begin_beside, begin_run, close_journals, make_way, note_job
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.payload import Payloads
 from shardwrite.plan import BATCH_NBYTES
@@ -133,6 +133,7 @@ class Window:
         make_way(own, facts, restart=False)
         directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
+        note_job(directory.path)
         lease = contextlib.ExitStack()
         lease.enter_context(Lease(directory.path, driver))
         lease.callback(close_journals, driver)

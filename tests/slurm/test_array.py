@@ -182,10 +182,10 @@ def test_a_task_that_fails_is_named_and_comes_again(cluster, work):
     code, said = work.finalize()
     assert code == "85:0", said
     assert "part 2 of 4 must be written again" in said
-    again = next(line for line in said.splitlines() if line.startswith("cd "))
-    assert "--array=2 array.sbatch" in again
+    again = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+    assert "--array=2 " in again
     assert not (work.path / "zarr.json").exists()
-    last = cluster.run("bash", "-c", again).stdout.split()[-1]
+    last = json.loads(cluster.run("bash", "-c", f"{again} --json").stdout)["finalize"]
     assert cluster.wait(last)[0]["ExitCode"] == "0:0", work.log()
     work.check()
 
