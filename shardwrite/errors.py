@@ -11,11 +11,13 @@ from typing import Any
 
 __all__ = [
     "ClusterError",
+    "ClusterLostError",
     "CodecError",
     "CorruptShardError",
     "IncompleteError",
     "JournalError",
     "PlanError",
+    "RunCancelledError",
     "RunEndedError",
     "ShardwriteError",
     "SourceError",
@@ -238,6 +240,10 @@ class IncompleteError(ShardwriteError):
         super().__init__(message, missing=list(missing), parts=list(parts), n_written=n_written)
 
 
+class RunCancelledError(IncompleteError):
+    """The work was cancelled by ``shardwrite slurm cancel``; nothing starts it again by itself."""
+
+
 class SubmitError(ShardwriteError):
     """SLURM's commands are not here, or one of them failed.
 
@@ -277,3 +283,7 @@ class WorkersLostError(ShardwriteError):
 
     def __init__(self, message: str, *, n_tasks: int = 0) -> None:
         super().__init__(message, n_tasks=n_tasks)
+
+
+class ClusterLostError(WorkersLostError):
+    """A cluster was lost during the work: its scheduler, or all workers for too long. The same call goes on with another."""

@@ -34,6 +34,7 @@ from shardwrite.journal import (
     give_up,
     journal_for,
     make_way,
+    note_job,
     own_journals,
     probe,
     read_receipt,
@@ -258,6 +259,7 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
     with _ended_or(directory), Lease(directory.path, session.driver):
         admit(directory.path, session.driver)
+        note_job(directory.path)
         try:
             yield session
         except (Stopped, RunEndedError):  # asked for, or done by another: no failure

@@ -9,6 +9,7 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
+from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.lock import Claim
@@ -44,6 +45,7 @@ from shardwrite.journal.undo import Change, change_in_place, recover_changes, re
 from shardwrite.journal.writer import admit, close_journals, ensure_current, journal_for, own_journals
 
 __all__ = [
+    "JOBS_PREFIX",
     "Beginning",
     "Beside",
     "Change",
@@ -78,6 +80,7 @@ __all__ = [
     "look_beside",
     "make_way",
     "neighbours",
+    "note_job",
     "own_journals",
     "probe",
     "read_receipt",
@@ -97,4 +100,5 @@ __all__ = [
     "tidy",
     "unfinished",
     "unfinished_append",
+    "write_note",
 ]
