@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -220,7 +221,8 @@ def _try_shards(
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
     """One attempt: what is committed, and what stopped it."""
     written: dict[Shape, Written] = {}
-    transaction = spec.store.transaction(spec.durability, attempt, lambda: ensure_current(spec.run_path))
+    current = partial(ensure_current, spec.run_path)
+    transaction = spec.store.transaction(spec.durability, attempt, current, is_fresh=not spec.exists)
     try:
         with transaction:
             for index in shards:

@@ -135,7 +135,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     draft = made.path / "plan.json"
     is_claimed = False
     try:
-        make_directories(made.path, durability)
+        make_directories(made.path, durability, like=target.path)  # what lies in it is of that array
         write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft, dump(facts), durability=durability, attempt=attempt)
         try:

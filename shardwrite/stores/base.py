@@ -102,7 +102,9 @@ class ObjectEditor(Protocol):
 class Store(Protocol):
     """Objects by key. Picklable."""
 
-    def transaction(self, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> Transaction:
+    def transaction(
+        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, *, is_fresh: bool = False
+    ) -> Transaction:
         """Begin to write.
 
         Parameters
@@ -113,6 +115,9 @@ class Store(Protocol):
             ``<scope>.<name>``: makes temporary names unique; directories are not removed while a scope lasts.
         guard : callable, optional
             Called right before objects become visible; what it raises stops that.
+        is_fresh : bool
+            Nothing stands where objects will be, so that none is looked at first. Else an object keeps the mode and group of the
+            one whose place it takes.
         """
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
