@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
@@ -16,6 +18,8 @@ __all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surrounding
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
 RECEIPT_NAME = "shardwrite-receipt.json"
+_SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)  # a path object makes one slash of two
+_NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)  # what file systems allow, less what stands beside an array
 
 
@@ -70,25 +74,48 @@ def resolve_target(store: Any, name: str | None) -> Target:
     SpecError
         Not a local path, or a name that does not stay inside the store.
     """
-    if not isinstance(store, str | os.PathLike):
-        raise SpecError("not a path", field="store", value=store, remedy="give a directory's path or a file:// URL")
-    text = os.fspath(store)
-    if text.startswith("file:///"):
-        text = text.removeprefix("file://")
-    elif text.startswith("file:"):
-        raise SpecError("no URL of a local directory", field="store", value=text, remedy="give file:///an/absolute/path, or a path")
-    elif "://" in text:
-        raise SpecError(
-            "only local files can be written yet", field="store", value=text, remedy="give a directory's path or a file:// URL"
-        )
-    root = Path(text).absolute() if text and _can_be_a_path(text) else None
+    root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
-        raise SpecError("not the path of a directory that can be made", field="store", value=text, remedy="give one with a name")
+        raise SpecError(
+            "not the path of a directory that can be made", field="store", value=str(store), remedy="give one with a name"
+        )
+    if root.name.endswith(RUN_SUFFIX):
+        remedy = f"give a path that does not end in {RUN_SUFFIX}, and rename what stands there"
+        raise SpecError("such names are for what lies beside an array", field="store", value=str(store), remedy=remedy)
     if name is None or name == "":
         return Target(root)
     if not isinstance(name, str) or not all(_is_plain(part) for part in name.split("/")):
         raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
     return Target(root, name)
+
+
+def _root_of(store: Any) -> Path | None:
+    """The directory that a path or a URL means; None where there can be none of that name."""
+    text = os.fspath(store) if isinstance(store, str | os.PathLike) else None
+    if not isinstance(text, str):
+        given = store if isinstance(store, int | float | None) else type(store).__name__  # whose text may hold credentials
+        raise SpecError("not a path", field="store", value=given, remedy="give a directory's path or a file:// URL")
+    scheme = _SCHEME.match(text)
+    if scheme is not None:
+        if scheme[1].lower() != "file":
+            remedy = "give a directory's path or a file:// URL"
+            raise SpecError("only local files can be written yet", field="store", value=text, remedy=remedy)
+        text = _path_of_url(text)
+    return Path(text).absolute() if text and _can_be_a_path(text) else None
+
+
+def _path_of_url(url: str) -> str:
+    """The path in a ``file:`` URL, its percent signs decoded."""
+    rest = url.partition(":")[2]
+    host, slash, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", rest[:1], rest[1:])
+    if host.lower() not in ("", "localhost") or slash != "/" or "?" in path or "#" in path:
+        remedy = "give file:///an/absolute/path, where %3F and %23 stand for ? and #, or a path"
+        raise SpecError("no URL of a local directory", field="store", value=url, remedy=remedy)
+    if _NO_BYTE.search(path):
+        raise SpecError(
+            "a percent sign without two digits after it", field="store", value=url, remedy="write %25 for %, or give a path"
+        )
+    return "/" + os.fsdecode(unquote_to_bytes(path))
 
 
 def _can_be_a_path(text: str) -> bool:

@@ -21,6 +21,7 @@ from shardwrite.cli.common import (
     requeueing,
     source_options,
 )
+from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
 from shardwrite.outcome import handling_signals
 from shardwrite.slurm import resubmission
@@ -93,7 +94,7 @@ def init(
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
-    click.echo(plan.to_json() if as_json else str(plan))
+    echo(plan.to_json() if as_json else str(plan))
 
 
 @click.command("write-part")
@@ -128,7 +129,7 @@ def write_part(
         result = shardwrite.write_part(
             x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
         )
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @click.command()
@@ -151,4 +152,4 @@ def finalize(dst: str, name: str | None, n_parts: int | None, resubmit: str | No
             if resubmit and error.fields["parts"]:
                 error.add_note(resubmission(error.fields["parts"], resubmit))
             raise
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
