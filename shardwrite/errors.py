@@ -24,7 +24,6 @@ __all__ = [
     "StoreError",
     "SubmitError",
     "WorkersLostError",
-    "redacted",
 ]
 
 _SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"  # of file:///, what follows is a path and no host
