@@ -46,14 +46,12 @@ def redacted(text: str) -> str:
 
 
 def _without_credentials(value: Any) -> Any:
-    """A fact of an error, redacted where it is a text or holds some."""
+    """A fact of an error, redacted if it is a text, or a list of texts."""
     if isinstance(value, str):
         address = _ADDRESS.match(value)  # all of it is one, whatever characters its secret holds
         return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
-    if type(value) in (list, tuple):
-        return type(value)(map(_without_credentials, value))
-    if type(value) is dict:
-        return {key: _without_credentials(item) for key, item in value.items()}
+    if type(value) in (list, tuple) and any(isinstance(item, str) for item in value):
+        return type(value)(_without_credentials(item) if isinstance(item, str) else item for item in value)
     return value
 
 

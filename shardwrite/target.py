@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
+from shardwrite.stores import as_store_error, is_file, is_there, listed, mode_of, read_json
 
 __all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
 
@@ -19,6 +19,7 @@ RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
 RECEIPT_NAME = "shardwrite-receipt.json"
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)  # a path object makes one slash of two
+_SHARDS = re.compile(r"c|\d+")  # directories of shards
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)  # what file systems allow, less what stands beside an array
 
@@ -181,6 +182,39 @@ def check_target(target: Target, mode: str) -> None:
     if kind in _REFUSALS:
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
+    if mode != "r+":
+        _check_nesting(target)
+
+
+def _check_nesting(target: Target) -> None:
+    """Refuse an array inside another, and to replace one that holds another: neither could be removed or copied by itself."""
+    above = {*target.path.parents, *Path(os.path.realpath(target.path)).parents}
+    for directory in sorted(above):
+        if _is_array(directory):
+            remedy = "give a path outside of it, or a group for both"
+            raise SpecError(f"lies inside the array {directory}", field="store", value=str(target.path), remedy=remedy)
+    inside = _node_inside(target.path) if mode_of(target.path) else None
+    if inside is not None:
+        remedy = "move that away, or give another path"
+        raise SpecError(f"another array or group stands inside it, {inside}", field="store", value=str(target.path), remedy=remedy)
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a directory is an array, or is being made one."""
+    if path.name and is_file(path.with_name(path.name + RUN_SUFFIX) / "plan.json"):
+        return True
+    return is_file(path / ".zarray") or (is_file(path / "zarr.json") and kind_of(path) == "array")
+
+
+def _node_inside(path: Path) -> Path | None:
+    """Something in an array's directory that is a node itself, or is being made one; not looked for among its shards."""
+    for entry in listed(path):
+        if not _SHARDS.fullmatch(entry.name) and stat.S_ISDIR(mode_of(entry, follow=False)):
+            is_node = entry.name.endswith(RUN_SUFFIX) or any(is_there(entry / leaf) for leaf in ("zarr.json", ".zarray", ".zgroup"))
+            found = entry if is_node else _node_inside(entry)
+            if found is not None:
+                return found
+    return None
 
 
 def check_surroundings(target: Target) -> None:
