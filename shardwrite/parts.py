@@ -115,7 +115,7 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    target, identity = resolve_target(store, name), source_id or identity_of(x)
+    target, identity = resolve_target(store, name), identity_of(x, source_id)
     with local_threads() as engine:
         limit = memory_limit_of(memory_limit)
 

@@ -45,7 +45,7 @@ from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_missing
 from shardwrite.salvage import index_ends_at, scan_for_index
-from shardwrite.stores import mode_of, write_file
+from shardwrite.stores import make_directories, mode_of, write_file
 from shardwrite.target import Target
 from shardwrite.verify import Report, ShardState, open_begun, verify
 from shardwrite.view import ShardedArray
@@ -297,12 +297,13 @@ def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -
 def _quarantine(target: Target, key: str, durability: str) -> str:
     """Keep a bad shard's bytes under another name; the shard stays."""
     directory = target.path.with_name(target.path.name + ".quarantine")
-    directory.mkdir(exist_ok=True)
+    make_directories(directory, durability, like=target.path)
     copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
     try:
         os.link(target.path / key, copy, follow_symlinks=False)
     except OSError:  # no links here
-        write_file(copy, (target.path / key).read_bytes(), durability=durability, attempt=uuid.uuid4().hex)
+        bad = target.path / key
+        write_file(copy, bad.read_bytes(), durability=durability, attempt=uuid.uuid4().hex, like=bad)
     return str(copy)
 
 

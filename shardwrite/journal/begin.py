@@ -193,7 +193,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        make_directories(draft, durability)
+        make_directories(draft, durability, like=target.path)  # what lies in it is of that array
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)

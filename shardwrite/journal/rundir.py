@@ -43,7 +43,17 @@ from shardwrite.journal.lease import is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
-from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, read_json, write_file
+from shardwrite.stores import (
+    PosixStore,
+    is_there,
+    listed,
+    make_directories,
+    make_directory,
+    read_file,
+    read_json,
+    rights_of,
+    write_file,
+)
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
 __all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
@@ -113,7 +123,8 @@ class RunDirectory:
     def make_room(self, durability: str) -> None:
         """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
 
-        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes.
+        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes. The array's new
+        directory has the mode and group of the old one.
         """
         replaced = self.path / "replaced"
         if self.facts["replaces"] and not is_there(replaced):
@@ -125,6 +136,11 @@ class RunDirectory:
                     nothing.mkdir()  # no parents: where the run is gone, it must not come back
                     (nothing / "was-there").mkdir()
                     os.rename(nothing, replaced)
+        if self.facts["replaces"] and not is_there(self.target.path):
+            fresh = self.path / f"fresh-{uuid.uuid4().hex}"
+            make_directory(fresh, rights_of(replaced))
+            with losing(errno.ENOTEMPTY, errno.EEXIST):
+                os.rename(fresh, self.target.path)
         make_directories(self.target.path, durability)
 
     def publish(self, durability: str, driver: str) -> None:
