@@ -11,7 +11,17 @@ from typing import Any
 from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, is_there, listed, mode_of, read_json
 
-__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
+__all__ = [
+    "RECEIPT_NAME",
+    "RUN_SUFFIX",
+    "UPDATES",
+    "Target",
+    "check_surroundings",
+    "check_target",
+    "kind_of",
+    "resolve_target",
+    "shape_at",
+]
 
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
@@ -121,9 +131,24 @@ def kind_of(path: Path) -> str:
     try:
         found = read_json(document)
         node, version = found["node_type"], found["zarr_format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return "torn"
     return node if node in ("array", "group") and version == 3 else "torn"
+
+
+def shape_at(path: Path) -> list[int]:
+    """The shape of the array that stands at a path.
+
+    Raises
+    ------
+    SpecError
+        If its document has none.
+    """
+    found = read_json(path / "zarr.json")
+    shape = found.get("shape") if isinstance(found, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise SpecError("no array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document")
+    return shape
 
 
 def _has_entries(path: Path) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
+from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
 from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
@@ -38,13 +39,9 @@ def find_run(target: Target) -> RunDirectory | None:
     if data is None:
         return None
     try:
-        facts = json.loads(data)
-        found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
-        is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
-    if not is_ours:
-        raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
+        found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
+    except ValueError as error:
+        raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
     if is_there(found.taken_path):
         found.remove_taken()  # what a crash left to do
         return None
@@ -56,11 +53,11 @@ def find_run(target: Target) -> RunDirectory | None:
 
 def facts_of(target: Target) -> dict[str, Any]:
     """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
+    data = read_file(target.run_path / "plan.json")
     try:
-        found = json.loads(read_file(target.run_path / "plan.json") or b"{}")
+        return {} if data is None else parse_facts(data, is_update=bool(target.update))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def interrupted_end(target: Target) -> str:
@@ -123,13 +120,15 @@ def begin_run(
 
 def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
     """A new run, or None where another process was first."""
-    facts = {
-        **plan,
-        "run": uuid.uuid4().hex[:12],
-        "replaces": is_there(target.path) and plan["mode"] != "r+",
-        "durability": durability,
-        "begun_by": identity(),
-    }
+    facts = sealed(
+        {
+            **plan,
+            "run": uuid.uuid4().hex[:12],
+            "replaces": is_there(target.path) and plan["mode"] != "r+",
+            "durability": durability,
+            "begun_by": identity(),
+        }
+    )
     made = RunDirectory(target, facts)
     attempt = uuid.uuid4().hex
     draft = made.path / "plan.json"

@@ -2,7 +2,8 @@
 
 A lease appears whole, under a name that only its holder has, and is touched every `HEARTBEAT_SECONDS`.
 File locks are not used, because some cluster file systems grant them to everybody. A holder lives as
-long as its lease is touched; on its own host, a process that is gone is known to be dead at once. Ages are taken from the file system's clock, so that the clocks of hosts need not agree.
+long as its lease is touched; on its own host, a process that is gone is known to be dead at once. Ages
+are taken from the file system's clock, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
-from shardwrite.stores import as_store_error, listed
+from shardwrite.stores import as_store_error, listed, parse_json, read_file
 
 __all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_alive", "is_stale", "live_holders", "release_all"]
 
@@ -142,7 +143,10 @@ def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
             now = file_system_time(Path(run_path)) if now is None else now
             age = now - path.stat().st_mtime
-            holder = _parse(path.read_bytes())
+            data = read_file(path)
+            if data is None:
+                continue  # given back meanwhile
+            holder = _parse(data)
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
@@ -164,7 +168,7 @@ def is_alive(path: Path, data: bytes) -> bool:
 def _parse(data: bytes) -> dict[str, Any]:
     """What a lease says; one that is torn says nothing, and its age decides."""
     try:
-        holder = json.loads(data)
+        holder = parse_json(data)
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}

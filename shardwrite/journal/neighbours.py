@@ -19,7 +19,7 @@ from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.redo import recover_changes
 from shardwrite.journal.replay import Replay, replay, shards_of, sweep
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.metadata import ArrayMetadata
+from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.stores import PosixStore, is_there, read_json
 from shardwrite.target import Target
 
@@ -129,7 +129,7 @@ def give_up(run: RunDirectory) -> None:
             recover_changes(run.path, store)
             found = replay(run, part)
             sweep(run, part, found, may_list=True)
-            there = ArrayMetadata(json.dumps(read_json(run.target.path / "zarr.json")))
+            there = parse_metadata(json.dumps(read_json(run.target.path / "zarr.json")))
             _remove_outside(part, store, there.grid)
             _tell_receipt(run, part, store, found, there.grid)
     run.start_over()
@@ -163,16 +163,20 @@ def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, fou
 
 def _part(run: RunDirectory, first: Sequence[int], counts: Sequence[int]) -> ArrayMetadata:
     """The part of the array that an update touches."""
-    metadata = ArrayMetadata(json.dumps(run.document))
+    metadata = parse_metadata(json.dumps(run.document))
     grid = metadata.grid
+    if len(first) != grid.ndim or any(a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)):
+        raise JournalError(
+            f"{run.path} holds the metadata of another array; remove {run.target.run_path} after a look", path=str(run.path)
+        )
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
     stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
     return metadata.part(Box(start, stop))[0]
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:
-    """Shards that are in both of two windows; None where one of them is the whole array."""
-    if mine is None or theirs is None:
+    """Shards that are in both of two windows; None where one of them is the whole array, or of an array with other axes."""
+    if mine is None or theirs is None or len(mine[0]) != len(theirs[0]):
         return None
     n = 1
     for a, k, b, m in zip(*mine, *theirs, strict=True):

@@ -35,13 +35,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import JournalError, StoreError
+from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.journal.lease import is_stale, live_holders
 from shardwrite.journal.lock import exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.redo import recover_changes
 from shardwrite.stores import PosixStore, as_store_error, is_there, listed, make_directories, read_json, write_file
-from shardwrite.target import RECEIPT_NAME, UPDATES, Target
+from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at
 
 __all__ = ["RunDirectory", "dump", "held", "remove"]
 
@@ -88,8 +88,11 @@ class RunDirectory:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The array's metadata."""
-        found: dict[str, Any] = read_json(self.path / "zarr.json")
+        """The array's metadata; what is not the plan's is refused, because it would be published."""
+        found = read_json(self.path / "zarr.json")
+        planned = self.facts.get("identity", {}).get("metadata")
+        if not isinstance(found, dict) or (isinstance(planned, dict) and not _is_planned(found, planned)):
+            raise JournalError(f"{self.path / 'zarr.json'} is not what the run was begun with", path=str(self.path))
         return found
 
     @property
@@ -134,10 +137,12 @@ class RunDirectory:
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
-        current = read_json(self.target.path / "zarr.json")
-        shape = [max(sizes) for sizes in zip(current["shape"], to, strict=True)]
-        if shape != current["shape"]:
-            document = {**current, "shape": shape}
+        before = shape_at(self.target.path)
+        if len(before) != len(to):
+            raise JournalError(f"{self.target.path} is not the array that this run was begun for", path=str(self.target.path))
+        shape = [max(sizes) for sizes in zip(before, to, strict=True)]
+        if shape != before:
+            document = {**read_json(self.target.path / "zarr.json"), "shape": shape}
             attempt = f"{driver}.end"
             write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
             self._consolidate(document, durability, attempt)
@@ -152,10 +157,13 @@ class RunDirectory:
             if not is_there(group / "zarr.json"):
                 return
             metadata = read_json(group / "zarr.json")
-            if metadata.get("node_type") != "group":
+            if not isinstance(metadata, dict) or metadata.get("node_type") != "group":
                 return
             consolidated = metadata.get("consolidated_metadata")
             if consolidated:
+                if not isinstance(consolidated, dict) or not isinstance(consolidated.get("metadata"), dict):
+                    message, remedy = "does not hold consolidated metadata", "consolidate the group again, or remove it"
+                    raise SpecError(message, field="consolidated_metadata", value=str(group / "zarr.json"), remedy=remedy)
                 relative = self.target.path.relative_to(group)
                 for parent in [p for p in relative.parents if p != Path()]:
                     below = read_json(group / parent / "zarr.json")
@@ -224,6 +232,12 @@ class RunDirectory:
                     os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
             remove(self.taken_path)
         self.remove_ended()
+
+
+def _is_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether a document is a plan's; a plan of an update leaves out the shape, which grows, and names its window."""
+    names = {*document, *planned} - ({"shape", "window"} if "window" in planned else set())
+    return all(document.get(name) == planned.get(name) for name in names)
 
 
 def discard_drafts(target: Target, but: Path | None = None) -> None:

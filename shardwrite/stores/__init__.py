@@ -1,7 +1,18 @@
 """Stores: objects by key, and how they become visible. They know nothing of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
-from shardwrite.stores.looking import is_file, is_there, listed, mode_of, read_file, read_json
+from shardwrite.stores.looking import (
+    configured_nbytes,
+    is_file,
+    is_there,
+    listed,
+    mode_of,
+    parse_json,
+    read_blocks,
+    read_file,
+    read_json,
+    read_limit,
+)
 from shardwrite.stores.posix import PosixStore, make_directories, write_file
 from shardwrite.stores.reading import as_store_error, check_key
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
@@ -16,13 +27,17 @@ __all__ = [
     "Transaction",
     "as_store_error",
     "check_key",
+    "configured_nbytes",
     "discard_open_temporaries",
     "is_file",
     "is_there",
     "listed",
     "make_directories",
     "mode_of",
+    "parse_json",
+    "read_blocks",
     "read_file",
     "read_json",
+    "read_limit",
     "write_file",
 ]
