@@ -33,6 +33,7 @@ from shardwrite.stores import Store, listed, read_file, write_file
 __all__ = ["Change", "change_in_place", "recover_change", "recover_changes", "shard_lock"]
 
 _RECORD = "redo-"
+_MOST_NBYTES = 2**36  # of a record, which holds what is written into one shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +160,7 @@ def recover_change(run_path: Path, store: Store, key: str) -> None:
 
 def _follow(record: Path, store: Store) -> None:
     """Do what a record says, and remove it; where there is none, its writer is alive and has finished."""
-    data = read_file(record)
+    data = read_file(record, _MOST_NBYTES)
     if data is None:
         return
     found = _decode(data)
