@@ -173,7 +173,7 @@ def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], ide
             ended = error
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
     is_ours = receipt is not None and identity in (None, receipt.identity.get("source"))
-    result = result_from_receipt(receipt.result) if receipt is not None and is_ours else None
+    result = result_from_receipt(receipt.result, str(target.path)) if receipt is not None and is_ours else None
     if result is not None:
         return result
     if ended is not None:

@@ -47,8 +47,8 @@ from shardwrite.journal import (
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
 from shardwrite.stopping import note_committed
-from shardwrite.stores import PosixStore, as_store_error, listed, make_directories, read_json
-from shardwrite.target import check_surroundings, check_target
+from shardwrite.stores import PosixStore, as_store_error, listed, make_directories
+from shardwrite.target import check_surroundings, check_target, shape_at
 from shardwrite.view import ShardedArray
 
 __all__ = ["Session", "begin", "join"]
@@ -334,7 +334,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     region = job.plan.array_region
     if region is None:
         return
-    found = read_json(job.target.path / "zarr.json")["shape"]
+    found = shape_at(job.target.path)
     planned = list(job.plan.metadata.document["shape"])
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
     is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself

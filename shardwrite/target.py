@@ -23,6 +23,7 @@ __all__ = [
     "check_target",
     "kind_of",
     "resolve_target",
+    "shape_at",
 ]
 
 RUN_SUFFIX = ".shardwrite"
@@ -159,9 +160,24 @@ def kind_of(path: Path) -> str:
     try:
         found = read_json(document)
         node, version = found["node_type"], found["zarr_format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return "torn"
     return node if node in ("array", "group") and version == 3 else "torn"
+
+
+def shape_at(path: Path) -> list[int]:
+    """The shape of the array that stands at a path.
+
+    Raises
+    ------
+    SpecError
+        If its document has none.
+    """
+    found = read_json(path / "zarr.json")
+    shape = found.get("shape") if isinstance(found, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise SpecError("no array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document")
+    return shape
 
 
 def _has_entries(path: Path) -> bool:

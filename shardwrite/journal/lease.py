@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from shardwrite.errors import StoreError
-from shardwrite.stores import as_store_error, listed, read_file
+from shardwrite.stores import as_store_error, listed, parse_json, read_file
 
 __all__ = [
     "HEARTBEAT_SECONDS",
@@ -167,7 +167,10 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
             now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
-            holder = _parse(path.read_bytes())
+            data = read_file(path)
+            if data is None:
+                continue  # given back meanwhile
+            holder = _parse(data)
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
@@ -189,7 +192,7 @@ def is_alive(path: Path, data: bytes) -> bool:
 def _parse(data: bytes) -> dict[str, Any]:
     """What a lease says; one that is torn says nothing, and its age decides."""
     try:
-        holder = json.loads(data)
+        holder = parse_json(data)
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}

@@ -33,7 +33,7 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.looking import is_there, listed, mode_of
-from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
+from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, open_plain, version_of
 from shardwrite.stores.rights import NARROW, Rights, keep_rights, rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
@@ -121,11 +121,11 @@ class PosixStore:
         return True
 
     def open(self, key: str) -> PosixReader | None:
-        """See :meth:`Store.open`; a link is not followed."""
+        """See :meth:`Store.open`; a link is not followed, and what is no plain file is refused."""
         path = self.path_of(key)
         with as_store_error(key, "cannot open"):
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_plain(path)
             except FileNotFoundError:
                 return None
             return PosixReader(key, fd)
