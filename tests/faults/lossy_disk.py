@@ -187,7 +187,9 @@ class Scenario:
     candidates : list of numpy.ndarray
         Arrays of which each unit is a part, unless it is acknowledged.
     wanted : numpy.ndarray
-        What acknowledged units hold, and in the end all.
+        What the operation brings about.
+    allowed : list of numpy.ndarray
+        What acknowledged units may hold; one array, unless another operation was begun on the same shards.
     acked : set of int
         Units that were acknowledged.
     """
@@ -199,7 +201,7 @@ class Scenario:
         self.acked: set[int] = set()
         self.candidates: list[np.ndarray] = []
         self.wanted = np.empty(0)
-        self.is_done = False
+        self.allowed: list[np.ndarray] = []
 
     @property
     def layout(self) -> dict:
@@ -217,8 +219,7 @@ class Scenario:
     def run(self) -> None:
         """The operation, after which all is acknowledged."""
         self.act()
-        self.is_done = True
-        self.acked = set(self.boxes())
+        self.acked, self.allowed = set(self.boxes()), [self.wanted]
 
     def report(self, report) -> None:
         """Given to operations as `progress`."""
@@ -252,9 +253,28 @@ class Scenario:
         region = (slice(40, 200), slice(100, 300))
         new = values(SHAPE, 9)[region]
         strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
-        da.from_array(new, chunks=(80, 100)).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
-        for array in [*self.candidates, self.wanted]:
-            array[region] = new
+        with self.overlaid(region, new):
+            da.from_array(new, chunks=(80, 100)).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
+
+    @contextlib.contextmanager
+    def overlaid(self, region, new) -> Iterator[None]:
+        """While a region is written: every unit with and without it; afterwards, with it."""
+
+        def over(arrays: list[np.ndarray]) -> list[np.ndarray]:
+            found = [array.copy() for array in arrays]
+            for array in found:
+                array[region] = new
+            return found
+
+        after, before = over(self.candidates), over(self.allowed or [self.wanted])
+        self.candidates, self.allowed = self.candidates + after, (self.allowed or [self.wanted]) + before
+        yield
+        self.candidates, self.allowed = after, before
+        self.wanted = self.rerun_over(over([self.wanted])[0])
+
+    def rerun_over(self, array: np.ndarray) -> np.ndarray:
+        """What the same call again makes of an array."""
+        return array
 
     def bad_before(self) -> set[int]:
         """Units that may be unreadable as long as they are not acknowledged."""
@@ -281,13 +301,17 @@ class Update(Scenario):
         """What is written."""
         return values(SHAPE, 3)
 
+    def rerun_over(self, array: np.ndarray) -> np.ndarray:
+        array[self.region] = self.new()[self.region]
+        return array
+
     def _write(self, data, region, **keywords) -> None:
         strategy = STRATEGIES[self.case.strategy]
         source = da.from_array(data, chunks=(64, 100))
         source.to_sharded_zarr(self.path, region=region, strategy=strategy, memory_limit=_MEMORY, **keywords)
 
     def act(self) -> None:
-        keywords = {"source_id": "three", "durability": self.case.durability, "progress": self.report}
+        keywords = {"durability": self.case.durability, "progress": self.report}
         self._write(self.new()[self.region], self.region, **keywords)
 
     def rank_of(self, rank: int) -> int:
@@ -356,8 +380,8 @@ class Repair(Scenario):
         """Another update would decode the shards that are bad; this one covers all of the first."""
         region = (slice(0, 128), slice(0, 256))
         new = values(SHAPE, 9)[region]
-        da.from_array(new, chunks=(64, 128)).to_sharded_zarr(self.path, region=region, restart=True)
-        self.wanted[region] = new
+        with self.overlaid(region, new):
+            da.from_array(new, chunks=(64, 128)).to_sharded_zarr(self.path, region=region, restart=True)
         self.acked.add(0)
 
 
@@ -389,9 +413,11 @@ class Fresh(Scenario):
 
     def other(self) -> None:
         wanted = values(SHAPE, 9)
-        keywords = {**self.keywords, "mode": "w", "source_id": "nine", "restart": True}
-        da.from_array(wanted, chunks=(64, 512)).to_sharded_zarr(self.path, **keywords)
-        self.wanted, self.acked, self.keywords = wanted, set(self.boxes()), keywords | {"restart": False}
+        keywords = {**self.keywords, "mode": "w", "source_id": "nine"}
+        self.candidates += [self.wanted, wanted]
+        self.acked = set()
+        da.from_array(wanted, chunks=(64, 512)).to_sharded_zarr(self.path, restart=True, **keywords)
+        self.wanted, self.acked, self.allowed, self.keywords = wanted, set(self.boxes()), [wanted], keywords
 
 
 class Replacement(Fresh):
@@ -462,9 +488,8 @@ class Stream(Scenario):
             region = (slice(n // 3, max(n // 3 + 1, n - 1)), slice(10, 40), slice(20, 64))
             new = values(FRAMES, 9, FRAME_CHUNKS)[region]
             strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
-            da.from_array(new).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
-            for array in [*self.candidates, self.wanted]:
-                array[region] = new
+            with self.overlaid(region, new):
+                da.from_array(new).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
 
 
 SCENARIOS: dict[str, Callable[..., Scenario]] = {
@@ -594,13 +619,15 @@ def what_is_wrong(case: Case, scenario: Scenario, unit: int, at, seen: np.ndarra
     """Why a unit is not as it may be, or an empty string."""
     if seen is None:
         return "" if unit in scenario.bad_before() - scenario.acked else "unreadable"
-    versions = [scenario.wanted] if unit in scenario.acked else [scenario.wanted, *scenario.candidates]
-    return "" if is_one_of(seen, [version[at] for version in versions], case) else kind_of_loss(seen, scenario, at)
+    allowed = scenario.allowed or [scenario.wanted]
+    versions = allowed if unit in scenario.acked else [*allowed, *scenario.candidates]
+    is_split = case.operation == "stream" and unit not in scenario.acked
+    return "" if is_one_of(seen, [version[at] for version in versions], is_split) else kind_of_loss(seen, scenario, at)
 
 
-def is_one_of(seen: np.ndarray, versions: list[np.ndarray], case: Case) -> bool:
+def is_one_of(seen: np.ndarray, versions: list[np.ndarray], is_split: bool) -> bool:
     """Whether a unit is one version; of a frame that was not flushed, each inner chunk is."""
-    if case.operation != "stream" or len(versions) == 1:
+    if not is_split:
         return any((seen == version).all() for version in versions)
     same = [(seen == version).reshape(-1, 2, 32, 2, 32).all(axis=(2, 4)) for version in versions]
     return bool(np.logical_or.reduce(same).all())
