@@ -205,7 +205,7 @@ def test_a_compaction_that_fails_says_where_and_why(path, monkeypatch):
     monkeypatch.setattr(PosixWriter, "sync", sync)
     with pytest.raises(StoreError, match="no space") as raised:
         shardwrite.compact(path, above=0.01)
-    assert any("region [0:32" in note for note in raised.value.__notes__)
+    assert any("region [0:64, 0:64]" in note for note in raised.value.__notes__)
     monkeypatch.undo()
     shardwrite.compact(path, above=0.01)
     np.testing.assert_array_equal(read(path), seen)
