@@ -1,12 +1,16 @@
 """A disk whose writes fail when told to, with a file system on it.
 
-The disk is the only file of a FUSE file system, and lies in the memory of its daemon (`lossy_disk.c`, which needs gcc and the
-kernel's headers, and no library). A loop device is attached to that file, and ext4 or xfs is mounted from the loop device. The
-daemon answers EIO to a write that carries a pattern. So write-back fails as on a disk that has a bad moment: ``fsync`` raises
-once, the pages are marked clean and still show the new bytes, a second ``fsync`` succeeds, and the bytes never reached the disk.
-:meth:`Disk.remount` shows what did.
+The disk is the only file of a FUSE file system and lies in the memory of its daemon
+(`lossy_disk.c`, which needs gcc and the kernel's headers, and no library). A loop device is
+attached to that file, and ext4 or xfs is mounted from the loop device. The daemon answers EIO to
+a write that carries a pattern.
 
-Requests to the loop device are kept at 64 KiB, because the loop driver takes a short write to FUSE for a whole one.
+So write-back fails as on a disk that has a bad moment. ``fsync`` raises once, and the pages are
+marked clean and still show the new bytes. A second ``fsync`` succeeds, and the bytes never
+reached the disk. :meth:`Disk.remount` shows what did.
+
+Requests to the loop device are kept at 64 KiB, because the loop driver takes a short write to
+FUSE for a whole one.
 """
 
 from __future__ import annotations
@@ -108,7 +112,7 @@ class Disk:
         self._command(" ".join(["arm", str(skip), str(times), *(pattern.hex() for pattern in patterns)]))
 
     def heal(self) -> tuple[int, int]:
-        """Have nothing fail any more; how many writes carried a pattern, and how many failed, since it was armed."""
+        """Have nothing fail any more; how many writes carried a pattern and failed meanwhile."""
         matched, failed, _ = self._command("heal")
         return matched, failed
 
@@ -181,13 +185,13 @@ def _output(*command: object) -> str:
 
 
 def evict(directory: Path, keep: float, rng) -> None:
-    """Have the kernel forget pages of the files below a directory that are clean, but for a share of the files."""
+    """Have the kernel forget clean pages of files below a directory, but for a share of them."""
     for path in sorted(directory.rglob("*")):
         if path.is_file() and rng.random() >= keep:
             fd = os.open(path, os.O_RDONLY)
             try:
                 nbytes = os.fstat(fd).st_size
-                cut = int(rng.integers(nbytes + 1)) if rng.random() < 0.5 else 0  # half of the files in part only
+                cut = int(rng.integers(nbytes + 1)) if rng.random() < 0.5 else 0  # all, or a part
                 os.posix_fadvise(fd, cut // 4096 * 4096, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(fd)

@@ -1,15 +1,18 @@
-"""Failed write-back under every operation: what was acknowledged is there after an unmount and a mount.
+"""Failed write-back under every operation: what was acknowledged outlives an unmount.
 
-Each case makes an array on the disk of `lossy_device.py`, has one, two or all writes fail while an operation runs, heals the
-disk, lets the kernel forget some of the pages, does what a user may do next, unmounts, mounts, and judges what the disk has.
+Each case makes an array on the disk of `lossy_device.py` and has one, two or all writes fail
+while an operation runs. Then it heals the disk, lets the kernel forget some of the pages, does
+what a user may do next, unmounts, mounts, and judges what the disk has.
 
-Values are a hash of coordinate and version, and every inner chunk begins with a mark, which the disk looks for. They do not
-compress, so zstd stores them as they are, mark included. Documents (plans, records, journals, receipts, ``zarr.json``) are
-found by the way that JSON is spaced. Metadata of the file system itself never fails.
+The disk knows data by the mark that every inner chunk begins with (see `lossy_operations.py`),
+and documents (plans, records, journals, receipts, ``zarr.json``) by the way that JSON is spaced.
+What the file system writes for itself never fails.
 
-Acknowledged is: a flush that returned, a shard that was reported, an entry of a journal, and all of a call that returned.
+Acknowledged is what a flush that returned has taken, a shard that was reported or entered into a
+journal, and all of a call that returned.
 
-Run as ``python tests/faults/lossy_disk.py --cases 500 --seed 0 --filesystem ext4 --json out.json``, as root.
+Run as ``python tests/faults/lossy_disk.py --cases 500 --seed 0 --filesystem ext4 --json
+out.json``, as root.
 """
 
 from __future__ import annotations
@@ -17,67 +20,38 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from unittest import mock
 
-import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter, commit
-from shardwrite.journal import neighbours, replay
-from shardwrite.metadata import parse_metadata
-from shardwrite.target import resolve_target
+from shardwrite import ShardWriter, commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import lossy_device
 import oracle
 import power_cut
+from lossy_operations import MARK, SCENARIOS, STRATEGIES, Scenario
 
-SHAPE, SHARDS, CHUNKS = (256, 512), (128, 256), (32, 32)
-FRAMES, FRAME_SHARDS, FRAME_CHUNKS = (20, 64, 64), (8, 64, 64), (1, 32, 32)
-MARK = b"\x91LOSSY!\x92"
 WHERE = {"data": [MARK], "documents": [b'": '], "both": [MARK, b'": ']}
-STRATEGIES = {
-    "replace": FixedOrder("C"),
-    "clone": AppendOnly(),
-    "in place": FixedOrder("C", in_place=True, max_unused=1.0),
-    "append in place": AppendOnly(in_place=True),
-}
-OPERATIONS = {  # name: strategies
+OPERATIONS = {
     "stream": tuple(STRATEGIES),
     "update": tuple(STRATEGIES),
     "erase": tuple(STRATEGIES),
-    "fresh": ("replace",),
-    "replacement": ("replace",),
-    "compact": ("replace",),
-    "repair": ("replace",),
-    "parts": ("replace",),
+    **dict.fromkeys(("fresh", "replacement", "compact", "repair", "parts"), ("replace",)),
 }
 KINDS = [(operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies]
 FOLLOW_UPS = ("same", "abandon", "other", "writer", "nothing")
 TIMES = (1, 2, -1)
-_MEMORY = "1.4MB"
-
-
-def values(shape, version: int, chunks=CHUNKS) -> np.ndarray:
-    """A hash of coordinate and version, never the fill value; the mark at the beginning of each inner chunk."""
-    x = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64).reshape(shape) + np.uint64(version << 40)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    found = np.maximum((x >> np.uint64(32)).astype(np.uint32), 1)
-    corner = tuple(slice(None, None, c) for c in chunks[:-1])
-    for i, word in enumerate(np.frombuffer(MARK, "<u4")):
-        found[(*corner, slice(i, None, chunks[-1]))] = word
-    return found
 
 
 @dataclass
@@ -113,7 +87,8 @@ class Case:
     acked : int
         Shards or frames that were acknowledged.
     lost, torn : list of str
-        Acknowledged, but some reader does not find them as they were acknowledged; no state that they ever had.
+        Units that were acknowledged and that some reader does not find so, and units in a state
+        that they never had.
     is_good : bool
         Whether ``verify --deep`` found nothing.
     false : str
@@ -160,7 +135,7 @@ class Case:
 
 
 def draw(seed: int, number: int, kinds=tuple(KINDS)) -> Case:
-    """A case; operations, strategies and follow-ups take turns, all else is drawn."""
+    """A case. Operations, strategies and follow-ups take turns, and all else is drawn."""
     rng = np.random.default_rng([seed, number])
     operation, strategy = kinds[number % len(kinds)]
     return Case(
@@ -177,331 +152,6 @@ def draw(seed: int, number: int, kinds=tuple(KINDS)) -> Case:
         follow_up=FOLLOW_UPS[number // len(kinds) % len(FOLLOW_UPS)],
         again=bool(rng.random() < 0.25),
     )
-
-
-class Scenario:
-    """An operation: what stands before, what it does, and what may stand afterwards.
-
-    Attributes
-    ----------
-    candidates : list of numpy.ndarray
-        Arrays of which each unit is a part, unless it is acknowledged.
-    wanted : numpy.ndarray
-        What the operation brings about.
-    allowed : list of numpy.ndarray
-        What acknowledged units may hold; one array, unless another operation was begun on the same shards.
-    acked : set of int
-        Units that were acknowledged.
-    """
-
-    chunks = CHUNKS
-
-    def __init__(self, case: Case, path: Path, rng: np.random.Generator) -> None:
-        self.case, self.path, self.rng = case, path, rng
-        self.acked: set[int] = set()
-        self.candidates: list[np.ndarray] = []
-        self.wanted = np.empty(0)
-        self.allowed: list[np.ndarray] = []
-
-    @property
-    def layout(self) -> dict:
-        """Keywords for the array."""
-        codecs = {} if self.case.compressed else {"compressors": None}
-        return {"shards": SHARDS, "chunks": CHUNKS, "index_location": self.case.location, **codecs}
-
-    def make(self) -> None:
-        """What stands before."""
-
-    def act(self) -> None:
-        """The operation; the same call again, too."""
-        raise NotImplementedError
-
-    def run(self) -> None:
-        """The operation, after which all is acknowledged."""
-        self.act()
-        self.acked, self.allowed = set(self.boxes()), [self.wanted]
-
-    def report(self, report) -> None:
-        """Given to operations as `progress`."""
-        self.acked.update(self.rank_of(rank) for rank in report.shards)
-
-    def rank_of(self, rank: int) -> int:
-        """The unit that a run counts as `rank`."""
-        return rank
-
-    def enter_journalled(self) -> None:
-        """Have what journals say count as acknowledged."""
-        target = resolve_target(self.path, None)
-        for run in [found for found in neighbours(target) if found.facts.get("shards_from")]:
-            first, counts = run.facts["shards_from"]
-            metadata = parse_metadata(json.dumps(run.document))
-            box = [slice(a * s, (a + k) * s) for a, k, s in zip(first, counts, metadata.grid.shards, strict=True)]
-            stop = [min(s.stop, n) for s, n in zip(box, metadata.grid.shape, strict=True)]
-            part, _ = metadata.part(shardwrite.grid.Box(tuple(s.start for s in box), tuple(stop)))
-            self.acked.update(self.rank_of(int(rank)) for rank in np.flatnonzero(replay(run, part).ledger.is_done))
-
-    def boxes(self) -> dict[int, tuple[slice, ...]]:
-        """Units that are judged."""
-        counts = [n // s for n, s in zip(SHAPE, SHARDS, strict=True)]
-        return {
-            rank: tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, SHARDS, strict=True))
-            for rank, at in enumerate(np.ndindex(*counts))
-        }
-
-    def other(self) -> None:
-        """Another operation on the same shards, which takes the place of one that did not end."""
-        region = (slice(40, 200), slice(100, 300))
-        new = values(SHAPE, 9)[region]
-        strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
-        with self.overlaid(region, new):
-            da.from_array(new, chunks=(80, 100)).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
-
-    @contextlib.contextmanager
-    def overlaid(self, region, new) -> Iterator[None]:
-        """While a region is written: every unit with and without it; afterwards, with it."""
-
-        def over(arrays: list[np.ndarray]) -> list[np.ndarray]:
-            found = [array.copy() for array in arrays]
-            for array in found:
-                array[region] = new
-            return found
-
-        after, before = over(self.candidates), over(self.allowed or [self.wanted])
-        self.candidates, self.allowed = self.candidates + after, (self.allowed or [self.wanted]) + before
-        yield
-        self.candidates, self.allowed = after, before
-        self.wanted = self.rerun_over(over([self.wanted])[0])
-
-    def rerun_over(self, array: np.ndarray) -> np.ndarray:
-        """What the same call again makes of an array."""
-        return array
-
-    def bad_before(self) -> set[int]:
-        """Units that may be unreadable as long as they are not acknowledged."""
-        return set()
-
-
-class Update(Scenario):
-    """A region is written, after another was written in the same way."""
-
-    def make(self) -> None:
-        old = values(SHAPE, 1)
-        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
-        start = int(self.rng.integers(1, 100))
-        first = (slice(start, start + 130), slice(16, 500))
-        old[first] = values(SHAPE, 2)[first]
-        self._write(old[first], first)
-        start = int(self.rng.integers(1, 128))
-        self.region = (slice(start, start + int(self.rng.integers(2, 128))), slice(int(self.rng.integers(1, 250)), 260))
-        self.wanted = old.copy()
-        self.wanted[self.region] = self.new()[self.region]
-        self.candidates = [old]
-
-    def new(self) -> np.ndarray:
-        """What is written."""
-        return values(SHAPE, 3)
-
-    def rerun_over(self, array: np.ndarray) -> np.ndarray:
-        array[self.region] = self.new()[self.region]
-        return array
-
-    def _write(self, data, region, **keywords) -> None:
-        strategy = STRATEGIES[self.case.strategy]
-        source = da.from_array(data, chunks=(64, 100))
-        source.to_sharded_zarr(self.path, region=region, strategy=strategy, memory_limit=_MEMORY, **keywords)
-
-    def act(self) -> None:
-        keywords = {"durability": self.case.durability, "progress": self.report}
-        self._write(self.new()[self.region], self.region, **keywords)
-
-    def rank_of(self, rank: int) -> int:
-        first = [s.start // n for s, n in zip(self.region, SHARDS, strict=True)]
-        counts = [-(-s.stop // n) - f for s, n, f in zip(self.region, SHARDS, first, strict=True)]
-        at = [i + f for i, f in zip(np.unravel_index(rank, counts), first, strict=True)]
-        return int(np.ravel_multi_index(at, [n // s for n, s in zip(SHAPE, SHARDS, strict=True)]))
-
-
-class Erase(Update):
-    """A region is erased."""
-
-    def new(self) -> np.ndarray:
-        return np.zeros(SHAPE, "u4")
-
-    def act(self) -> None:
-        shardwrite.erase(
-            self.path,
-            self.region,
-            strategy=STRATEGIES[self.case.strategy],
-            durability=self.case.durability,
-            memory_limit=_MEMORY,
-            progress=self.report,
-        )
-
-
-class Compact(Scenario):
-    """Shards are written anew, and nothing changes."""
-
-    def make(self) -> None:
-        old = values(SHAPE, 1)
-        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
-        for version in (2, 3):
-            region = (slice(30, 240), slice(16 * version, 480))
-            old[region] = values(SHAPE, version)[region]
-            da.from_array(old[region]).to_sharded_zarr(self.path, region=region, strategy=AppendOnly())
-        self.wanted, self.candidates = old.copy(), []
-        self.acked = set(self.boxes())
-
-    def act(self) -> None:
-        shardwrite.compact(self.path, above=0.05, durability=self.case.durability, progress=self.report)
-
-
-class Repair(Scenario):
-    """One or two shards are bad, and are written again."""
-
-    def make(self) -> None:
-        self.wanted = values(SHAPE, 1)
-        self.candidates = []
-        da.from_array(self.wanted, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
-        self.bad = {int(rank) for rank in self.rng.choice(len(self.boxes()), 2, replace=False)}
-        for rank in self.bad:
-            key = "c/" + "/".join(map(str, np.unravel_index(rank, [n // s for n, s in zip(SHAPE, SHARDS, strict=True)])))
-            os.truncate(self.path / key, 70_000)
-        self.acked = set(self.boxes()) - self.bad
-
-    def act(self) -> None:
-        x = da.from_array(self.wanted, chunks=SHARDS)
-        found = shardwrite.repair(self.path, x, durability=self.case.durability, progress=self.report)
-        assert found.is_done
-
-    def bad_before(self) -> set[int]:
-        return self.bad
-
-    def other(self) -> None:
-        """Another update would decode the shards that are bad; this one covers all of the first."""
-        region = (slice(0, 128), slice(0, 256))
-        new = values(SHAPE, 9)[region]
-        with self.overlaid(region, new):
-            da.from_array(new, chunks=(64, 128)).to_sharded_zarr(self.path, region=region, restart=True)
-        self.acked.add(0)
-
-
-class Fresh(Scenario):
-    """An array is made."""
-
-    mode = "w-"
-
-    def make(self) -> None:
-        self.wanted = values(SHAPE, 3)
-        self.candidates = [np.zeros(SHAPE, "u4")]
-        self.keywords = {
-            **self.layout,
-            "mode": self.mode,
-            "publish": str(self.rng.choice(["first", "last"])),
-            "durability": self.case.durability,
-            "memory_limit": _MEMORY,
-            "source_id": "three",
-        }
-
-    def act(self) -> None:
-        da.from_array(self.wanted, chunks=(64, 512)).to_sharded_zarr(self.path, progress=self.report, **self.keywords)
-
-    def enter_journalled(self) -> None:
-        run = shardwrite.journal.find_run(resolve_target(self.path, None))
-        if run is not None:
-            ledger = replay(run, parse_metadata(json.dumps(run.document))).ledger
-            self.acked.update(int(rank) for rank in np.flatnonzero(ledger.is_done))
-
-    def other(self) -> None:
-        wanted = values(SHAPE, 9)
-        keywords = {**self.keywords, "mode": "w", "source_id": "nine"}
-        self.candidates += [self.wanted, wanted]
-        self.acked = set()
-        da.from_array(wanted, chunks=(64, 512)).to_sharded_zarr(self.path, restart=True, **keywords)
-        self.wanted, self.acked, self.allowed, self.keywords = wanted, set(self.boxes()), [wanted], keywords
-
-
-class Replacement(Fresh):
-    """An array is made in the place of another."""
-
-    mode = "w"
-
-    def make(self) -> None:
-        old = values(SHAPE, 1)
-        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
-        super().make()
-        self.candidates.append(old)
-
-
-class Parts(Fresh):
-    """An array is made in three parts."""
-
-    def act(self) -> None:
-        x = da.from_array(self.wanted, chunks=(64, 512))
-        source_id = self.keywords["source_id"]
-        plan = shardwrite.plan(x, **self.layout, source_id=source_id, memory_limit=_MEMORY)
-        shardwrite.prepare(x, self.path, plan, mode=self.keywords["mode"], durability=self.case.durability)
-        for part in range(3):
-            shardwrite.write_part(x, self.path, part, 3, source_id=source_id, progress=self.report)
-        shardwrite.finalize(self.path, n_parts=3)
-
-
-class Stream(Scenario):
-    """Frames come, and are flushed; the first ones before anything fails."""
-
-    chunks = FRAME_CHUNKS
-
-    def make(self) -> None:
-        self.wanted = values(FRAMES, 1, FRAME_CHUNKS)
-        self.candidates = [np.zeros(FRAMES, "u4")]
-        self.n_flushed = 0
-        self.most = int(self.rng.integers(1, 4))
-        layout = {**self.layout, "shards": FRAME_SHARDS, "chunks": FRAME_CHUNKS}
-        shardwrite.create(self.path, (0, *FRAMES[1:]), "u4", **layout)
-        self._feed(int(self.rng.integers(0, 12)))
-
-    def _feed(self, stop: int) -> None:
-        strategy = STRATEGIES[self.case.strategy]
-        with ShardWriter(self.path, strategy=strategy, durability=self.case.durability, n_threads=2) as writer:
-            for t in range(writer.shape[0], stop):
-                writer.append(self.wanted[t])
-                if (t + 1) % self.most == 0:
-                    writer.flush()
-                    self._flushed(t + 1)
-        self._flushed(stop)
-
-    def _flushed(self, n: int) -> None:
-        self.n_flushed = max(n, self.n_flushed)
-        self.acked = set(range(self.n_flushed))
-
-    def act(self) -> None:
-        self._feed(FRAMES[0])
-
-    def enter_journalled(self) -> None:
-        """What a stream commits counts from the flush on, which says how long the array is."""
-
-    def boxes(self) -> dict[int, tuple[slice, ...]]:
-        return {t: (slice(t, t + 1), slice(None), slice(None)) for t in range(FRAMES[0])}
-
-    def other(self) -> None:
-        n = shardwrite.open_sharded(self.path).shape[0]
-        if n:
-            region = (slice(n // 3, max(n // 3 + 1, n - 1)), slice(10, 40), slice(20, 64))
-            new = values(FRAMES, 9, FRAME_CHUNKS)[region]
-            strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
-            with self.overlaid(region, new):
-                da.from_array(new).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
-
-
-SCENARIOS: dict[str, Callable[..., Scenario]] = {
-    "stream": Stream,
-    "update": Update,
-    "erase": Erase,
-    "fresh": Fresh,
-    "replacement": Replacement,
-    "compact": Compact,
-    "repair": Repair,
-    "parts": Parts,
-}
 
 
 def follow(scenario: Scenario, what: str) -> None:
@@ -564,12 +214,16 @@ def follow_up(disk: lossy_device.Disk, case: Case, scenario: Scenario, rng: np.r
         with contextlib.suppress(shardwrite.ShardwriteError):
             follow(scenario, case.follow_up)
         case.failed += disk.heal()[1]
-        scenario.enter_journalled()
+        if case.follow_up == "same":
+            scenario.enter_journalled()
     follow(scenario, case.follow_up)
 
 
 def judge_all(case: Case, scenario: Scenario) -> None:
-    """After the mount: as it is, unless shards may wait for their recovery; recovered; and finished by the same call."""
+    """Judge what the disk has as it is, recovered, and finished by the same call.
+
+    Before the recovery, shards that are changed in place may be torn.
+    """
     case.acked = len(scenario.acked)
     if not case.in_place:
         judge(case, scenario)
@@ -585,7 +239,9 @@ def judge_all(case: Case, scenario: Scenario) -> None:
     check_verify(case, scenario)
     left = [p for p in scenario.path.rglob("*") if p.name.endswith(".swtmp")]
     beside = scenario.path.with_name(scenario.path.name + ".shardwrite")
-    case.left = [str(p.relative_to(scenario.path.parent)) for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))]
+    case.left = [
+        str(p.relative_to(scenario.path.parent)) for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))
+    ]
 
 
 def judge(case: Case, scenario: Scenario) -> None:
@@ -626,7 +282,7 @@ def what_is_wrong(case: Case, scenario: Scenario, unit: int, at, seen: np.ndarra
 
 
 def is_one_of(seen: np.ndarray, versions: list[np.ndarray], is_split: bool) -> bool:
-    """Whether a unit is one version; of a frame that was not flushed, each inner chunk is."""
+    """Whether a unit, or where it is split each inner chunk of a frame, is of one version."""
     if not is_split:
         return any((seen == version).all() for version in versions)
     same = [(seen == version).reshape(-1, 2, 32, 2, 32).all(axis=(2, 4)) for version in versions]
@@ -644,7 +300,7 @@ def kind_of_loss(seen: np.ndarray, scenario: Scenario, at) -> str:
 
 
 def readings(path: Path, metadata) -> Iterator[tuple[str, tuple[slice, ...], np.ndarray | None]]:
-    """The array as each reader sees it; shard by shard, where it cannot read all of it."""
+    """The array as each reader sees it, shard by shard where the whole cannot be read."""
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "x.zarr"
         if path.exists():
@@ -710,7 +366,10 @@ def main() -> None:
     given = parser.parse_args()
     if why := lossy_device.missing(given.filesystem):
         sys.exit(why)
-    kinds = [(operation, strategy) for operation, strategy in KINDS if operation in given.operations and strategy in given.strategies]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
+    kinds = [
+        (operation, strategy) for operation, strategy in KINDS if operation in given.operations and strategy in given.strategies
+    ]
     cases = [draw(given.seed, number, kinds) for number in given.only or range(given.cases)]
     with tempfile.TemporaryDirectory() as directory:
         cases = run(directory, given.filesystem, cases, given.seed)
@@ -718,7 +377,7 @@ def main() -> None:
     print(json.dumps(document, indent=2))
     for case in cases:
         if case.is_bad:
-            print(json.dumps(asdict(case)))
+            print(json.dumps({**asdict(case), "lost": case.lost[:3], "torn": case.torn[:3], "left": case.left[:3]}))
     if given.json:
         given.json.write_text(json.dumps({**document, "of": [asdict(case) for case in cases]}, indent=2))
 
