@@ -96,7 +96,7 @@ def test_every_inner_chunk_carries_the_mark(tmp_path):
 @pytest.mark.parametrize("follow_up", lossy_disk.FOLLOW_UPS)
 def test_what_a_flush_returned_from_is_on_the_disk(disks, strategy, follow_up):
     """A default stream, and one into free places, with one, two and lasting failures."""
-    ways = [(1, 0), (1, 3), (2, 0), (-1, 3)]
+    ways = [(1, 3), (2, 0), (-1, 3)]
     cases = [
         lossy_disk.Case(
             number=number + 1000 * lossy_disk.FOLLOW_UPS.index(follow_up) + 100_000 * (strategy == "in place"),
@@ -120,16 +120,18 @@ def test_what_a_flush_returned_from_is_on_the_disk(disks, strategy, follow_up):
 
 
 def test_a_sample_of_failed_writes(disks):
-    """Each operation by each strategy, with each follow-up."""
-    cases = [lossy_disk.draw(1, n) for n in range(len(lossy_disk.KINDS) * len(lossy_disk.FOLLOW_UPS))]
+    """Each operation by each strategy, with three of the five follow-ups."""
+    n_kinds, n_follow_ups = len(lossy_disk.KINDS), len(lossy_disk.FOLLOW_UPS)
+    numbers = [n for n in range(n_kinds * n_follow_ups) if (n % n_kinds + n // n_kinds) % n_follow_ups < 3]
+    cases = [lossy_disk.draw(1, n) for n in numbers]
     found = check([lossy_disk.run_case(disks("ext4"), case, 1) for case in cases])
-    assert found["failed"] > 100
+    assert found["failed"] > 60
     assert found["vacuous"] < len(cases) // 2
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("filesystem", lossy_device.FILESYSTEMS)
 def test_many_failed_writes(disks, filesystem):
-    cases = [lossy_disk.draw(2, n) for n in range(2 * len(lossy_disk.KINDS) * len(lossy_disk.FOLLOW_UPS))]
+    cases = [lossy_disk.draw(2, n) for n in range(130)]
     found = check([lossy_disk.run_case(disks(filesystem), case, 2) for case in cases])
-    assert found["failed"] > 200
+    assert found["failed"] > 150
