@@ -15,13 +15,24 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
 from shardwrite.stores import as_store_error, listed
 
-__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_alive", "is_stale", "live_holders", "release_all"]
+__all__ = [
+    "HEARTBEAT_SECONDS",
+    "TTL_SECONDS",
+    "Lease",
+    "identity",
+    "is_alive",
+    "is_stale",
+    "is_this_process",
+    "live_holders",
+    "release_all",
+]
 
 HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
@@ -163,6 +174,11 @@ def _parse(data: bytes) -> dict[str, Any]:
 def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
     """Whether a lease is this process's, which knows what it holds."""
     return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
+
+
+def is_this_process(holder: Mapping[str, Any]) -> bool:
+    """Whether an identity is this process's own."""
+    return _is_me(dict(holder), identity())
 
 
 def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
