@@ -2,6 +2,8 @@
 
 ``plan.json``
     The plan, its digest, the name of the run, and who began it.
+``draft-<run>,<process>/``
+    A run that a process is about to begin; the name tells which process, so that what a dead one has left is known at once.
 ``run-<run>/``
     All that belongs to the run: ``zarr.json`` until it is published, a ``journal-*.jsonl`` for each process that commits,
     a ``lease-*.json`` for each that drives, ``parts-*/`` with encoded units, ``replaced/`` with the array that stood there before.
@@ -10,8 +12,9 @@
 The order of effects of a run, and what a crash after each leaves behind:
 
 1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
-2. Make ``run-<run>/`` with the metadata, and link ``plan.json`` into place; whoever comes second finds it and joins, or is refused.
-   *An empty run; the array is untouched. From here on the same command goes on with this run.*
+2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into place;
+   whoever comes second finds it and joins, or is refused. *An empty run; the array is untouched. From here
+   on the same command goes on with this run.*
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
 5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
@@ -30,17 +33,17 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError
-from shardwrite.journal.lease import is_stale
+from shardwrite.journal.lease import is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
-from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_json, write_file
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, read_json, write_file
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
 __all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
@@ -74,6 +77,11 @@ class RunDirectory:
     def digest(self) -> str:
         """Of its plan."""
         return str(self.facts["digest"])
+
+    @property
+    def makes_array(self) -> bool:
+        """Whether the array is this run's, and not one that was there before and is updated or repaired."""
+        return self.facts.get("mode") != "r+"
 
     @property
     def path(self) -> Path:
@@ -182,13 +190,21 @@ def groups_above(target: Target) -> Iterator[Path]:
         yield group
 
 
-def discard_drafts(target: Target, but: Path | None = None) -> None:
-    """Remove what processes have left that died before their run began, and the directory if that was all."""
-    for draft in listed(target.run_path, "run-"):
-        if draft != but and is_stale(draft):
+def discard_drafts(target: Target) -> None:
+    """Remove what processes have left that died before their run began, or while they asked for the time."""
+    for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
+        if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
             remove(draft)
-    if but is None:
-        remove_empty(target)
+    for clock in listed(target.run_path, "clock-"):
+        clock.unlink(missing_ok=True)
+
+
+def _current_run(target: Target) -> str:
+    """Name of the run that ``plan.json`` tells of; nothing where it tells of none."""
+    try:
+        return str(json.loads(read_file(target.run_path / "plan.json") or b"{}")["run"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
 
 
 def remove_empty(target: Target) -> None:
@@ -199,10 +215,14 @@ def remove_empty(target: Target) -> None:
             emptied.rmdir()
 
 
-def discard_ends(target: Target, leases: Sequence[Path]) -> None:
-    """Remove the temporaries of drivers that died in steps 5 and 6, whose leases tell their names."""
-    for lease in leases:
-        driver = lease.stem.removeprefix("lease-")
+def drivers_in(directory: Path) -> list[str]:
+    """Names of the drivers whose leases lie in the directory of a run."""
+    return [lease.stem.removeprefix("lease-") for lease in listed(directory, "lease-", ".json")]
+
+
+def discard_ends(target: Target, drivers: Iterable[str]) -> None:
+    """Remove the temporaries of drivers that died in steps 5 and 6."""
+    for driver in drivers:
         for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
             for name in ("zarr.json", RECEIPT_NAME):
                 PosixStore(directory).discard_temporary(name, f"{driver}.end")

@@ -21,14 +21,13 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
-from shardwrite.journal.replay import Replay, discard, drivers_beside, replay, shards_of, sweep_listed, unended
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, held, losing, remove, remove_empty
+from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shards_of, sweep_listed, unended
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove, remove_empty
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
 from shardwrite.metadata import ArrayMetadata
@@ -111,12 +110,13 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
                 token.unlink(missing_ok=True)
             recover_changes(over.path, store, metadata)
             discard(store, metadata, unended(over, metadata, own_journals))
-            discard_ends(over.target, listed(over.path, "lease-", ".json"))
+            discard_ends(over.target, [over.run, *drivers_in(over.path)])
             if over.state == TAKEN:
                 _leave(over, metadata, store)
         _move_plan(over)
         remove(over.path)
         discard_drafts(over.target)
+        remove_empty(over.target)
 
 
 def remove_orphans(target: Target) -> None:
@@ -142,9 +142,9 @@ def _move_plan(over: RunDirectory) -> None:
 
 def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> None:
     """Step 4: a new array goes with its run; of an update, what it has committed stays."""
-    if over.facts.get("shards_from") is not None:
+    if not over.makes_array:
         _leave_update(over, metadata, store)
-    elif over.facts.get("mode") != "r+":
+    else:
         is_untouched = over.facts["replaces"] and not is_there(over.path / "replaced")
         if not is_untouched and is_there(over.target.path):
             with losing(errno.ENOENT):  # another process was first
@@ -156,7 +156,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
     with over.ending():  # nobody else changes the shape meanwhile
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names may be lost
-            sweep_listed(over.target.path, lambda: drivers_beside(over))
+            sweep_listed(over.target.path, lambda: drivers_on(over.target))
         grid = ArrayMetadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
         _remove_outside(over, part, store, grid)
         _tell_receipt(over, part, store, found, grid)
@@ -182,18 +182,16 @@ def _tell_receipt(over: RunDirectory, part: ArrayMetadata, store: PosixStore, fo
         if not is_known[index]:
             is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
     empty = empty_after(receipt, grid, first, is_empty, is_known)
-    over.leave(replace(receipt, empty=empty, shape=list(grid.shape)), "full", uuid.uuid4().hex)
+    over.leave(replace(receipt, empty=empty, shape=list(grid.shape)), "full", over.run)
 
 
 def _metadata_of(run: RunDirectory) -> ArrayMetadata:
-    """The array, or the part of it that an update touches."""
+    """The array, or the part of it that an update touches; all of it where that is a repair."""
     metadata = ArrayMetadata(json.dumps(run.document))
-    window = run.facts.get("shards_from")
-    return metadata if window is None else _part(metadata, *window)
-
-
-def _part(metadata: ArrayMetadata, first: Sequence[int], counts: Sequence[int]) -> ArrayMetadata:
+    if run.makes_array:
+        return metadata
     grid = metadata.grid
+    first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
     stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
     return metadata.part(Box(start, stop))[0]

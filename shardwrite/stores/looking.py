@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 from shardwrite.stores.reading import as_store_error
 
-__all__ = ["is_file", "is_there", "listed", "mode_of", "read_file", "read_json"]
+__all__ = ["is_file", "is_there", "listed", "mode_of", "owner_of", "read_file", "read_json"]
 
 AnyPath = str | os.PathLike[str]
 A = TypeVar("A")
@@ -40,6 +41,15 @@ def mode_of(path: AnyPath, *, follow: bool = True) -> int:
         If storage cannot tell.
     """
     return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
+
+
+def owner_of(path: AnyPath) -> str:
+    """Name of the user who owns what stands at a path, or the user's number; a link is not followed."""
+    user = _ask("cannot look at", path, lambda: os.lstat(path).st_uid, -1)
+    try:
+        return pwd.getpwuid(user).pw_name
+    except (KeyError, OverflowError):
+        return f"uid {user}"
 
 
 def is_there(path: AnyPath) -> bool:
