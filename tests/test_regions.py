@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -20,6 +21,7 @@ from shardwrite.existing import open_shard
 from shardwrite.journal import lease
 from shardwrite.order import permutation
 from shardwrite.stores import PosixStore
+from shardwrite.stores.posix import PosixWriter
 from shardwrite.stores.reading import PosixReader
 
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
@@ -189,6 +191,27 @@ def test_compaction_halves_an_array_of_half_waste(path):
     assert 0.45 < done.stored_nbytes / done.stored_nbytes_before < 0.55
     assert abs(done.stored_nbytes - before) < 0.05 * before
     assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+def test_a_compaction_that_fails_tells_what_storage_says(path, monkeypatch, scheduler):
+    da.from_array(values((8, 64), 5), chunks=32).to_sharded_zarr(path, region=(slice(8), slice(64)), strategy=AppendOnly())
+    seen = read(path)
+
+    real = PosixWriter.publish
+
+    def publish(writer):
+        if "/c/" in writer.path:
+            raise OSError(errno.ENOSPC, "No space left on device", writer.path)
+        real(writer)
+
+    with monkeypatch.context() as patched, dask.config.set(scheduler=scheduler):
+        patched.setattr(PosixWriter, "publish", publish)
+        with pytest.raises(StoreError) as caught:
+            shardwrite.compact(path, above=0.0)
+    assert caught.value.errno == errno.ENOSPC
+    np.testing.assert_array_equal(read(path), seen)
+    assert shardwrite.compact(path, above=0.0).n_rewritten > 0
 
 
 def test_growing_writes_the_shape_last(path):

@@ -69,7 +69,8 @@ static int at_is_below(int at, const char *path) {
 static int is_watched, n_effects, struck_at, strike, ask_fd = -1, go_fd = -1;
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-/* Before effect number `at` (0: none) get `number`; where `ask` is a descriptor, tell it each effect and wait for a byte from `go`. */
+/* Before effect number `at` get the signal `number`, and tell `ask` which it is; with 0 tell them all, and get none. Where `go` is a
+ * descriptor, wait for a byte from it before each: g to go on, r to go on without asking again. */
 void shim_watch(const char *where, int at, int number, int ask, int go) {
     snprintf(root, sizeof root, "%s", where);
     n_effects = 0;
@@ -94,6 +95,8 @@ static void effect(const char *call, const char *path) {
             while (syscall(SYS_read, go_fd, &answer, 1) < 0 && errno == EINTR) {}
             if (answer == 0) _exit(98);
             if (answer == 'r') is_watched = 0;
+        } else if (struck_at == 0) {
+            tell(call, path);
         } else if (n_effects == struck_at) {
             tell(call, path);
             syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), strike);

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,11 +37,14 @@ SHAPE, SHARD, CHUNK = (8, 16), 8, 4
 N_STREAMED = 6
 HEARTBEAT, TTL = 0.2, 1.0
 TIMEOUT = 60.0
-VALUES = [oracle.values(SHAPE, version) for version in range(4)]
+PR_SET_PDEATHSIG = 1
+GAP = (slice(0, 4), slice(8, 12))
+VALUES = [oracle.values(SHAPE, version, GAP if version == 0 else None) for version in range(4)]
 OLD = VALUES[0]
-REGION = (slice(1, 7), slice(2, 13))
-WIDE = (slice(0, 8), slice(1, 16))
-PART = (slice(0, 3), slice(5, 11))
+REGION = (slice(1, 4), slice(2, 13))
+WIDE = (slice(0, 4), slice(1, 16))
+PART = (slice(0, 2), slice(5, 11))
+MOST = (slice(0, 8), slice(1, 16))
 BAD_SHARD = (slice(0, 8), slice(8, 16))
 STRATEGIES = {
     "replace": FixedOrder(),
@@ -50,6 +53,7 @@ STRATEGIES = {
     "append in place": AppendOnly(in_place=True),
 }
 LAYOUT = {"shards": SHARD, "chunks": CHUNK}
+RAW = {"compressors": None}
 Run = Callable[["Place"], None]
 After = Callable[[np.ndarray], np.ndarray]
 
@@ -84,6 +88,10 @@ class Place:
         with (self.home / f"notes-{self.who}").open("a") as file:
             file.write(json.dumps(facts) + "\n")
 
+    def effects(self) -> list[str]:
+        """Effects that this process told of."""
+        return (self.home / f"ask-{self.who}").read_text().replace(str(self.home), "").splitlines()
+
     def notes(self) -> dict:
         """What was told; the last word counts."""
         file = self.home / f"notes-{self.who}"
@@ -105,16 +113,26 @@ class Operation:
         The values of the array afterwards, from those before.
     prepare : callable
         Makes what stands there before.
+    before : tuple of arrays
+        Versions that each shard may be of before.
     """
 
     run: Run
     after: After
     prepare: Run = lambda place: None
+    before: tuple[np.ndarray, ...] = (OLD,)
 
 
 def make(place: Place, **layout) -> None:
     """The array as it is before."""
     da.from_array(OLD, chunks=SHARD).to_sharded_zarr(place.path, durability="none", **LAYOUT, **layout)
+
+
+def make_with_room(place: Place) -> None:
+    """The same, and the inner chunk that is empty has left room where it stood."""
+    full = put(VALUES[3], GAP, OLD)
+    da.from_array(full, chunks=SHARD).to_sharded_zarr(place.path, durability="none", **LAYOUT, **RAW)
+    shardwrite.erase(place.path, GAP, strategy=STRATEGIES["in place"], durability="none")
 
 
 def put(values, region, before):
@@ -187,9 +205,7 @@ def make_wasteful(place: Place) -> None:
 
 def compact(**keywords) -> Operation:
     """Write shards anew without what is unused."""
-    return Operation(
-        lambda place: shardwrite.compact(place.path, above=0.0, **keywords), lambda before: before, make_wasteful
-    )
+    return Operation(lambda place: shardwrite.compact(place.path, above=0.0, **keywords), lambda before: before, make_wasteful)
 
 
 def make_bad(place: Place) -> None:
@@ -200,9 +216,12 @@ def make_bad(place: Place) -> None:
 
 def repair() -> Operation:
     """Write the bad shard again."""
-    return Operation(
-        lambda place: shardwrite.repair(place.path, da.from_array(OLD, chunks=SHARD)), lambda before: before, make_bad
-    )
+    return Operation(lambda place: shardwrite.repair(place.path, da.from_array(OLD, chunks=SHARD)), lambda before: before, make_bad)
+
+
+def abandon() -> Operation:
+    """Give up what was interrupted."""
+    return Operation(lambda place: shardwrite.abandon(place.path), lambda before: before)
 
 
 def kill_amid_change(place: Place, strategy: str, **layout) -> None:
@@ -217,7 +236,8 @@ def kill_amid_change(place: Place, strategy: str, **layout) -> None:
         _, status = os.waitpid(pid, 0)
         assert os.WIFSIGNALED(status), "no kill came after a record"
         beside = attempt.path.with_name("x.zarr.shardwrite")
-        if any(beside.rglob("redo-*")) and any(before.startswith("pwrite") for before in attempt.home.joinpath("ask").read_text().splitlines()):
+        _, _, effect = (attempt.home / "ask-killed").read_text().partition(" ")
+        if any(beside.rglob("redo-*")) and "/x.zarr/c/" in effect:
             shutil.rmtree(place.path)
             shutil.move(attempt.path, place.path)
             shutil.move(beside, place.path.with_name("x.zarr.shardwrite"))
@@ -226,13 +246,10 @@ def kill_amid_change(place: Place, strategy: str, **layout) -> None:
         shutil.rmtree(left)
 
 
-def abandon(strategy: str, **layout) -> Operation:
-    """Give up an update that was killed amid a change in place."""
-    return Operation(
-        lambda place: shardwrite.abandon(place.path),
-        partial(put, VALUES[1], REGION),
-        lambda place: kill_amid_change(place, strategy, **layout),
-    )
+def on_killed(operation: Operation, strategy: str, **layout) -> Operation:
+    """An operation that begins where an update was killed amid a change in place."""
+    prepare = partial(kill_amid_change, strategy=strategy, **layout)
+    return replace(operation, prepare=prepare, before=(OLD, put(VALUES[1], REGION, OLD)))
 
 
 def stream(version, strategy="auto", **layout) -> Operation:
@@ -257,9 +274,6 @@ def streamed(version):
     return oracle.values((N_STREAMED, SHAPE[1]), 100 + version)
 
 
-RAW = {"compressors": None}
-
-
 def _operations() -> dict[str, Operation]:
     """What the first process does."""
     found = {
@@ -269,33 +283,32 @@ def _operations() -> dict[str, Operation]:
         "replacement": write(1, mode="w", prepare=make),
         "parts": parts(1),
         "update replace, batch": update(1, REGION, "replace", durability="batch"),
-        "erase": erase(WIDE),
+        "erase": erase(MOST),
         "compact": compact(),
         "repair": repair(),
         "stream": stream(1),
         "stream raw": stream(1, **RAW),
         "stream replace": stream(1, FixedOrder()),
     }
+    found["update in place with room"] = update(1, REGION, "in place", prepare=make_with_room)
     for strategy in STRATEGIES:
         for name, layout in (("", {}), (" raw", RAW)):
             found[f"update {strategy}{name}"] = update(1, REGION, strategy, prepare=partial(make, **layout))
-            if strategy.endswith("in place"):
-                prepare = partial(kill_amid_change, strategy=strategy, **layout)
-                found[f"abandon {strategy}{name}"] = abandon(strategy, **layout)
-                found[f"takeover {strategy}{name}"] = update(3, REGION, strategy, restart=True, prepare=prepare)
+            if strategy == "append in place" or (strategy == "in place" and layout):  # what is compressed has no fixed size
+                found[f"abandon {strategy}{name}"] = on_killed(abandon(), strategy, **layout)
+                found[f"takeover {strategy}{name}"] = on_killed(update(3, REGION, strategy, restart=True), strategy, **layout)
     return found
 
 
 OPERATIONS = _operations()
 TAKEOVERS = {
-    "write": write(2, restart=True),
-    "replacement": write(2, mode="w", restart=True),
-    "parts": parts(2, restart=True),
+    "write": write(2, mode="w", restart=True),
+    "parts": parts(2, mode="w", restart=True),
     **{f"update {strategy}": update(2, WIDE, strategy, restart=True) for strategy in STRATEGIES},
     **{f"part {strategy}": update(2, PART, strategy, restart=True) for strategy in STRATEGIES},
     "abandon, part": update(2, PART, "replace", abandons=True),
     "update bad shard": update(2, BAD_SHARD, "replace", restart=True),
-    "erase": erase(WIDE, restart=True),
+    "erase": erase(MOST, restart=True),
     "compact": compact(restart=True),
     "stream": stream(2),
 }
@@ -304,11 +317,11 @@ TAKEOVERS = {
 def takeovers_of(operation: str) -> list[str]:
     """Ways in which another process takes over from one of `OPERATIONS`."""
     kind, _, rest = operation.partition(" ")
-    strategy = rest.removesuffix(" raw").removesuffix(", batch")
-    if kind in ("write", "write,"):
+    strategy = rest.removesuffix(" raw").removesuffix(" with room").removesuffix(", batch")
+    if kind in ("write", "write,", "replacement"):
         return ["write"]
-    if kind in ("replacement", "parts"):
-        return [kind]
+    if kind == "parts":
+        return ["parts"]
     if kind == "stream":
         return ["stream", "abandon, part"]
     if kind == "repair":
@@ -320,6 +333,11 @@ def takeovers_of(operation: str) -> list[str]:
     return ["update replace", "part append in place", "abandon, part"]
 
 
+def second_of(operation: str, takeover: str) -> Operation:
+    """What the second process does; ``same`` is the same call."""
+    return OPERATIONS[operation] if takeover == "same" else TAKEOVERS[takeover]
+
+
 def library():
     """The shim in this process."""
     loaded = ctypes.CDLL(os.environ["SHIM"])
@@ -327,20 +345,24 @@ def library():
     return loaded
 
 
-def start(run, place: Place, *, at=0, strike=0, ask=-1, go=-1) -> int:
+def start(run, place: Place, *, at=0, strike=0, ask=-1, go=-1, closes=()) -> int:
     """Run something in a process of its own; its pid.
 
-    Before effect number `at` on the array it gets the signal `strike`; or, where `ask` and `go` are descriptors, it asks
-    before each. What it came to is in its notes.
+    Before effect number `at` on the array it gets the signal `strike`, and with 0 none; or, where `ask`
+    and `go` are descriptors, it asks before each. The effects are told in the file ``ask-<who>``, or to
+    `ask`. `closes` are descriptors that it does not need. What it came to is in its notes. It dies with
+    this process.
     """
     pid = os.fork()
     if pid:
         return pid
     try:
-        signal.alarm(int(2 * TIMEOUT))
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for fd in closes:
+            os.close(fd)
         shim = library()
         if ask < 0:
-            ask = os.open(place.home / "ask", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            ask = os.open(place.home / f"ask-{place.who}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         shim.shim_watch(str(place.home / "x").encode(), at, strike, ask, go)
         try:
             run(place)
@@ -349,7 +371,7 @@ def start(run, place: Place, *, at=0, strike=0, ask=-1, go=-1) -> int:
             outcome = f"{type(error).__name__}: {error}"
         finally:
             shim.shim_unwatch()
-        place.note(outcome=outcome, effects=shim.shim_effects())
+        place.note(outcome=outcome)
         os._exit(0)
     except BaseException:
         place.note(outcome=traceback.format_exc())
@@ -389,6 +411,11 @@ def in_child(function, *arguments) -> str:
     return trouble
 
 
+def shortened(outcome: str) -> str:
+    """What a process came to, for a table."""
+    return outcome[-300:] if "Traceback" in outcome else outcome[:200]
+
+
 def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
     """What must hold when both processes have ended; raises what does not.
 
@@ -418,9 +445,10 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
 def candidates_for(operation: str, takeover: str, *, is_done: bool, acked: set[int]) -> list[list[np.ndarray]]:
     """Whole arrays that may be the end, each as the versions that its shards may be of."""
     first, second = OPERATIONS[operation].after, TAKEOVERS[takeover].after
-    old, new = second(OLD), second(first(OLD))
-    either = [[new] if rank in acked else [old, new] for rank in range(2)]
-    return [either, [[first(second(OLD))]] * 2] if is_done else [either]
+    bases = OPERATIONS[operation].before
+    new = [second(first(base)) for base in bases]
+    either = [new if rank in acked else [*map(second, bases), *new] for rank in range(2)]
+    return [either, [[first(second(base)) for base in bases]] * 2] if is_done else [either]
 
 
 def judge_shards(found: np.ndarray, candidates: list[list[list[np.ndarray]]]) -> None:
