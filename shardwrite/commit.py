@@ -99,6 +99,10 @@ class WriteSpec:
         grid = self.metadata.grid
         return self.region is None or self.region.contains(grid.shard_box(index).intersect(grid.whole))
 
+    def check_current(self) -> None:
+        """Refuse to go on with a run that has ended or was taken over."""
+        ensure_current(self.run_path, self.driver)
+
     def attempt(self) -> str:
         """A name that no other attempt has."""
         return f"{self.driver}.{uuid.uuid4().hex[:12]}"
@@ -220,7 +224,7 @@ def _try_shards(
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
     """One attempt: what is committed, and what stopped it."""
     written: dict[Shape, Written] = {}
-    transaction = spec.store.transaction(spec.durability, attempt, lambda: ensure_current(spec.run_path))
+    transaction = spec.store.transaction(spec.durability, attempt, spec.check_current, spec.run_path)
     try:
         with transaction:
             for index in shards:

@@ -24,22 +24,23 @@ from shardwrite.journal import (
     Lease,
     Ledger,
     RunDirectory,
+    admit,
     begin_beside,
     begin_run,
     cause_of,
     close_journals,
     differences,
-    discard,
+    end_run,
     find_run,
     journal_for,
     make_way,
+    own_journals,
     probe,
     read_receipt,
     recover_changes,
     replay,
     sweep,
-    sweep_after_workers,
-    unended,
+    take_back,
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
@@ -147,11 +148,8 @@ class Session:
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
         with as_store_error(str(target.path), "cannot finish"):
-            recover_changes(self.directory.path, PosixStore(target.path))  # of tasks that another has done meanwhile
-            sweep_after_workers(self.directory, plan.metadata, self.driver)
-            left = unended(self.directory, plan.metadata, self.driver)
+            recover_changes(self.directory.path, PosixStore(target.path), plan.metadata)  # of tasks that another has done meanwhile
             self.publish(result)
-            discard(PosixStore(target.path), plan.metadata, left)
         return result
 
     def publish(self, result: WriteResult) -> None:
@@ -167,8 +165,8 @@ class Session:
                 receipt = make_receipt(directory, self.job, self.ledger, result)
                 directory.leave(receipt, options.durability, self.driver)
             with as_store_error(str(directory.target.path), "cannot end"):
-                directory.end()
-        except StoreError as error:
+                end_run(directory, own_journals(self.driver))
+        except (StoreError, RunEndedError) as error:
             ended = read_receipt(directory.target)
             if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
                 raise
@@ -189,7 +187,7 @@ class Session:
             no process that works on a part holds the whole in its hands.
         """
         metadata = self.job.plan.metadata
-        recover_changes(self.directory.path, PosixStore(self.job.target.path))
+        recover_changes(self.directory.path, PosixStore(self.job.target.path), metadata)
         found = replay(self.directory, metadata)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
@@ -252,6 +250,7 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     """Work on a run under a lease."""
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
     with _ended_or(directory), Lease(directory.path, session.driver):
+        admit(directory.path, session.driver)
         try:
             yield session
         except (Stopped, RunEndedError):  # asked for, or done by another: no failure
@@ -321,7 +320,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
     if found not in (planned, before):
         if is_new:
-            directory.take_back(is_claimed=True)
+            take_back(directory, is_claimed=True)
         raise JournalError(
             f"the shape of {job.target.path} became {found} while an update of {planned} was planned; make the same call again",
             path=str(job.target.path),
@@ -347,7 +346,7 @@ def _probe_new(directory: RunDirectory, engine: Engine) -> None:
     try:
         _probe(directory, engine)
     except BaseException:
-        directory.take_back(is_claimed=True)
+        take_back(directory, is_claimed=True)
         raise
 
 

@@ -15,7 +15,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.into import region_plan
 from shardwrite.job import Job, Options, run_plan
-from shardwrite.journal import give_up, neighbours
+from shardwrite.journal import neighbours, take_away
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
@@ -208,7 +208,7 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
     open_sharded(store, name)
     regions = []
     for run in neighbours(resolve_target(store, name)):
-        give_up(run)
+        take_away(run)
         regions.append(tuple((a, b) for a, b in run.facts["identity"]["region"]))
     return regions
 

@@ -11,13 +11,15 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
-from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
+from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = ["begin_run", "differences", "facts_of", "find_run", "interrupted_end", "probe"]
@@ -36,6 +38,7 @@ def find_run(target: Target) -> RunDirectory | None:
     path = target.run_path / "plan.json"
     data = read_file(path)
     if data is None:
+        remove_orphans(target)
         return None
     try:
         facts = json.loads(data)
@@ -45,12 +48,10 @@ def find_run(target: Target) -> RunDirectory | None:
         raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
     if not is_ours:
         raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
-    if is_there(found.taken_path):
-        found.remove_taken()  # what a crash left to do
-        return None
-    if not is_there(found.path):
-        found.remove_ended()
-        return None
+    for state in (TAKEN, ENDED):
+        if found.is_in(state) or (state == ENDED and not is_there(found.path)):
+            settle(replace(found, state=state))  # what a crash left to do
+            return None
     return found
 
 
@@ -66,7 +67,9 @@ def facts_of(target: Target) -> dict[str, Any]:
 def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
     run = str(facts_of(target).get("run", ""))
-    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", "taken")) else run
+    if not run:
+        return next((path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")), "")
+    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", TAKEN)) else run
 
 
 def begin_run(
@@ -109,10 +112,12 @@ def begin_run(
         if found is None:
             check_target(target, mode)
             made = _create(target, plan, document, durability)
-            if made is not None:
+            if made is not None and made.facts["replaces"] == (is_there(target.path) and plan["mode"] != "r+"):
                 return made, True
+            if made is not None:
+                take_back(made, is_claimed=True)  # another run has ended since the look at the target
         elif restart:
-            found.start_over()
+            take_away(found)
             restart = False
         elif found.digest == plan["digest"]:
             return found, False
@@ -147,7 +152,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
     except OSError as error:
-        made.take_back(is_claimed=is_claimed)
+        take_back(made, is_claimed=is_claimed)
         message = f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that can be written to"
         raise StoreError(message, key=str(made.path), errno=error.errno) from error
     return made

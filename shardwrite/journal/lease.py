@@ -18,6 +18,7 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -33,6 +34,7 @@ __all__ = [
     "identity",
     "is_alive",
     "is_stale",
+    "is_this_process",
     "lease_times",
     "live_holders",
     "release_all",
@@ -214,6 +216,11 @@ def _parse(data: bytes) -> dict[str, Any]:
 def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
     """Whether a lease is this process's, which knows what it holds."""
     return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
+
+
+def is_this_process(holder: Mapping[str, Any]) -> bool:
+    """Whether an identity is this process's own."""
+    return _is_me(dict(holder), identity())
 
 
 def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:

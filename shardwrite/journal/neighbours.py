@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from shardwrite.errors import JournalError
-from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.begin import facts_of, find_run
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.receipt import empty_after, read_receipt
-from shardwrite.journal.redo import recover_changes
-from shardwrite.journal.replay import Replay, replay, shards_of, sweep
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import PosixStore, is_there, read_json
+from shardwrite.journal.takeover import take_away, take_back
+from shardwrite.stores import is_there
 from shardwrite.target import Target
 
-__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "unfinished_append"]
+__all__ = ["begin_beside", "give_up_streams", "make_way", "neighbours", "unfinished_append"]
 
 _MAX_TRIES = 3
 
@@ -61,13 +54,13 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         if shared == 0:
             continue
         if restart:
-            give_up(other)
+            take_away(other)
             continue
         holders = live_holders(other.path)
         if holders:
             raise held(other, holders[0])
         if _is_stream(other):
-            give_up(other)
+            take_away(other)
             continue
         what = other.facts.get("identity", {}).get("region")
         where = f"an update of the region {what}" if what else "a run"
@@ -88,7 +81,7 @@ def give_up_streams(target: Target) -> None:
     """Take away what dead writers of streams have left."""
     for other in neighbours(target):
         if _is_stream(other) and not live_holders(other.path):
-            give_up(other)
+            take_away(other)
 
 
 def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]]) -> tuple[RunDirectory, bool]:
@@ -100,74 +93,13 @@ def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]])
         except JournalError:
             if not is_new:
                 raise
-            directory.take_back(is_claimed=True)
+            take_back(directory, is_claimed=True)
             if attempt == _MAX_TRIES:
                 raise
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
         else:
             return directory, is_new
     raise AssertionError
-
-
-def give_up(run: RunDirectory) -> None:
-    """Take a run of the dead away; of an update, the shards stay, but for those beyond an array that did not come to grow.
-
-    Raises
-    ------
-    JournalError
-        If a process works on it.
-    """
-    holders = live_holders(run.path)
-    if holders:
-        raise held(run, holders[0])
-    window = run.facts.get("shards_from")
-    if window is not None:
-        first, counts = window
-        part = _part(run, first, counts)
-        store = PosixStore(run.target.path)
-        with run.ending():  # nobody else changes the shape meanwhile
-            recover_changes(run.path, store)
-            found = replay(run, part)
-            sweep(run, part, found, may_list=True)
-            there = ArrayMetadata(json.dumps(read_json(run.target.path / "zarr.json")))
-            _remove_outside(part, store, there.grid)
-            _tell_receipt(run, part, store, found, there.grid)
-    run.start_over()
-
-
-def _remove_outside(part: ArrayMetadata, store: PosixStore, grid: ShardGrid) -> None:
-    """Remove shards that an append has written beyond an array that did not come to grow."""
-    first, _ = part.window or ((), ())
-    with store.transaction("none", uuid.uuid4().hex) as transaction:
-        for index in part.grid.shards_in(part.grid.whole):
-            if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True)):
-                transaction.remove(part.shard_key(index))
-
-
-def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid) -> None:
-    """Have the receipt know which of the shards that the update came to are empty."""
-    receipt = read_receipt(run.target)
-    if receipt is None or receipt.empty is None:
-        return
-    first, _ = part.window or ((), ())
-    counts = part.grid.counts
-    is_known = found.ledger.is_done.reshape(counts).copy()
-    is_empty = (found.ledger.nbytes == 0).reshape(counts)
-    for index in {index for beginning in found.unended for index in shards_of(beginning, part)}:
-        if not is_known[index]:
-            is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
-    empty = empty_after(receipt, grid, first, is_empty, is_known)
-    document = replace(receipt, empty=empty, shape=list(grid.shape))
-    run.leave(document, "full", uuid.uuid4().hex)
-
-
-def _part(run: RunDirectory, first: Sequence[int], counts: Sequence[int]) -> ArrayMetadata:
-    """The part of the array that an update touches."""
-    metadata = ArrayMetadata(json.dumps(run.document))
-    grid = metadata.grid
-    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
-    stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
-    return metadata.part(Box(start, stop))[0]
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:

@@ -21,11 +21,11 @@ __all__ = [
     "History",
     "Replay",
     "discard",
+    "drivers_beside",
     "histories",
     "replay",
     "shards_of",
     "sweep",
-    "sweep_after_workers",
     "sweep_listed",
     "unended",
 ]
@@ -210,13 +210,13 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
-        return sweep_listed(run.target.path, lambda: drivers_of(run) | _drivers_beside(run))
+        return sweep_listed(run.target.path, lambda: drivers_of(run) | drivers_beside(run))
     return discard(store, metadata, found.unended)
 
 
-def unended(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> list[Beginning]:
-    """Tasks of other drivers that have begun and not ended; once the run has, none of them can commit any more."""
-    others = [path for path in _journals(run) if not path.name.startswith(f"journal-{driver}-")]
+def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
+    """Tasks that have begun and not ended, but for those in journals whose names begin like this."""
+    others = [path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))]
     return [beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended]
 
 
@@ -231,16 +231,6 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
 
 def _journals(run: RunDirectory) -> list[Path]:
     return listed(run.path, "journal-", ".jsonl")
-
-
-def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
-    """Remove the temporaries of tasks that did not end, although all is done: their workers were lost, and others took over."""
-    me = identity()
-    store = PosixStore(run.target.path)
-    mine = f"journal-{driver}-{me['host']}-{me['pid']}-"
-    others = [path for path in listed(run.path, f"journal-{driver}-", ".jsonl") if not path.name.startswith(mine)]
-    for file in _parsed(others, metadata.grid.n_shards):
-        discard(store, metadata, file.unended)
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
@@ -261,7 +251,7 @@ def drivers_of(run: RunDirectory) -> set[str]:
     return {str(holder["driver"]) for holder in live_holders(run.path)}
 
 
-def _drivers_beside(run: RunDirectory) -> set[str]:
+def drivers_beside(run: RunDirectory) -> set[str]:
     """Names of the processes that work on other runs on the same array."""
     paths = [path for other in run.target.others for path in listed(other.run_path, "run-")]
     return {str(holder["driver"]) for path in paths for holder in live_holders(path)}

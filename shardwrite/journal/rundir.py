@@ -30,20 +30,20 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import is_stale, live_holders
-from shardwrite.journal.lock import exclusive
+from shardwrite.errors import JournalError, RunEndedError, StoreError
+from shardwrite.journal.lease import is_stale
+from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.redo import recover_changes
-from shardwrite.stores import PosixStore, as_store_error, is_there, listed, make_directories, read_json, write_file
+from shardwrite.journal.writer import ensure_current
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_json, write_file
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
-__all__ = ["RunDirectory", "dump", "held", "remove"]
+__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,14 @@ class RunDirectory:
         The array.
     facts : dict
         What ``plan.json`` says.
+    state : {"run", "ended", "taken"}
+        What its directory is called: as long as it stands, after its end, or after another run
+        has taken its place.
     """
 
     target: Target
     facts: dict[str, Any]
+    state: str = "run"
 
     @property
     def run(self) -> str:
@@ -73,18 +77,12 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        """All that belongs to the run; it is current as long as this exists."""
-        return self.target.run_path / f"run-{self.run}"
+        """All that belongs to the run; in the state ``run``, it is current as long as this exists."""
+        return self.target.run_path / f"{self.state}-{self.run}"
 
-    @property
-    def ended_path(self) -> Path:
-        """What becomes of it at the end."""
-        return self.target.run_path / f"ended-{self.run}"
-
-    @property
-    def taken_path(self) -> Path:
-        """What becomes of it where another run takes its place."""
-        return self.target.run_path / f"taken-{self.run}"
+    def is_in(self, state: str) -> bool:
+        """Whether the run is in a state."""
+        return is_there(replace(self, state=state).path)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -111,7 +109,7 @@ class RunDirectory:
         """
         replaced = self.path / "replaced"
         if self.facts["replaces"] and not is_there(replaced):
-            with _losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
+            with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
                     os.rename(self.target.path, replaced)
                 except FileNotFoundError:  # gone since the run began; take the name
@@ -124,13 +122,24 @@ class RunDirectory:
     def publish(self, durability: str, driver: str) -> None:
         """Step 5, taken by a driver."""
         document = self.document
-        attempt = f"{driver}.end"
         for group in self.target.groups:
             if not is_there(group / "zarr.json"):
-                new = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-                write_file(group / "zarr.json", dump(new), durability=durability, attempt=attempt)
-        write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
-        self._consolidate(document, durability, attempt)
+                self._write(
+                    group / "zarr.json", dump({"zarr_format": 3, "node_type": "group", "attributes": {}}), durability, driver
+                )
+        self._write(self.target.path / "zarr.json", dump(document), durability, driver)
+        self._consolidate(document, durability, driver)
+
+    def _write(self, path: Path, data: bytes, durability: str, driver: str) -> None:
+        """Write a document, if the run still stands right before it becomes visible."""
+
+        def check() -> None:
+            if self.state == "run":
+                ensure_current(str(self.path), driver)
+            elif not is_there(self.path):
+                raise RunEndedError("another process has settled this run", path=str(self.path))
+
+        write_file(path, data, durability=durability, attempt=f"{driver}.end", guard=check)
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
@@ -138,19 +147,16 @@ class RunDirectory:
         shape = [max(sizes) for sizes in zip(current["shape"], to, strict=True)]
         if shape != current["shape"]:
             document = {**current, "shape": shape}
-            attempt = f"{driver}.end"
-            write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
-            self._consolidate(document, durability, attempt)
+            self._write(self.target.path / "zarr.json", dump(document), durability, driver)
+            self._consolidate(document, durability, driver)
 
-    def ending(self) -> contextlib.AbstractContextManager[None]:
+    def ending(self) -> contextlib.AbstractContextManager[Claim]:
         """Held while an update changes what the array has one of: its metadata and its receipt."""
-        return exclusive(replace(self.target, update="").run_path / "lock-end.json", self.path)
+        return exclusive(replace(self.target, update="").run_path / "claim-end", self.path)
 
-    def _consolidate(self, document: Mapping[str, Any], durability: str, attempt: str) -> None:
+    def _consolidate(self, document: Mapping[str, Any], durability: str, driver: str) -> None:
         """Put the array into the consolidated metadata of every group above that has some."""
-        for group in self.target.path.parents:
-            if not is_there(group / "zarr.json"):
-                return
+        for group in groups_above(self.target):
             metadata = read_json(group / "zarr.json")
             if metadata.get("node_type") != "group":
                 return
@@ -161,69 +167,19 @@ class RunDirectory:
                     below = read_json(group / parent / "zarr.json")
                     consolidated["metadata"].setdefault(parent.as_posix(), below)
                 consolidated["metadata"][relative.as_posix()] = document
-                write_file(group / "zarr.json", dump(metadata), durability=durability, attempt=attempt)
+                self._write(group / "zarr.json", dump(metadata), durability, driver)
 
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Step 6, taken by a driver: the receipt."""
-        write_file(self.target.path / RECEIPT_NAME, receipt.encode(), durability=durability, attempt=f"{driver}.end")
+        self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
-    def end(self) -> None:
-        """Step 6, the rest."""
-        with contextlib.suppress(FileNotFoundError):  # another process was first
-            os.rename(self.path, self.ended_path)
-        self.remove_ended()
 
-    def remove_ended(self) -> None:
-        """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
-        with as_store_error(str(self.ended_path), "cannot remove"):
-            discard_ends(self.target, listed(self.ended_path, "lease-", ".json"))
-            remove(self.ended_path)
-            discard_drafts(self.target, self.path)
-            (self.target.run_path / "plan.json").unlink(missing_ok=True)
-            remove_empty(self.target)
-
-    def take_back(self, *, is_claimed: bool) -> None:
-        """End a run that has changed nothing yet; an error here must not hide the one that led here.
-
-        Parameters
-        ----------
-        is_claimed : bool
-            Whether ``plan.json`` names it, so that others may have joined.
-        """
-        with contextlib.suppress(OSError):
-            if is_claimed:
-                os.rename(self.path, self.ended_path)
-                self.remove_ended()
-            else:
-                remove(self.path)
-                remove_empty(self.target)
-
-    def start_over(self) -> None:
-        """Take a run and its shards away; what it was to replace and has not yet moved stays.
-
-        Raises
-        ------
-        JournalError
-            If a process works on it.
-        """
-        holders = live_holders(self.path)
-        if holders:
-            raise held(self, holders[0])
-        with as_store_error(str(self.path), "cannot take away"), contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, self.taken_path)
-        self.remove_taken()
-
-    def remove_taken(self) -> None:
-        """What is left of a run that was taken away; shards amid a change are made whole first."""
-        with as_store_error(str(self.taken_path), "cannot remove"):
-            recover_changes(self.taken_path, PosixStore(self.target.path))
-            is_in_place = self.facts.get("mode") == "r+"
-            untouched = is_in_place or (self.facts["replaces"] and not is_there(self.taken_path / "replaced"))
-            if not untouched and is_there(self.target.path):
-                with _losing(errno.ENOENT):  # another process was first
-                    os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
-            remove(self.taken_path)
-        self.remove_ended()
+def groups_above(target: Target) -> Iterator[Path]:
+    """Directories above an array that hold metadata, the nearest first."""
+    for group in target.path.parents:
+        if not is_there(group / "zarr.json"):
+            return
+        yield group
 
 
 def discard_drafts(target: Target, but: Path | None = None) -> None:
@@ -247,13 +203,13 @@ def discard_ends(target: Target, leases: Sequence[Path]) -> None:
     """Remove the temporaries of drivers that died in steps 5 and 6, whose leases tell their names."""
     for lease in leases:
         driver = lease.stem.removeprefix("lease-")
-        for directory in (target.path, *target.groups):
+        for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
             for name in ("zarr.json", RECEIPT_NAME):
                 PosixStore(directory).discard_temporary(name, f"{driver}.end")
 
 
 @contextlib.contextmanager
-def _losing(*numbers: int) -> Any:
+def losing(*numbers: int) -> Iterator[None]:
     """Pass over the errors that say another process was first."""
     try:
         yield

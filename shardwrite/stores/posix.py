@@ -22,6 +22,7 @@ import errno
 import itertools
 import os
 import stat
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,9 +30,9 @@ from typing import Any
 
 from shardwrite.errors import StoreError
 from shardwrite.stores.editing import PosixEditor
-from shardwrite.stores.looking import is_there, mode_of
+from shardwrite.stores.looking import is_there, listed, mode_of
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
-from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
+from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
 
 __all__ = ["PosixStore", "make_directories", "write_file"]
@@ -99,9 +100,18 @@ class PosixStore:
         """Where an object is, or would be."""
         return os.path.join(self._root, check_key(key))
 
-    def transaction(self, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> PosixTransaction:
+    def transaction(
+        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, run_path: str = ""
+    ) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
-        return PosixTransaction(self, durability, attempt, guard)
+        return PosixTransaction(self, durability, attempt, guard, run_path)
+
+    def discard_scope(self, key: str, scope: str) -> None:
+        """See :meth:`Store.discard_scope`."""
+        directory, name = os.path.split(self.path_of(key))
+        with as_store_error(key, "cannot remove what is left of"):
+            for path in listed(directory, f".{name}.{scope}.", TEMPORARY_SUFFIX):
+                path.unlink(missing_ok=True)
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""
@@ -192,8 +202,9 @@ def make_directories(path: Path, durability: str) -> None:
 class PosixTransaction:
     """See :class:`~shardwrite.stores.base.Transaction`."""
 
-    def __init__(self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None) -> None:
+    def __init__(self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None, run_path: str) -> None:
         self.store = store
+        self._run_path = run_path
         self.durability = durability
         self.attempt = attempt
         self.committed: set[str] = set()
@@ -239,10 +250,26 @@ class PosixTransaction:
             if mode_of(path, follow=False):
                 self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
                 self._check(guard)
-                with contextlib.suppress(FileNotFoundError):  # a duplicate of this task was first
-                    os.unlink(path)
+                self._move_away(path)
                 if self.durability != "none":
                     fsync_directory(path.parent)
+
+    def _move_away(self, path: Path) -> None:
+        """Rename a file into the run's directory, and remove it there.
+
+        A process that is frozen right before the rename may thaw after another has written a new
+        file here. By then the run's directory is gone, and the rename fails.
+        """
+        if not self._run_path:
+            raise StoreError("no run to remove it for", key=str(path), errno=errno.EPERM)
+        moved = f"{self._run_path}/removed-{uuid.uuid4().hex}"
+        try:
+            os.rename(path, moved)
+        except FileNotFoundError:
+            if not is_there(self._run_path):
+                raise
+            return  # a duplicate of this task was first
+        os.unlink(moved)
 
     def _finished(self, writer: PosixWriter) -> None:
         if self.durability == "batch":
@@ -390,9 +417,9 @@ def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
     return total
 
 
-def write_file(path: Path, data: bytes, *, durability: str, attempt: str) -> None:
-    """Write one small file by the same protocol as a shard."""
-    with PosixStore(path.parent).transaction(durability, attempt) as transaction:
+def write_file(path: Path, data: bytes, *, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> None:
+    """Write one small file by the same protocol as a shard; `guard` is called right before it becomes visible."""
+    with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
         writer = transaction.create(path.name)
         writer.write([data])
         writer.finish()

@@ -81,7 +81,7 @@ void shim_unwatch(void) { is_watched = 0; }
 int shim_effects(void) { return n_effects; }
 
 static void tell(const char *call, const char *path) {
-    char line[PATH_MAX + 64];
+    char line[2 * PATH_MAX + 64];
     int n = snprintf(line, sizeof line, "%s %s\n", call, path);
     if (syscall(SYS_write, ask_fd, line, (size_t)n) < 0) _exit(97);
 }
@@ -113,7 +113,15 @@ static void effect_on(int fd, const char *call) {
     if (is_below(path)) effect(call, path);
 }
 static void effect_at(int at, const char *path, const char *call) {
-    if (at_is_below(at, path)) effect(call, path);
+    char link[64], whole[2 * PATH_MAX];
+    if (path[0] != '/' && at != AT_FDCWD) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+        ssize_t n = readlink(link, whole, PATH_MAX - 1);
+        if (n < 0) return;
+        snprintf(whole + n, sizeof whole - (size_t)n, "/%s", path);
+        path = whole;
+    }
+    if (is_below(path)) effect(call, path);
 }
 #define IS_CHANGING(flags) (((flags) & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)) != 0)
 

@@ -237,7 +237,8 @@ def kill_amid_change(place: Place, strategy: str, **layout) -> None:
         assert os.WIFSIGNALED(status), "no kill came after a record"
         beside = attempt.path.with_name("x.zarr.shardwrite")
         _, _, effect = (attempt.home / "ask-killed").read_text().partition(" ")
-        if any(beside.rglob("redo-*")) and "/x.zarr/c/" in effect:
+        is_recorded = any(beside.rglob("undo-*")) or any(beside.rglob("redo-*"))
+        if is_recorded and "/x.zarr/c/" in effect:
             shutil.rmtree(place.path)
             shutil.move(attempt.path, place.path)
             shutil.move(beside, place.path.with_name("x.zarr.shardwrite"))
