@@ -13,7 +13,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, tidied_run, tidy
+from shardwrite.journal import Ledger, look_beside, tidied_run, tidy
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
@@ -175,7 +175,7 @@ def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
     table = inspect_shards(active_engine(), array, ranks, deep=False)
     if table.problems:
         rank, message = table.problems[0]
-        remedy = how_to_mend(target)
+        remedy = how_to_mend(look_beside(target))
         raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; {remedy}")
     return table
 

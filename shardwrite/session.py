@@ -34,6 +34,7 @@ from shardwrite.journal import (
     give_up,
     journal_for,
     make_way,
+    note_job,
     own_journals,
     probe,
     read_receipt,
@@ -46,8 +47,8 @@ from shardwrite.journal import (
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
 from shardwrite.stopping import note_committed
-from shardwrite.stores import PosixStore, as_store_error, listed, make_directories, read_json
-from shardwrite.target import check_surroundings, check_target
+from shardwrite.stores import PosixStore, as_store_error, listed, make_directories
+from shardwrite.target import check_surroundings, check_target, shape_at
 from shardwrite.view import ShardedArray
 
 __all__ = ["Session", "begin", "join"]
@@ -69,6 +70,8 @@ class Session:
     ledger: Ledger
     n_resumed: int = 0
     n_retried: int = 0
+    n_left: int = 0
+    """Shards that tasks did not begin, because their processes were asked to stop."""
 
     def spec(self) -> WriteSpec:
         """What its tasks need to know."""
@@ -96,7 +99,7 @@ class Session:
 
     def region_of(self, key: Any) -> str:
         """What a task's key says of where it is in the array; nothing where it says nothing."""
-        plan, source, partition = self.job.plan, _source(self.job), self.job.plan.partition
+        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
         if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
             return ""
         if key[0].startswith("shardwrite-"):
@@ -104,7 +107,11 @@ class Session:
                 return ""
             box = partition.group_box(key[1])
             box = box if plan.region is None else box.intersect(plan.region)
-        elif len(key) - 1 == source.ndim and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True)):
+        elif (
+            source is not None
+            and len(key) - 1 == source.ndim
+            and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True))
+        ):
             edges = source_edges(plan, source)
             box = Box(
                 tuple(e[i] for e, i in zip(edges, key[1:], strict=True)),
@@ -121,7 +128,15 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         self.ledger.enter(report.entry, report.process)
+        self.n_left += report.n_left
         note_committed(len(report.shards))
+
+    def learn(self) -> None:
+        """Take in what tasks of this run have entered into journals without that their reports came."""
+        found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
+        new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
+        self.ledger.take(found, new)
+        note_committed(len(new))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
         """What was written, all told."""
@@ -248,6 +263,7 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
     with _ended_or(directory), Lease(directory.path, session.driver):
         admit(directory.path, session.driver)
+        note_job(directory.path)
         try:
             yield session
         except (Stopped, RunEndedError):  # asked for, or done by another: no failure
@@ -322,7 +338,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     region = job.plan.array_region
     if region is None:
         return
-    found = read_json(job.target.path / "zarr.json")["shape"]
+    found = shape_at(job.target.path)
     planned = list(job.plan.metadata.document["shape"])
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
     is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself

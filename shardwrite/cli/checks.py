@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
-from shardwrite.journal import find_run, live_holders, neighbours, read_receipt
+from shardwrite.cli.terminal import echo
+from shardwrite.journal import live_holders, look_beside, read_receipt
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.picture import html, terminal_picture, write_png
 from shardwrite.target import resolve_target
@@ -43,23 +44,24 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         **_history(array, name),
     }
     if as_json:
-        click.echo(json.dumps({**facts, **report.to_dict()}, indent=2))
+        echo(json.dumps({**facts, **report.to_dict()}, indent=2))
         return
     for field, value in facts.items():
-        click.echo(f"  {field:<15} {value}")
-    click.echo(str(report))
+        echo(f"  {field:<15} {value}")
+    echo(str(report))
 
 
 def _history(array: str, name: str | None) -> dict[str, Any]:
     """The run that has not ended, and who is at it; or the receipt of the one that has."""
     target = resolve_target(array, name)
-    run = find_run(target)
-    facts: dict[str, Any] = {"unfinished": run is not None}
+    beside = look_beside(target)
+    run = beside.run
+    facts: dict[str, Any] = {"unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"}
     if run is not None:
         holders = live_holders(run.path, looking=True)
         facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders]
         return facts
-    dead = [other for other in neighbours(target) if not live_holders(other.path, looking=True)]
+    dead = [other for other in beside.updates if not live_holders(other.path, looking=True)]
     interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
     if interrupted:
         facts["interrupted_updates"] = interrupted
@@ -104,7 +106,7 @@ def verify(
     with engine(threads, workers, address):
         compared = open_as_dask(against, source)[0] if against else None
         report = check(array, name, deep=deep, against=compared, quiet=as_json)
-    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
     exit_unless_good(report)
 
 
@@ -144,9 +146,9 @@ def census(array: str, name: str | None, html_path: str | None, png_path: str | 
     if png_path:
         write_png(found, png_path)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
         return
-    click.echo(str(found))
+    echo(str(found))
     console = Console()
     console.print(terminal_picture(found, console.width))
 
@@ -187,6 +189,6 @@ def repair(
         done = shardwrite.repair(
             array, x, name=name, deep=not shallow, salvage=salvage, scan=scan, memory_limit=memory_limit, progress=not as_json
         )
-    click.echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
     if not done.is_done:
         raise SystemExit(INCOMPLETE)

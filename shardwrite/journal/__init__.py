@@ -9,13 +9,16 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
+from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.lock import Claim
 from shardwrite.journal.neighbours import (
+    Beside,
     begin_beside,
     give_up,
     give_up_streams,
+    look_beside,
     make_way,
     neighbours,
     tidied_neighbours,
@@ -37,11 +40,14 @@ from shardwrite.journal.replay import (
 )
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, take_away, take_back
+from shardwrite.journal.trust import require_trusted
 from shardwrite.journal.undo import Change, change_in_place, recover_changes, recover_shard, shard_claim
 from shardwrite.journal.writer import admit, close_journals, ensure_current, journal_for, own_journals
 
 __all__ = [
+    "JOBS_PREFIX",
     "Beginning",
+    "Beside",
     "Change",
     "Claim",
     "Entry",
@@ -71,8 +77,10 @@ __all__ = [
     "interrupted_removal",
     "journal_for",
     "live_holders",
+    "look_beside",
     "make_way",
     "neighbours",
+    "note_job",
     "own_journals",
     "probe",
     "read_receipt",
@@ -80,6 +88,7 @@ __all__ = [
     "recover_shard",
     "release_all",
     "replay",
+    "require_trusted",
     "shard_claim",
     "stale_temporaries",
     "sweep",
@@ -91,4 +100,5 @@ __all__ = [
     "tidy",
     "unfinished",
     "unfinished_append",
+    "write_note",
 ]

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
+from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
 from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
+from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
@@ -78,28 +80,27 @@ def _stands(run: RunDirectory) -> bool:
 
 def _planned(target: Target) -> RunDirectory | None:
     """The run that ``plan.json`` names, whatever has become of it."""
+    require_trusted(target)
     path = target.run_path / "plan.json"
     data = read_file(path)
     if data is None:
         return None
     try:
-        facts = json.loads(data)
-        found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
-        is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
-    if not is_ours:
-        raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
+        found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
+    except ValueError as error:
+        raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
+    check_name(target, found.facts)
     return found
 
 
 def facts_of(target: Target) -> dict[str, Any]:
     """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
+    require_trusted(target)
+    data = read_file(target.run_path / "plan.json")
     try:
-        found = json.loads(read_file(target.run_path / "plan.json") or b"{}")
+        return {} if data is None else parse_facts(data, is_update=bool(target.update))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def interrupted_end(target: Target) -> str:
@@ -151,6 +152,7 @@ def begin_run(
             check_target(target, mode)
             made = _create(target, plan, document, durability)
             if made is not None and made.facts["replaces"] == (is_there(target.path) and plan["mode"] != "r+"):
+                _check_alone(made)
                 return made, True
             if made is not None:
                 take_back(made, is_claimed=True)  # another run has ended since the look at the target
@@ -164,21 +166,33 @@ def begin_run(
     raise JournalError(f"runs begin and end in {target.run_path} all the time", path=str(target.run_path))
 
 
+def _check_alone(made: RunDirectory) -> None:
+    """Refuse to go on where somebody else has made the directory that the new run lies in."""
+    try:
+        require_trusted(made.target)
+    except JournalError:
+        take_back(made, is_claimed=True)
+        raise
+
+
 def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
     """A new run, or None where another process was first."""
-    facts = {
-        **plan,
-        "run": uuid.uuid4().hex[:12],
-        "replaces": is_there(target.path) and plan["mode"] != "r+",
-        "durability": durability,
-        "begun_by": identity(),
-    }
+    facts = sealed(
+        {
+            **plan,
+            "run": uuid.uuid4().hex[:12],
+            "replaces": is_there(target.path) and plan["mode"] != "r+",
+            "durability": durability,
+            "begun_by": identity(),
+            "array": target.path.name,
+        }
+    )
     made = RunDirectory(target, facts)
     attempt = uuid.uuid4().hex
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        make_directories(draft, durability)
+        make_directories(draft, durability, like=target.path)  # what lies in it is of that array
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)

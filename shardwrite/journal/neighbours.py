@@ -6,21 +6,24 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwrite.errors import JournalError
-from shardwrite.journal.begin import facts_of, find_run, tidied_run
+from shardwrite.errors import JournalError, UntrustedStateError
+from shardwrite.journal.begin import facts_of, find_run, interrupted_removal, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
+from shardwrite.journal.trust import require_trusted
 from shardwrite.stores import is_there
 from shardwrite.target import Target
 
 __all__ = [
+    "Beside",
     "begin_beside",
     "give_up",
     "give_up_streams",
+    "look_beside",
     "make_way",
     "neighbours",
     "tidied_neighbours",
@@ -34,6 +37,7 @@ _MAX_TRIES = 3
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
     """Other runs on the same array that were begun and have not ended; a look, which changes nothing."""
+    require_trusted(target)
     for other in target.others:
         found = find_run(other)
         if found is not None:
@@ -48,11 +52,44 @@ def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
 
 def tidy(target: Target) -> None:
     """Finish the removals beside an array that were interrupted, and remove what dead processes have left there."""
+    require_trusted(target)
     whole = replace(target, update="")
     for place in (whole, *whole.others):
         tidied_run(place)
         discard_drafts(place)
         remove_empty(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stands beside an array, as far as a look may believe it.
+
+    Attributes
+    ----------
+    run : RunDirectory or None
+        The run that has not ended.
+    updates : tuple of RunDirectory
+        Updates that have not ended.
+    warnings : tuple of str
+        What a reader should know: removals that were interrupted, and what is not trusted.
+    untrusted : UntrustedStateError or None
+        Why nothing of it is believed.
+    """
+
+    run: RunDirectory | None = None
+    updates: tuple[RunDirectory, ...] = ()
+    warnings: tuple[str, ...] = ()
+    untrusted: UntrustedStateError | None = None
+
+
+def look_beside(target: Target) -> Beside:
+    """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
+    try:
+        whole = find_run(target)
+        removals = [interrupted_removal(other) for other in (target, *target.others)]
+        return Beside(whole, tuple(neighbours(target)), tuple(text for text in removals if text))
+    except UntrustedStateError as error:
+        return Beside(warnings=(error.message,), untrusted=error)
 
 
 def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None:
@@ -171,8 +208,8 @@ def give_up(run: RunDirectory) -> None:
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:
-    """Shards that are in both of two windows; None where one of them is the whole array."""
-    if mine is None or theirs is None:
+    """Shards that are in both of two windows; None where one of them is the whole array, or of an array with other axes."""
+    if mine is None or theirs is None or len(mine[0]) != len(theirs[0]):
         return None
     n = 1
     for a, k, b, m in zip(*mine, *theirs, strict=True):

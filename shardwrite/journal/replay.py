@@ -15,7 +15,7 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in, remove
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed
+from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, read_blocks, read_limit
 from shardwrite.target import Target
 
 __all__ = [
@@ -31,6 +31,9 @@ __all__ = [
     "sweep_listed",
     "unended",
 ]
+
+_NBYTES_PER_SHARD = 4096  # of a journal: a task of one shard takes two lines of a few hundred bytes, and may be run again
+_LATEST = 2.0**40  # seconds
 
 
 @dataclass(slots=True)
@@ -81,11 +84,23 @@ class _File:
     n_bad_lines: int = 0
 
 
-def replay(run: RunDirectory, metadata: ArrayMetadata, *, looking: bool = False) -> Replay:
-    """Read all journals of a run; while only looking, nothing is written, see `live_holders`."""
+def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False) -> Replay:
+    """Read the journals of a run.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    metadata : ArrayMetadata
+        Of what the run writes.
+    driver : str
+        Read only what was written on behalf of this driver.
+    looking : bool
+        Write nothing; see `live_holders`.
+    """
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = list(_parsed(_journals(run), grid.n_shards))
+    files = list(_parsed(_journals(run, driver), grid.n_shards))
     alive = drivers_of(run, looking=looking)  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
@@ -113,7 +128,7 @@ def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
 
 
 def _parse(path: Path, n_shards: int) -> _File:
-    lines = parse_lines(path.read_bytes())
+    lines = parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
     head = next(lines, None) or {}
     said = head.get("writer")
     writer: dict[str, Any] = said if isinstance(said, dict) else {}
@@ -124,7 +139,7 @@ def _parse(path: Path, n_shards: int) -> _File:
         driver=str(head.get("driver", "")),
         process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
         job=str(writer.get("job", "")),
-        begun=float(head["begun"]) if isinstance(head.get("begun"), float | int) else changed,
+        begun=_time(head.get("begun"), changed),
         changed=changed,
         is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
         is_of_this_boot=is_of_this_boot,
@@ -137,18 +152,23 @@ def _parse(path: Path, n_shards: int) -> _File:
             continue
         try:
             if "begins" in line:
-                start, stop = line["begins"]
-                begun[line["attempt"]] = Beginning(str(line["attempt"]), tuple(map(int, start)), tuple(map(int, stop)))
+                beginning = Beginning.from_dict(line)
+                begun[beginning.attempt] = beginning
             elif "failed" in line:
                 file.failures.append(str(line["failed"]))
             else:
                 entry = Entry.from_dict(line, n_shards)
-                begun.pop(entry.attempt, None)
+                if not entry.more:
+                    begun.pop(entry.attempt, None)
                 file.entries.append(entry)
-        except (ValueError, TypeError, KeyError):
+        except ValueError:
             file.n_bad_lines += 1
     file.unended = list(begun.values())
     return file
+
+
+def _time(said: Any, otherwise: float) -> float:
+    return float(said) if isinstance(said, float | int) and 0 <= said < _LATEST else otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +251,8 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
     return n_removed
 
 
-def _journals(run: RunDirectory) -> list[Path]:
-    return listed(run.path, "journal-", ".jsonl")
+def _journals(run: RunDirectory, driver: str = "") -> list[Path]:
+    return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
