@@ -7,6 +7,8 @@ a piece of their text; the last test finds all messages that name a remedy in th
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shutil
 import signal
@@ -32,12 +34,13 @@ from shardwrite import (
     JournalError,
     ShardWriter,
     SpecError,
+    StoreError,
 )
 from shardwrite.cli import main
 from shardwrite.journal import lock
 from shardwrite.slurm.status import status
 from shardwrite.stopping import request_drain, reset_drain
-from shardwrite.target import RECEIPT_NAME, resolve_target
+from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
@@ -48,8 +51,6 @@ COVERED: dict[str, str] = {
     "submit it again.": "tests/slurm/test_array.py::test_usr1_drains_and_the_task_comes_again_by_itself_and_alone",
     "What is done lies on disk: submit it again to go on.": "tests/slurm/test_allocation.py::test_requeue_from_outside",
     "if parts are missing it says how to submit them again": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
-    "sbatch --parsable --array={} array.sbatch": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
-    "sbatch --dependency=afterany": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
     "sbatch --parsable --dependency=afterany:<id of the array>": "tests/slurm/test_array.py::test_array_then_finalize",
     "no answer in {} s; try again": "tests/slurm/test_workers.py::test_cancel_where_nothing_is_known_or_slurm_is_not_here",
     "still there after {} s: {}; try again": "tests/slurm/test_workers.py::test_cancel",
@@ -63,6 +64,12 @@ COVERED: dict[str, str] = {
     "give --cluster slurm": "tests/slurm/test_workers.py::test_options_that_go_together",
     "give --jobs": "tests/slurm/test_workers.py::test_options_that_go_together",
     "--cluster goes with none of": "tests/slurm/test_workers.py::test_options_that_go_together",
+    "shardwrite slurm resubmit {} --array": "tests/slurm/test_array.py::test_a_task_that_fails_is_named_and_comes_again",
+    "Wait for them, or end them first": (
+        "tests/slurm/test_submissions.py::test_a_second_submission_is_refused_until_the_first_has_ended"
+    ),
+    "the connection to dask's scheduler was lost": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
+    "make chunks smaller, or raise": "tests/faults/test_bounds.py::test_what_could_not_be_read_again_is_not_written",
     "{}: incomplete, run me again": "tests/faults/test_signals.py::test_abandon",
     "or plan with a smaller limit, and run it again": (
         "tests/faults/test_cluster.py::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone"
@@ -579,7 +586,7 @@ def test_a_shard_that_nobody_committed(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out("call prepare first (shardwrite init)", "nothing was begun for {}; call shardwrite init first")
+@carries_out("call prepare first (shardwrite init)", "call shardwrite init first")
 @pytest.mark.parametrize("how", ["function", "command"])
 def test_nothing_was_begun(tmp_path, how):
     x, path = source(), tmp_path / "x"
@@ -794,6 +801,96 @@ def test_metadata_that_is_torn(tmp_path):
     np.testing.assert_array_equal(read(path), values())
 
 
+@carries_out("the receipt of {} does not hold a result ({}); remove the receipt")
+def test_a_receipt_without_a_result(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    update(path)
+    receipt = path / RECEIPT_NAME
+    found = json.loads(receipt.read_text())
+    found["updates"][-1]["result"] = {"n_shards": "many"}
+    receipt.write_text(json.dumps(found))
+    refused("remove the receipt", JournalError, lambda: update(path))
+    receipt.unlink()
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
+
+
+@carries_out("tells of an append to another array; remove it after a look")
+def test_a_receipt_of_another_array(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    row = source(2, (slice(0, 16), slice(None)))
+    row.to_sharded_zarr(path, region="append", source_id="row")
+    receipt = path / RECEIPT_NAME
+    found = json.loads(receipt.read_text())
+    found["updates"][-1]["identity"]["region"] = [[0, 16]]
+    receipt.write_text(json.dumps(found))
+    again = lambda: row.to_sharded_zarr(path, region="append", source_id="row")  # noqa: E731
+    refused("remove it after a look", JournalError, again)
+    receipt.unlink()
+    again()
+    np.testing.assert_array_equal(read(path), np.concatenate([values(), values(2)[:16], values(2)[:16]]))
+
+
+@carries_out("consolidate the group again, or remove it")
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("remedy", ["consolidate", "remove"])
+def test_consolidated_metadata_that_is_none(tmp_path, remedy):
+    root = tmp_path / "g"
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    root.mkdir()
+    (root / "zarr.json").write_text(json.dumps({**group, "consolidated_metadata": 5}))
+    refused("consolidate the group again, or remove it", SpecError, lambda: write(root, name="x"))
+    (root / "zarr.json").write_text(json.dumps(group))
+    if remedy == "consolidate":
+        zarr.consolidate_metadata(root)
+    write(root, name="x")
+    np.testing.assert_array_equal(zarr.open_group(root, mode="r")["x"][...], values())
+    assert is_tidy(root / "x")
+
+
+@carries_out("remove it after a look, or write it again")
+@pytest.mark.parametrize("remedy", ["restore", "start over"])
+def test_the_metadata_of_a_run_that_is_torn(tmp_path, remedy):
+    path = tmp_path / "x"
+    interrupted_write(path)
+    (document,) = path.with_name("x.shardwrite").glob("run-*/zarr.json")
+    text = document.read_text()
+    document.write_text(text[:40])
+    refused("or write it again", SpecError, lambda: write(path))
+    if remedy == "restore":
+        document.write_text(text)
+        assert write(path).n_resumed_shards > 0
+    else:
+        shutil.rmtree(path.with_name("x.shardwrite"))
+        shutil.rmtree(path)
+        write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("{} is {} and not a file; remove it after a look")
+def test_a_shard_that_is_no_file(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    (path / "c/1/1").unlink()
+    os.mkfifo(path / "c/1/1")
+    refused("not a file; remove it after a look", StoreError, lambda: shardwrite.open_sharded(path)[16:32, 16:32])
+    (path / "c/1/1").unlink()
+    assert shardwrite.repair(path, source()).is_done
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("write the array again, or remove the document")
+def test_a_document_without_a_shape(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    (path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
+    refused("write the array again, or remove the document", SpecError, lambda: shape_at(path))
+    write(path, mode="w")
+    np.testing.assert_array_equal(read(path), values())
+
+
 REPAIR = "write it again: shardwrite repair, with the source"
 
 
@@ -897,7 +994,7 @@ NAMES_A_REMEDY = re.compile(
     r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|"
     r"\bremove (it(?! for)|the|that|\{)|move the|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
 )
-SHELL = re.compile(r"^(exec|srun|--scheduler) ")
+SHELL = re.compile(r"^(exec|srun|--scheduler|\^#SBATCH) ")
 """Lines of job scripts; the tests in tests/slurm run them."""
 
 
