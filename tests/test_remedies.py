@@ -748,7 +748,7 @@ def test_a_command_without_its_option(tmp_path):
 # ---- what is torn
 
 
-@carries_out("remove {} after a look")
+@carries_out("Move {} away after a look, and keep it")
 @pytest.mark.parametrize("kind", ["array", "update"])
 @pytest.mark.parametrize("torn", [b'{"run', b'{"run": "../../x", "digest": "d", "replaces": false}'])
 def test_a_plan_that_is_torn(tmp_path, kind, torn):
@@ -761,14 +761,28 @@ def test_a_plan_that_is_torn(tmp_path, kind, torn):
     plan.unlink()
     plan.write_bytes(torn)
     again = (lambda: write(path)) if kind == "array" else (lambda: update(path))
-    refused(f"remove {plan.parent} after a look", JournalError, again)
-    shutil.rmtree(plan.parent)
+    refused(f"Move {plan.parent} away after a look", JournalError, again)
+    plan.parent.rename(tmp_path / "kept")
     if kind == "array":  # shards without metadata are no array
         refused("give another path, or remove it yourself", SpecError, again)
         shutil.rmtree(path)
     again()
     np.testing.assert_array_equal(read(path), values() if kind == "array" else updated())
     assert is_tidy(path)
+
+
+def test_an_update_of_another_array(tmp_path):
+    path = tmp_path / "x"
+    interrupted_update(path)
+    (document,) = path.with_name("x.shardwrite").rglob("run-*/zarr.json")
+    document.write_text(json.dumps({**json.loads(document.read_text()), "shape": [8, 8]}))
+    (run,) = path.with_name("x.shardwrite").glob("updates/*")
+    refused(f"Move {run} away after a look, and keep it", JournalError, lambda: shardwrite.abandon(path))
+    run.rename(tmp_path / "kept")
+    assert shardwrite.abandon(path) == []
+    assert is_tidy(path)
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
 
 
 @carries_out("{} is no receipt ({}); remove it, and verify --deep instead", "remove it, and verify deep")
@@ -992,7 +1006,7 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
 
 NAMES_A_REMEDY = re.compile(
     r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|"
-    r"\bremove (it(?! for)|the|that|\{)|move the|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
+    r"\bremove (it(?! for)|the|that|\{)|\b[Mm]ove (the|\{)|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
 )
 SHELL = re.compile(r"^(exec|srun|--scheduler|\^#SBATCH) ")
 """Lines of job scripts; the tests in tests/slurm run them."""

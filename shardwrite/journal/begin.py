@@ -88,7 +88,11 @@ def _planned(target: Target) -> RunDirectory | None:
     try:
         found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
     except ValueError as error:
-        raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
+        raise JournalError(
+            f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and keep it: it may hold an array that "
+            "was being replaced, or what is needed to undo a change",
+            path=str(path),
+        ) from error
     check_name(target, found.facts)
     return found
 
