@@ -42,10 +42,12 @@ def test_the_same_call_again_leaves_nothing(tmp_path, operation):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("twice", [0, 7])
-def test_every_effect_of_every_operation(tmp_path, twice):
-    found = run(tmp_path, "--every", "3" if twice else "1", "--twice", str(twice))
-    assert len(found) > 1000
+@pytest.mark.parametrize("arguments", ["--every 11 --last 10", "--every 40 --last 4 --twice 23"], ids=["once", "twice"])
+def test_every_operation(tmp_path, arguments):
+    """A sample: ``python tests/faults/ends.py`` kills before every effect of every operation."""
+    found = run(tmp_path, *arguments.split())
+    assert len(found) > 150
+    assert len({case["operation"] for case in found}) > 15
 
 
 X = da.from_array(np.arange(64, dtype="u4").reshape(8, 8) + 1, chunks=4)
