@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 import shardwrite
+from shardwrite.journal import probe
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -85,6 +87,16 @@ def test_a_draft_of_which_nobody_knows_is_removed_when_it_is_old(tmp_path, name)
     os.utime(draft, (time.time() - 1000,) * 2)
     write(tmp_path / "x")
     oracle.check_tidy(tmp_path / "x")
+
+
+def test_probing_brings_no_run_back_that_has_ended(tmp_path):
+    """An empty directory of the run was made anew, and stayed."""
+    assert probe(str(tmp_path / "run-1"), "zarr.json") == (f"{tmp_path / 'run-1'} is missing here", errno.ENOENT)
+    assert not list(tmp_path.iterdir())
+    assert "another directory" in probe(str(tmp_path), "zarr.json")[0]
+    (tmp_path / "zarr.json").touch()
+    assert probe(str(tmp_path), "zarr.json") is None
+    assert [p.name for p in tmp_path.iterdir()] == ["zarr.json"]
 
 
 def test_a_run_is_no_draft_because_whoever_began_it_is_gone(tmp_path):
