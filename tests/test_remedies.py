@@ -1008,7 +1008,7 @@ NAMES_A_REMEDY = re.compile(
     r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|"
     r"\bremove (it(?! for)|the|that|\{)|\b[Mm]ove (the|\{)|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
 )
-SHELL = re.compile(r"^(exec|srun|--scheduler|\^#SBATCH) ")
+SHELL = re.compile(r"^(exec |srun |--scheduler |\^#SBATCH |\n# Signals to this shell)")
 """Lines of job scripts; the tests in tests/slurm run them."""
 
 
