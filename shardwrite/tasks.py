@@ -87,30 +87,40 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
 
 def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
     """Encode several shards at a time, and commit each."""
-    batches = ShardBatches(
-        spec.metadata,
-        source.box,
-        pieces,
-        order=spec.strategy.streaming_order,
-        batch_nbytes=spec.batch_nbytes,
-        write_empty_chunks=spec.write_empty_chunks,
-        skip=source.skip,
-    )
-    is_at_start = spec.metadata.index_codec.base_nbytes > 0
-    is_small = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize <= SMALL_NBYTES
+    metadata = spec.metadata
+    is_at_start = metadata.index_codec.base_nbytes > 0
+    is_small = math.prod(metadata.grid.shards) * metadata.itemsize <= SMALL_NBYTES
+    compresses = metadata.pipeline.encoded_nbytes is None  # which threads had better do at a time
     with Turn() as turn:
+        if is_small and not compresses:
+            turn.take(1)
+        batches = ShardBatches(
+            metadata,
+            source.box,
+            pieces,
+            order=spec.strategy.streaming_order,
+            batch_nbytes=spec.batch_nbytes,
+            write_empty_chunks=spec.write_empty_chunks,
+            skip=source.skip,
+        )
+
+        def encode(index: Shape) -> None:
+            if compresses:
+                turn.give()
+                batches.encode(index)
+            if is_small:
+                turn.take(batches.n_with(index))
+            if not compresses:
+                batches.encode(index)
 
         def write(transaction: Transaction, index: Shape) -> Written:
             with _as_source_error(spec, source.box):
                 if not batches.has(index):
-                    turn.give()
-                    n_shards = batches.encode(index)
-                    if is_small:
-                        turn.take(n_shards)
+                    encode(index)
                 shard = batches.encoded(index)
             if not shard.buffers:
                 return nothing(spec, transaction, index)
-            writer = transaction.create(spec.metadata.shard_key(index))
+            writer = transaction.create(metadata.shard_key(index))
             writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
             writer.finish()
             return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))

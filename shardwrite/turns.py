@@ -33,10 +33,10 @@ class Turn:
         self.give()
 
     def take(self, n_shards: int) -> None:
-        """Wait for a turn at so many shards, but no longer than the present one should last."""
+        """Have a turn at so many shards, or some more; waits no longer for it than the present one should last."""
         global _holder, _ends
         with _changed:
-            while _holder is not None and (left := _ends - time.monotonic()) > 0:
+            while _holder not in (None, self) and (left := _ends - time.monotonic()) > 0:
                 _changed.wait(left)
             _holder, _ends = self, time.monotonic() + n_shards * _SECONDS
 
