@@ -103,6 +103,10 @@ class WriteSpec:
         grid = self.metadata.grid
         return self.region is None or self.region.contains(grid.shard_box(index).intersect(grid.whole))
 
+    def check_current(self) -> None:
+        """Refuse to go on with a run that has ended or was taken over."""
+        ensure_current(self.run_path, self.driver)
+
     def attempt(self) -> str:
         """A name that no other attempt has."""
         return f"{self.driver}.{uuid.uuid4().hex[:12]}"
@@ -303,7 +307,9 @@ def _try_shards(
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
     """One attempt: what is committed and not in the journal yet, and what stopped it."""
     written: dict[Shape, Written] = {}
-    transaction = spec.store.transaction(spec.durability, attempt, lambda: ensure_current(spec.run_path))
+    transaction = spec.store.transaction(
+        spec.durability, attempt, spec.check_current, run_path=spec.run_path, is_fresh=not spec.exists
+    )
     n_before = 0
     try:
         with transaction:

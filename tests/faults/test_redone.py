@@ -68,7 +68,9 @@ def test_one_group_of_729_shards(tmp_path):
     assert lately < 500, "else this shows nothing"
     told = status(resolve_target(path, None))
     assert len(before) - lately <= told.n_done_shards < len(before)
-    assert told.failures == {"ended in the middle of a task: killed, out of memory, or its node was lost": 1}
+    ((cause, n_times),) = told.failures.items()
+    assert cause.startswith("ended in the middle of a task")
+    assert n_times == 1
     result = write(path, "threads")
     assert result.n_resumed_shards == told.n_done_shards
     after = files_of(path)
