@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 import shardwrite
 from shardwrite import StoreError, commit
 from shardwrite.journal import Beginning, find_run, histories, replay
-from shardwrite.journal.records import Entry, encode_line, parse_lines
+from shardwrite.journal.records import Entry
 from shardwrite.journal.writer import JournalWriter
 from shardwrite.slurm.status import status
 from shardwrite.stores import PosixStore, posix
@@ -245,9 +244,3 @@ def test_a_line_that_cannot_be_written_is_in_the_next(tmp_path, monkeypatch):
     assert len(n_failed) == 5, "four times over one attempt, once more in the next"
     assert result.n_shards == 16
     oracle.check_whole(tmp_path / "x", oracle.values((32, 32)))
-
-
-def test_a_torn_line_among_several(tmp_path, run):
-    data = b"".join(encode_line(line) for line in ({"driver": "d"}, entry("d.1", 0, more=True), entry("d.1", 1)))
-    assert [line is None for line in parse_lines(data[:-20])] == [False, False, True]
-    assert json.loads(data.splitlines()[1][9:])["more"] is True
