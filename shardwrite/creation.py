@@ -76,4 +76,4 @@ def create(
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = options_for_new(mode=mode, durability=durability, restart=restart)
-    execute_missing(Job(None, plan, resolve_target(store, name), options), engine, lambda _: None, known)
+    execute_missing(Job(None, plan, resolve_target(store, name), options), engine, lambda _: None, lambda: known)

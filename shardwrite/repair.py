@@ -197,10 +197,25 @@ def repair(
     job = _job(x, target, array, strategy, durability, memory_limit)
     engine = active_engine()
     good = np.flatnonzero(~np.isin(report.states.ravel(), (ShardState.BAD, ShardState.MISSING)))
-    known = _as_ledger(array, inspect_shards(engine, array, good, deep=False))
+    replaced: set[int] = set()
+
+    def look() -> Ledger:
+        replaced.update(_replaced_since(array, report))
+        return _as_ledger(array, inspect_shards(engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False))
+
     with reporting(progress, job.plan.raw_nbytes) as on_report:
-        result = execute_missing(job, engine, on_report, known)
-    return replace(found, result=result)
+        result = execute_missing(job, engine, on_report, look)
+    written = tuple(task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced)
+    return replace(found, tasks=written, result=result)
+
+
+def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
+    """Ranks of shards that were bad or missing, and that others have written or removed since."""
+    states = report.states.ravel()
+    ranks = np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.MISSING)))
+    table = inspect_shards(active_engine(), array, ranks, deep=True)
+    is_other = table.is_present | (states[ranks] == ShardState.BAD)
+    return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
 
 
 def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool) -> Ledger | None:
