@@ -14,7 +14,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options, run_plan
-from shardwrite.journal import Ledger, find_run, make_way
+from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
@@ -22,7 +22,8 @@ from shardwrite.planning import resources_of
 from shardwrite.progress import reporting
 from shardwrite.run import execute_missing
 from shardwrite.strategies import FixedOrder
-from shardwrite.target import resolve_target
+from shardwrite.target import Target, resolve_target
+from shardwrite.verify import how_to_mend
 from shardwrite.view import ShardedArray, open_sharded
 
 __all__ = ["Compaction", "compact"]
@@ -144,11 +145,11 @@ def compact(
     )
     job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
     make_way(job.target, run_plan(plan, "r+"), restart=restart)  # which makes shards whole that a crash has left amid a change
-    before, wasteful = _looked_at(array, above)
+    before, wasteful = _looked_at(target, array, above)
 
     def look() -> Ledger:
         nonlocal before, wasteful
-        before, wasteful = _looked_at(array, above)
+        before, wasteful = _looked_at(target, array, above)
         known = Ledger(metadata.grid)
         known.is_done[~wasteful] = True
         known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
@@ -158,15 +159,14 @@ def compact(
 
     def check() -> None:
         nonlocal after
-        after = _inspected(array, before.ranks[wasteful])
+        after = _inspected(target, array, before.ranks[wasteful])
         for facts in ("used_nbytes", "n_chunks"):
             if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
-                raise CorruptShardError(
-                    f"{target.path} is not what it was: {facts} differ; verify it, and restore it from its source"
-                )
+                remedy = 'write it again from its source with mode="w"'
+                raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
 
     seconds = 0.0
-    if wasteful.any() or find_run(job.target) is not None:  # one that was interrupted is to be ended
+    if wasteful.any() or tidied_run(job.target) is not None:  # one that was interrupted is to be ended
         with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
             seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
@@ -182,17 +182,18 @@ def compact(
     )
 
 
-def _looked_at(array: ShardedArray, above: float) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
+def _looked_at(target: Target, array: ShardedArray, above: float) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
     """All shards, and which of them hold too much that is unused."""
-    table = _inspected(array, np.arange(array.metadata.grid.n_shards))
+    table = _inspected(target, array, np.arange(array.metadata.grid.n_shards))
     return table, unused(table) > above * table.stored_nbytes
 
 
-def _inspected(array: ShardedArray, ranks: Any) -> ShardTable:
+def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
     table = inspect_shards(active_engine(), array, ranks, deep=False)
     if table.problems:
         rank, message = table.problems[0]
-        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; repair them before")
+        remedy = how_to_mend(look_beside(target))
+        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; {remedy}")
     return table
 
 

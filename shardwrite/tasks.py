@@ -28,6 +28,7 @@ from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks
 from shardwrite.small import ShardBatches
 from shardwrite.stopping import busy
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
+from shardwrite.turns import SMALL_NBYTES, Turn
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
@@ -93,20 +94,28 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
         order=spec.strategy.streaming_order,
         batch_nbytes=spec.batch_nbytes,
         write_empty_chunks=spec.write_empty_chunks,
+        skip=source.skip,
     )
     is_at_start = spec.metadata.index_codec.base_nbytes > 0
+    is_small = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize <= SMALL_NBYTES
+    with Turn() as turn:
 
-    def write(transaction: Transaction, index: Shape) -> Written:
-        with _as_source_error(spec, source.box):
-            shard = batches.encoded(index)
-        if not shard.buffers:
-            return nothing(spec, transaction, index)
-        writer = transaction.create(spec.metadata.shard_key(index))
-        writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
-        writer.finish()
-        return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
+        def write(transaction: Transaction, index: Shape) -> Written:
+            with _as_source_error(spec, source.box):
+                if not batches.has(index):
+                    turn.give()
+                    n_shards = batches.encode(index)
+                    if is_small:
+                        turn.take(n_shards)
+                shard = batches.encoded(index)
+            if not shard.buffers:
+                return nothing(spec, transaction, index)
+            writer = transaction.create(spec.metadata.shard_key(index))
+            writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
+            writer.finish()
+            return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
 
-    return commit_shards(spec, source.box, [index for index in batches.shards if index not in source.skip], write)
+        return commit_shards(spec, source.box, batches.shards, write)
 
 
 def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:

@@ -1,10 +1,11 @@
 """Leases: files that say who works on a run, and that they still do.
 
-A lease is made with ``O_EXCL`` and touched at the interval that `lease_times` gives; file locks are
-not used, because some cluster file systems grant them to everybody. A holder lives as long as its
-lease is touched; on its own host, a process that is gone is known to be dead at once. Ages are taken
-from the file system's clock, so that the clocks of hosts need not agree. A lease or lock says itself
-after how many seconds it is old: processes with other settings judge it as its holder does.
+A lease appears whole, under a name that only its holder has, and is touched at the interval that
+`lease_times` gives. File locks are not used, because some cluster file systems grant them to
+everybody. A holder lives as long as its lease is touched; on its own host, a process that is gone is
+known to be dead at once. Ages are taken from the file system's clock, so that the clocks of hosts
+need not agree. A lease or claim says itself after how many seconds it is old: processes with other
+settings judge it as its holder does.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ import math
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
+from urllib.parse import quote, unquote
 
 import dask
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores import as_store_error, listed
+from shardwrite.stores import as_store_error, listed, parse_json, read_file
 
 __all__ = [
     "HEARTBEAT_SECONDS",
@@ -33,11 +36,12 @@ __all__ = [
     "Lease",
     "identity",
     "is_alive",
-    "is_stale",
+    "is_left_behind",
     "is_this_process",
     "lease_times",
     "live_holders",
     "release_all",
+    "signature",
 ]
 
 HEARTBEAT_SECONDS = 15.0
@@ -139,15 +143,13 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name=f"lease-{driver}", daemon=True)
 
     def __enter__(self) -> Lease:
-        flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+        draft = self.path.with_name(f"draft-{uuid.uuid4().hex}")
         try:
-            fd = os.open(self.path, flags, 0o666)
-            try:
-                os.write(fd, json.dumps(identity()).encode())
-                os.fsync(fd)  # after a power cut, an empty lease would have to be taken for a living one
-            finally:
-                os.close(fd)
+            _write_durably(draft, json.dumps(identity()).encode())
+            os.rename(draft, self.path)  # whole from the beginning: an empty lease would be a living one, of nobody
         except OSError as error:
+            with contextlib.suppress(OSError):  # the first error is the one to tell; a draft is no lease, and goes with the run
+                os.unlink(draft)
             raise StoreError(f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno) from error
         _held.add(self.path)
         self._thread.start()
@@ -169,6 +171,18 @@ class Lease:
                     return  # the run has ended; tasks find out for themselves
 
 
+def _write_durably(path: Path, data: bytes) -> None:
+    """Make a file and sync it: after a power cut, an empty lease would have to be taken for a living one."""
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def release_all() -> None:
     """Give back what this process holds, at once; for a process about to end."""
     for path in list(_held):
@@ -176,16 +190,29 @@ def release_all() -> None:
             os.unlink(path)
 
 
-def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``."""
+def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[dict[str, Any]]:
+    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    looking : bool
+        Whether nothing may be written there. The ages of leases are then taken from this host's clock.
+        If it is wrong by more than a lease's lifetime, a process on another host can be reported alive
+        or dead by mistake, so only what is told to people may depend on it.
+    """
     leases = listed(run_path, "lease-", ".json")
     found = []
     now, me = None, identity()
     for path in leases:
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
-            now = file_system_time(Path(run_path)) if now is None else now
+            now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
-            holder = _parse(path.read_bytes())
+            data = read_file(path)
+            if data is None:
+                continue  # given back meanwhile
+            holder = _parse(data)
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
@@ -207,7 +234,7 @@ def is_alive(path: Path, data: bytes) -> bool:
 def _parse(data: bytes) -> dict[str, Any]:
     """What a lease says; one that is torn says nothing, and its age decides."""
     try:
-        holder = json.loads(data)
+        holder = parse_json(data)
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}
@@ -239,10 +266,32 @@ def _ttl_of(holder: dict[str, Any]) -> float:
     return float(seconds) if _is_duration(seconds) else lease_times()[1]
 
 
-def is_stale(path: Path) -> bool:
-    """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out, and it is still there."""
+def signature() -> str:
+    """Identity of this process, as text for the name of a directory; see `is_left_behind`."""
+    me = identity()
+    namespace = "".join(filter(str.isdigit, me["pids"]))
+    return ",".join((quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"]))
+
+
+def is_left_behind(path: Path) -> bool:
+    """Whether the process that made a directory is gone, and the directory is still there.
+
+    The directory's name or the plan in it tells which process that was. A process on another host counts as gone
+    once nothing was made or renamed in the directory for as long as it takes a lease to run out.
+    """
     age = _age(path)
-    return age is not None and age > lease_times()[1]
+    return age is not None and not _lives(_maker(path), identity(), age)
+
+
+def _maker(path: Path) -> dict[str, Any]:
+    """Who made a directory; nothing where neither its name nor its plan tells."""
+    _, *signed = path.name.split(",")
+    if len(signed) == 5:
+        host, boot, namespace, pid, started = signed
+        pids = f"pid:[{namespace}]" if namespace else ""
+        return {"host": unquote(host), "boot": boot, "pids": pids, "pid": int(pid) if pid.isdigit() else None, "started": started}
+    found = _parse(read_file(path / "plan.json") or b"{}").get("begun_by")
+    return found if isinstance(found, dict) else {}
 
 
 def _age(path: Path) -> float | None:
@@ -252,11 +301,18 @@ def _age(path: Path) -> float | None:
     return None
 
 
+def _now(directory: Path, *, looking: bool) -> float:
+    """The time to which the age of a lease is counted."""
+    return time.time() if looking else file_system_time(directory)
+
+
 def file_system_time(directory: Path) -> float:
     """The time by the clock that stamps files in a directory."""
     path = directory / f"clock-{uuid.uuid4().hex}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+    fd = os.open(path, flags, 0o666)
     try:
-        path.touch(exist_ok=False)
-        return path.stat().st_mtime
+        return os.fstat(fd).st_mtime  # also where another process takes the file for one that was left behind
     finally:
+        os.close(fd)
         path.unlink(missing_ok=True)

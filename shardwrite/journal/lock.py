@@ -35,7 +35,7 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import identity, is_alive, is_this_process
 from shardwrite.stores import as_store_error, listed, read_file
 
-__all__ = ["FENCED", "UNDO", "Claim", "exclusive"]
+__all__ = ["FENCED", "UNDO", "Claim", "exclusive", "make_void"]
 
 WAIT_SECONDS = 300.0
 UNDO, FENCED = "undo-", "fenced-"
@@ -64,6 +64,7 @@ class Claim:
     def __init__(self, path: Path, fd: int, generation: int, token: str) -> None:
         self.path = path
         self._fd, self._generation, self._token = fd, generation, token
+        self._record_fd, self._is_durable = -1, False
 
     def check(self) -> None:
         """Refuse to go on after another process has taken the claim over.
@@ -73,12 +74,8 @@ class Claim:
         StoreError
             ESTALE, so that another attempt begins with what is there now.
         """
-        try:
+        with self._telling("cannot look at a claim"):
             os.close(os.open(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd))
-        except FileNotFoundError as error:
-            raise self._lost() from error
-        except OSError as error:
-            raise StoreError(f"cannot look at a claim: {error.strerror}", key=str(self.path), errno=error.errno) from error
 
     def record(self, data: bytes, *, is_durable: bool) -> None:
         """Write down how to undo the change that is about to begin.
@@ -88,36 +85,43 @@ class Claim:
         StoreError
             If that cannot be done; nothing may be changed then.
         """
-        try:
-            fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
-            try:
-                _write_all(fd, data)
-                if is_durable:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
+        with self._telling("cannot record a change"):
+            self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
+            _write_all(self._record_fd, data)
+            self._is_durable = is_durable
             if is_durable:
+                os.fsync(self._record_fd)
                 os.fsync(self._fd)
                 _fsync_directory(self.path.parent)
-        except FileNotFoundError as error:
-            raise self._lost() from error
-        except OSError as error:
-            raise StoreError(f"cannot record a change: {error.strerror}", key=str(self.path), errno=error.errno) from error
 
     def settle(self) -> None:
         """End a change: from now on it counts, or nothing was changed.
+
+        The record is made void before it is removed, because a power cut can bring a removed file back.
 
         Raises
         ------
         StoreError
             ESTALE where another process has taken the change back.
         """
-        try:
+        with self._telling("cannot end a change"):
+            make_void(self._record_fd, is_durable=self._is_durable)
+            self._close_record()
             os.unlink(f"{UNDO}{self._token}", dir_fd=self._fd)
+
+    def _close_record(self) -> None:
+        fd, self._record_fd = self._record_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _telling(self, doing: str) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             raise self._lost() from error
         except OSError as error:
-            raise StoreError(f"cannot end a change: {error.strerror}", key=str(self.path), errno=error.errno) from error
+            raise StoreError(f"{doing}: {error.strerror}", key=str(self.path), errno=error.errno) from error
 
     def _lost(self) -> StoreError:
         return StoreError(
@@ -151,6 +155,7 @@ class Claim:
         """Close the descriptor; this process holds the claim no more."""
         with _lock:
             _tokens.discard(self._token)
+        self._close_record()
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -325,6 +330,13 @@ def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def make_void(fd: int, *, is_durable: bool) -> None:
+    """Overwrite the checksum that a record begins with: whoever finds it again has nothing to undo."""
+    os.pwrite(fd, b"-" * 8, 0)
+    if is_durable:
+        os.fdatasync(fd)
 
 
 def _fsync_directory(path: Path) -> None:

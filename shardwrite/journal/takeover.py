@@ -21,18 +21,19 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from shardwrite.errors import JournalError
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
-from shardwrite.journal.replay import Replay, discard, drivers_beside, replay, shards_of, sweep_listed, unended
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, held, losing, remove, remove_empty
+from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shards_of, sweep_listed, unended
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove, remove_empty
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
-from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import PosixStore, as_store_error, is_there, listed, read_file, read_json
+from shardwrite.metadata import ArrayMetadata, parse_metadata
+from shardwrite.stores import PosixStore, as_store_error, is_there, listed, parse_json, read_file, read_json
 from shardwrite.target import Target
 
 __all__ = ["end_run", "remove_orphans", "settle", "take_away", "take_back"]
@@ -111,12 +112,13 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
                 token.unlink(missing_ok=True)
             recover_changes(over.path, store, metadata)
             discard(store, metadata, unended(over, metadata, own_journals))
-            discard_ends(over.target, listed(over.path, "lease-", ".json"))
+            discard_ends(over.target, [over.run, *drivers_in(over.path)])
             if over.state == TAKEN:
                 _leave(over, metadata, store)
         _move_plan(over)
         remove(over.path)
         discard_drafts(over.target)
+        remove_empty(over.target)
 
 
 def remove_orphans(target: Target) -> None:
@@ -135,16 +137,24 @@ def _move_plan(over: RunDirectory) -> None:
         os.rename(plan, moved)
     except FileNotFoundError:
         return
-    if json.loads(read_file(moved) or b"{}").get("run") != over.run:
+    if _run_in(moved) != over.run:
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
 
 
+def _run_in(plan: Path) -> str:
+    """Name of the run that a plan tells of; nothing where it is torn."""
+    try:
+        return str(parse_json(read_file(plan) or b"{}")["run"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
 def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> None:
     """Step 4: a new array goes with its run; of an update, what it has committed stays."""
-    if over.facts.get("shards_from") is not None:
+    if not over.makes_array:
         _leave_update(over, metadata, store)
-    elif over.facts.get("mode") != "r+":
+    else:
         is_untouched = over.facts["replaces"] and not is_there(over.path / "replaced")
         if not is_untouched and is_there(over.target.path):
             with losing(errno.ENOENT):  # another process was first
@@ -156,8 +166,8 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
     with over.ending():  # nobody else changes the shape meanwhile
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names may be lost
-            sweep_listed(over.target.path, lambda: drivers_beside(over))
-        grid = ArrayMetadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
+            sweep_listed(over.target.path, lambda: drivers_on(over.target))
+        grid = parse_metadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
         _remove_outside(over, part, store, grid)
         _tell_receipt(over, part, store, found, grid)
 
@@ -182,18 +192,20 @@ def _tell_receipt(over: RunDirectory, part: ArrayMetadata, store: PosixStore, fo
         if not is_known[index]:
             is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
     empty = empty_after(receipt, grid, first, is_empty, is_known)
-    over.leave(replace(receipt, empty=empty, shape=list(grid.shape)), "full", uuid.uuid4().hex)
+    over.leave(replace(receipt, empty=empty, shape=list(grid.shape)), "full", over.run)
 
 
 def _metadata_of(run: RunDirectory) -> ArrayMetadata:
-    """The array, or the part of it that an update touches."""
-    metadata = ArrayMetadata(json.dumps(run.document))
-    window = run.facts.get("shards_from")
-    return metadata if window is None else _part(metadata, *window)
-
-
-def _part(metadata: ArrayMetadata, first: Sequence[int], counts: Sequence[int]) -> ArrayMetadata:
+    """The array, or the part of it that an update touches; all of it where that is a repair."""
+    metadata = parse_metadata(json.dumps(run.document))
+    if run.makes_array:
+        return metadata
     grid = metadata.grid
+    first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
+    if len(first) != grid.ndim or any(a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)):
+        raise JournalError(
+            f"{run.path} holds the metadata of another array; rename {run.target.run_path} after a look", path=str(run.path)
+        )
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
     stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
     return metadata.part(Box(start, stop))[0]

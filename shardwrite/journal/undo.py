@@ -6,7 +6,7 @@ The order of effects, under a claim of the shard, and what a crash after each le
 2. Open the shard for writing. Check that it is the file whose old content was written down, that
    the run still stands, and that the claim is still held. *The old shard.*
 3. Write into the shard, and sync it. *A shard that may be torn.*
-4. Remove the record. *The new shard.*
+4. Make the record void, durably, and remove it. *The new shard.*
 
 Whoever finds a record gives the shard its old content back, in a **new file** that is renamed
 over the old one. There are two reasons for a new file. After a sync that failed, the system
@@ -37,8 +37,8 @@ from crc32c import crc32c
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.existing import ExistingShard
-from shardwrite.journal.composed import Composed, encode_record, parse_record, ranges_of
-from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive
+from shardwrite.journal.composed import MOST_NBYTES, Composed, encode_record, parse_record, ranges_of
+from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, read_file
@@ -186,7 +186,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
                     os.rename(path, fenced)
                 except FileNotFoundError:
                     continue  # its writer has finished
-        data = read_file(fenced)
+        data = read_file(fenced, MOST_NBYTES)
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
             _restore(store, metadata, found.key, found.undone, fenced)
@@ -195,8 +195,13 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
 
 def _forget(record: Path, store: Store, key: str | None) -> None:
     """Remove a record, and then what others may have made of it: they have no right to publish any more."""
-    with as_store_error(str(record), "cannot remove"):
-        record.unlink(missing_ok=True)
+    with as_store_error(str(record), "cannot remove"), contextlib.suppress(FileNotFoundError):
+        fd = os.open(record, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            make_void(fd, is_durable=True)
+        finally:
+            os.close(fd)
+        os.unlink(record)
     if key is not None:
         store.discard_scope(key, f"{_RECOVERY}{record.name}")
 

@@ -33,6 +33,7 @@ from shardwrite.journal import (
     close_journals,
     end_run,
     make_way,
+    note_job,
     own_journals,
     take_back,
 )
@@ -145,6 +146,7 @@ class Window:
         make_way(own, facts, restart=False)
         directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
+        note_job(directory.path)
         lease = contextlib.ExitStack()
         lease.enter_context(Lease(directory.path, driver))
         admit(directory.path, driver)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError
+from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite import run as run_module
 from shardwrite.journal import Beginning, Lease, find_run, lease, live_holders
 from shardwrite.journal.records import encode_line
@@ -263,6 +263,20 @@ def test_a_torn_lease_counts_by_its_age(tmp_path):
     assert live_holders(run.path)
     os.utime(file, (0, 0))
     assert not live_holders(run.path)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "close", "rename"])
+def test_a_lease_that_cannot_be_written_leaves_none(tmp_path, call):
+    """An empty one would be a living holder of unknown host and pid, for as long as a lease lives."""
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with mock.patch(f"os.{call}", fail), pytest.raises(StoreError) as raised, Lease(tmp_path, "me"):
+        pass
+    assert raised.value.errno == errno.ENOSPC
+    assert not live_holders(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_lease_beats_while_it_is_held(tmp_path, monkeypatch):
