@@ -290,8 +290,8 @@ def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
     return False
 
 
-def run(pairs, ways, depth: int, n: int, seed: int = 0) -> list[Case]:
-    """Schedules, judged."""
+def run(pairs, ways, depth: int, n: int, seed: int = 0, out: Path | None = None) -> list[Case]:
+    """Schedules, judged; what is known so far is in the file `out`."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="explorer-", dir=place))
     try:
@@ -303,6 +303,9 @@ def run(pairs, ways, depth: int, n: int, seed: int = 0) -> list[Case]:
                 cases = random.Random(seed).sample(cases, min(n, len(cases)))
             for begin in range(0, len(cases), AT_ONCE):
                 explore(bench, cases[begin : begin + AT_ONCE])
+                if out:
+                    known = cases[: begin + AT_ONCE]
+                    out.write_text(json.dumps({"summary": summary(known), "cases": [asdict(case) for case in known]}))
     finally:
         shutil.rmtree(top, ignore_errors=True)
     return cases
@@ -331,9 +334,7 @@ def main() -> None:
     if "SHIM" not in os.environ:
         sys.exit(freeze.preloaded(__file__, sys.argv[1:]))
     pairs = [pair for pair in PAIRS if not given.operations or pair[0] in given.operations]
-    cases = run(pairs, given.ways, given.depth, given.cases, given.seed)
-    if given.json:
-        given.json.write_text(json.dumps({"summary": summary(cases), "cases": [asdict(case) for case in cases]}))
+    cases = run(pairs, given.ways, given.depth, given.cases, given.seed, given.json)
     print(json.dumps(summary(cases), indent=1))
 
 

@@ -145,8 +145,8 @@ def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
     return in_turn[:n]
 
 
-def run(operations, n: int, *, seed: int = 0, readers: float = 0.1) -> list[Freeze]:
-    """Freezes, judged."""
+def run(operations, n: int, *, seed: int = 0, readers: float = 0.1, out: Path | None = None) -> list[Freeze]:
+    """Freezes, judged; what is known so far is in the file `out`."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="freezes-", dir=place))
     random.seed(seed)
@@ -157,6 +157,8 @@ def run(operations, n: int, *, seed: int = 0, readers: float = 0.1) -> list[Free
             freezes = chosen(bench, operations, n, seed)
             for begin in range(0, len(freezes), AT_ONCE):
                 freeze_all(bench, freezes[begin : begin + AT_ONCE], readers=readers)
+                if out:
+                    store(out, freezes[: begin + AT_ONCE])
     finally:
         shutil.rmtree(top, ignore_errors=True)
     return freezes
@@ -172,6 +174,11 @@ def summary(freezes: list[Freeze]) -> dict:
         **{kind: sum(case.trouble.startswith(kind) for case in freezes) for kind in ("lost", "unreadable")},
         "troubles": [asdict(case) for case in freezes if case.trouble],
     }
+
+
+def store(out: Path, freezes: list[Freeze]) -> None:
+    """Write every freeze to a file."""
+    out.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
 
 
 def build(directory: Path) -> Path:
@@ -200,9 +207,7 @@ def main() -> None:
     given = parser.parse_args()
     if "SHIM" not in os.environ:
         sys.exit(preloaded(__file__, sys.argv[1:]))
-    freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers)
-    if given.json:
-        given.json.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
+    freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers, out=given.json)
     print(json.dumps(summary(freezes), indent=1))
 
 
