@@ -330,8 +330,19 @@ def _quarantine(target: Target, key: str, durability: str) -> str:
     return str(copy)
 
 
-def _copy(source: PosixStore, key: str, nbytes: int | None, to: PosixStore, name: str, durability: str) -> None:
-    """Copy the first bytes of an object, or all of them, piece by piece and through this process."""
+def _copy(
+    source: PosixStore,
+    key: str,
+    nbytes: int | None,
+    to: PosixStore,
+    name: str,
+    durability: str,
+    guard: Callable[[], None] | None = None,
+) -> None:
+    """Copy the first bytes of an object, or all of them, piece by piece and through this process.
+
+    `guard` is called right before the copy becomes visible.
+    """
     reader = source.open(key)
     if reader is None:
         raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
@@ -340,7 +351,7 @@ def _copy(source: PosixStore, key: str, nbytes: int | None, to: PosixStore, name
         end = reader.nbytes if nbytes is None else nbytes
         for start in range(0, end, _PIECE_NBYTES):
             writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])
-        writer.finish()
+        writer.finish(guard)
 
 
 def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger | None, *, scan: bool) -> tuple[str, ...]:
@@ -350,15 +361,22 @@ def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger
     for problem in report.problems:
         if not stat.S_ISREG(mode_of(target.path / problem.key, follow=False)):
             continue
+        check = partial(_check_version, store, problem.key, store.version(problem.key))
         noted = int(ledger.nbytes[ravel(problem.index, array.metadata.grid.counts)]) if ledger is not None else 0
         found = _whole_size(array, store, problem.key, noted, scan=scan)
         if found is None:
             continue
         nbytes, size, how = found
         copy = _quarantine(target, problem.key, "full")
-        _copy(store, problem.key, size, store, problem.key, "full")
+        _copy(store, problem.key, size, store, problem.key, "full", check)
         done.append(f"{problem.key}: {nbytes} bytes cut to {size}, {how}; the torn one is {copy}")
     return tuple(done)
+
+
+def _check_version(store: PosixStore, key: str, version: object) -> None:
+    """Refuse to go on from a shard that another process has changed since."""
+    if store.version(key) != version:
+        raise StoreError(f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE)
 
 
 def _whole_size(array: ShardedArray, store: PosixStore, key: str, noted: int, *, scan: bool) -> tuple[int, int, str] | None:

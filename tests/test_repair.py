@@ -149,6 +149,23 @@ def test_a_torn_append_is_cut_back_by_a_scan_only_on_request(path, a):
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], a)
 
 
+def test_a_shard_that_another_writes_during_a_salvage_is_left_alone(path, a, monkeypatch):
+    appended(path, "c/1/2")
+    new = np.random.default_rng(2).integers(0, 2**31, (16, 16), dtype="i4")  # larger when encoded
+    real = repair_module._quarantine
+
+    def quarantine(*arguments):
+        copy = real(*arguments)
+        da.from_array(new, chunks=16).to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+        return copy
+
+    monkeypatch.setattr(repair_module, "_quarantine", quarantine)
+    with pytest.raises(shardwrite.StoreError, match="changed by another writer"):
+        shardwrite.repair(path, scan=True)
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[16:32, 32:48], new)
+    assert not list(path.rglob("*.swtmp"))
+
+
 def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):
     calls = []
 
