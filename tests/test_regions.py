@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 
@@ -24,6 +25,7 @@ from shardwrite.stores import PosixStore
 from shardwrite.stores.posix import PosixWriter
 from shardwrite.stores.reading import PosixReader
 
+compaction = importlib.import_module("shardwrite.compaction")
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
 STRATEGIES = [FixedOrder("C"), FixedOrder("morton"), AppendOnly(), *LIVE]
 
@@ -190,6 +192,22 @@ def test_compaction_halves_an_array_of_half_waste(path):
     assert done.n_rewritten == 4
     assert 0.45 < done.stored_nbytes / done.stored_nbytes_before < 0.55
     assert abs(done.stored_nbytes - before) < 0.05 * before
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_compaction_takes_what_is_written_until_it_begins(path, monkeypatch):
+    da.from_array(values((8, 64), 5), chunks=32).to_sharded_zarr(path, region=(slice(8), slice(64)), strategy=AppendOnly())
+    real = compaction.execute_missing
+
+    def execute_missing(*arguments):
+        shardwrite.erase(path, (slice(8, 16), slice(40, 48)))
+        return real(*arguments)
+
+    monkeypatch.setattr(compaction, "execute_missing", execute_missing)
+    wanted = read(path)
+    wanted[8:16, 40:48] = 0
+    shardwrite.compact(path, above=0.0)
+    np.testing.assert_array_equal(read(path), wanted)
     assert shardwrite.verify(path, deep=True).is_good
 
 
