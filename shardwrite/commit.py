@@ -279,7 +279,9 @@ def _try_shards(
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
     """One attempt: what is committed and not in the journal yet, and what stopped it."""
     written: dict[Shape, Written] = {}
-    transaction = spec.store.transaction(spec.durability, attempt, spec.check_current, spec.run_path)
+    transaction = spec.store.transaction(
+        spec.durability, attempt, spec.check_current, run_path=spec.run_path, is_fresh=not spec.exists
+    )
     n_before = 0
     try:
         with transaction:

@@ -116,7 +116,13 @@ class Store(Protocol):
     """Objects by key. Picklable."""
 
     def transaction(
-        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, run_path: str = ""
+        self,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+        *,
+        run_path: str = "",
+        is_fresh: bool = False,
     ) -> Transaction:
         """Begin to write.
 
@@ -130,6 +136,9 @@ class Store(Protocol):
             Called right before objects become visible; what it raises stops that.
         run_path : str, optional
             Directory of the run, needed to remove objects.
+        is_fresh : bool
+            Nothing stands where objects will be, so that none is looked at first. Else an object keeps the mode and group of the
+            one whose place it takes.
         """
 
     def discard_scope(self, key: str, scope: str) -> None:
