@@ -33,7 +33,7 @@ CAUGHT_BY = {
     "elided-by-value": "tests/test_values.py",
     "record-after-change": "tests/faults/test_updates_machine.py::test_killed_at_every_step",
     "recovered-in-place": "tests/test_changes_in_place.py::test_after_a_failed_sync_the_shard_is_another_file",
-    "kept-where-it-reads-back": "tests/faults/test_lossy_disk.py::test_what_a_flush_returned_from_is_on_the_disk[writer-append in place]",
+    "kept-where-it-reads-back": "tests/faults/test_lossy_disk.py::test_what_was_flushed_is_on_the_disk[writer-append in place]",
     "late-rename": "tests/test_changes_in_place.py::test_a_rename_that_comes_late_fails",
     "removed-by-path": "tests/test_changes_in_place.py::test_a_shard_is_erased_by_its_own_run_alone",
     "empty-taken-for-lost": "tests/test_bad_input.py::test_a_faulty_block",

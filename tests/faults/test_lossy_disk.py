@@ -94,7 +94,7 @@ def test_every_inner_chunk_carries_the_mark(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["append in place", "in place"])
 @pytest.mark.parametrize("follow_up", lossy_disk.FOLLOW_UPS)
-def test_what_a_flush_returned_from_is_on_the_disk(disks, strategy, follow_up):
+def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
     """A default stream, and one into free places, with one, two and lasting failures."""
     ways = [(1, 3), (2, 0), (-1, 3)]
     cases = [
