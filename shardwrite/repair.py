@@ -26,6 +26,7 @@ from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
 from shardwrite.journal import Ledger, RunDirectory, live_holders, replay, sweep_listed
+from shardwrite.limits import check_whole
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
@@ -177,6 +178,7 @@ def repair(
     (True, True)
     """
     target, array, run = open_begun(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     if x is not None:
         check_source_of(x, array.metadata, "x")
     ledger = _ledger_of(run, array, may_write=x is not None)

@@ -17,6 +17,7 @@ from shardwrite.errors import SpecError
 from shardwrite.grid import ravel, unravel
 from shardwrite.inspection import ORDERS, ShardTable, inspect_shards
 from shardwrite.journal import Ledger, RunDirectory, find_run, neighbours, read_receipt, replay
+from shardwrite.limits import check_whole
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.picture import Census, ShardState
 from shardwrite.plan.render import human, table_html, table_text
@@ -250,6 +251,7 @@ def verify(
     True
     """
     target, array, run = open_begun(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     if against is not None:
         check_source_of(against, array.metadata, "against")
     grid = array.metadata.grid

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from shardwrite.errors import JournalError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
+from shardwrite.limits import MAX_SHARDS
 from shardwrite.stores import read_file
 from shardwrite.target import RECEIPT_NAME, Target
 
@@ -42,7 +43,7 @@ class Receipt:
         The result's fields.
     empty : list of [int, int], optional
         Shards that are empty by design and have no object: first rank and count of each run of neighbours. None where nobody
-        knows, because the array was written by another program.
+        knows, because the array was written by another program, or has more shards than one can look at.
     updates : list of dict
         What was written into the array since, the last of it: ``digest``, ``run``, ``identity``, ``finished`` and ``result``.
     shape : list of int, optional
@@ -123,6 +124,8 @@ class Receipt:
         if self.empty is None:
             return np.zeros(grid.counts, dtype=bool)
         counts = replace(grid, shape=tuple(self.shape or self.identity["metadata"]["shape"])).counts
+        if math.prod(counts) > MAX_SHARDS or grid.n_shards > MAX_SHARDS:
+            raise ValueError("more shards than one can look at")
         before = np.zeros(math.prod(counts), dtype=bool)
         before[from_runs(self.empty, len(before))] = True
         now = np.ones(grid.counts, dtype=bool)
@@ -171,7 +174,7 @@ def empty_after(
     is_known : numpy.ndarray of bool, optional
         Of which of them that is known; the update has not come to the others. All, by default.
     """
-    if before.empty is None:
+    if before.empty is None or grid.n_shards > MAX_SHARDS:
         return None
     now = before.is_empty(grid)
     inside = tuple(slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True))

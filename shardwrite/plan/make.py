@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from shardwrite.errors import PlanError
 from shardwrite.grid import Box, boundaries
+from shardwrite.limits import check_n_tasks
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
@@ -96,10 +98,16 @@ def make_plan(
                 plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
         return plan
 
+    check_n_tasks(metadata.grid.shape, metadata.raw_nbytes // high)
     largest = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
-    tried = []
+    tried: list[Plan] = []
     for task_nbytes in (largest >> n for n in range(largest.bit_length()) if n == 0 or largest >> n >= inner_nbytes):
-        plan = plan_of(task_nbytes)
+        try:
+            plan = plan_of(task_nbytes)
+        except PlanError:  # too many tasks
+            if not tried:
+                raise
+            break
         if plan.fits:
             return replace(plan, source_reruns=_reruns_by_chunks(plan))
         tried.append(plan)  # finer tasks may hold less of the source at a time
