@@ -13,6 +13,7 @@ from shardwrite.grid import Shape
 from shardwrite.job import Job, options_for_new
 from shardwrite.journal import Ledger
 from shardwrite.layout import make_metadata
+from shardwrite.limits import check_new
 from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.planning import layout_from, resources_of
 from shardwrite.run import execute_missing
@@ -70,6 +71,7 @@ def create(
     extents = _shape_of(shape)
     whole = tuple((n,) for n in extents)
     shard_shape, chunk_shape, _ = resolve_shapes(extents, kind.itemsize or 1, shards, chunks, whole)
+    check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
     metadata = make_metadata(extents, kind, shard_shape, chunk_shape, layout_from(layout))
     edges = tuple((0, n) if n else (0,) for n in extents)
     plan = Plan(

@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ceil_div
-from shardwrite.limits import check_extents, check_new
+from shardwrite.limits import check_extents
 from shardwrite.plan.render import human
 
 __all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
@@ -32,7 +32,7 @@ def parse_nbytes(text: str, field: str) -> int:
     SpecError
         If it is none, or not positive.
     """
-    match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     nbytes = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if nbytes < 1:
         raise SpecError("not a positive number of bytes", field=field, value=text, remedy='give for instance "256MB" or "1GiB"')
@@ -91,7 +91,6 @@ def resolve_shapes(
                 value=explicit_shards,
                 remedy=f"with chunks={explicit_chunks} give {ceil_div(s, c) * c} instead of {s} there",
             )
-    check_new(shape, itemsize, explicit_shards, explicit_chunks)
     return explicit_shards, explicit_chunks, tuple(notes)
 
 
