@@ -10,7 +10,7 @@ import numpy as np
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape
-from shardwrite.job import Job, options_for_new
+from shardwrite.job import Job, has_ended, options_for_new
 from shardwrite.journal import Ledger
 from shardwrite.layout import make_metadata
 from shardwrite.limits import check_new
@@ -84,7 +84,9 @@ def create(
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = options_for_new(mode=mode, durability=durability, restart=restart)
-    execute_missing(Job(None, plan, resolve_target(store, name), options), engine, lambda _: None, known)
+    job = Job(None, plan, resolve_target(store, name), options)
+    if not has_ended(job):
+        execute_missing(job, engine, lambda _: None, known)
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any]:

@@ -12,17 +12,20 @@ from typing import Any
 
 __all__ = [
     "ClusterError",
+    "ClusterLostError",
     "CodecError",
     "CorruptShardError",
     "IncompleteError",
     "JournalError",
     "PlanError",
+    "RunCancelledError",
     "RunEndedError",
     "ShardwriteError",
     "SourceError",
     "SpecError",
     "StoreError",
     "SubmitError",
+    "UntrustedStateError",
     "WorkersLostError",
 ]
 
@@ -230,6 +233,30 @@ class RunEndedError(JournalError):
     """The run that a task belongs to has ended, or another has taken its place; nothing was committed."""
 
 
+class UntrustedStateError(JournalError):
+    """What lies beside the array belongs to somebody who could not replace the array, so that it is not followed.
+
+    Attributes
+    ----------
+    path : str
+        What is not trusted.
+    owner : str
+        Its owner's name, or number where it has none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        owner: str,
+        holder: dict[str, Any] | None = None,
+        differences: Sequence[str] = (),
+    ) -> None:
+        facts = {"path": path, "owner": owner, "holder": holder, "differences": list(differences)}
+        ShardwriteError.__init__(self, message, **facts)
+
+
 class IncompleteError(ShardwriteError):
     """A run ended and not every planned shard is committed.
 
@@ -245,6 +272,10 @@ class IncompleteError(ShardwriteError):
 
     def __init__(self, message: str, *, missing: Sequence[str], parts: Sequence[int] = (), n_written: int = 0) -> None:
         super().__init__(message, missing=list(missing), parts=list(parts), n_written=n_written)
+
+
+class RunCancelledError(IncompleteError):
+    """The work was cancelled by ``shardwrite slurm cancel``; nothing starts it again by itself."""
 
 
 class SubmitError(ShardwriteError):
@@ -286,3 +317,7 @@ class WorkersLostError(ShardwriteError):
 
     def __init__(self, message: str, *, n_tasks: int = 0) -> None:
         super().__init__(message, n_tasks=n_tasks)
+
+
+class ClusterLostError(WorkersLostError):
+    """A cluster was lost during the work: its scheduler, or all workers for too long. The same call goes on with another."""

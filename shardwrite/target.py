@@ -11,9 +11,20 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import as_store_error, is_file, is_there, listed, mode_of, read_json
+from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, is_file, is_there, listed, mode_of, owner_of, read_json
 
-__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "UPDATES", "Target", "check_surroundings", "check_target", "kind_of", "resolve_target"]
+__all__ = [
+    "RECEIPT_NAME",
+    "RUN_SUFFIX",
+    "UPDATES",
+    "Target",
+    "check_beside",
+    "check_surroundings",
+    "check_target",
+    "kind_of",
+    "resolve_target",
+    "shape_at",
+]
 
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
@@ -149,9 +160,24 @@ def kind_of(path: Path) -> str:
     try:
         found = read_json(document)
         node, version = found["node_type"], found["zarr_format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return "torn"
     return node if node in ("array", "group") and version == 3 else "torn"
+
+
+def shape_at(path: Path) -> list[int]:
+    """The shape of the array that stands at a path.
+
+    Raises
+    ------
+    SpecError
+        If its document has none.
+    """
+    found = read_json(path / "zarr.json")
+    shape = found.get("shape") if isinstance(found, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise SpecError("no array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document")
+    return shape
 
 
 def _has_entries(path: Path) -> bool:
@@ -232,16 +258,49 @@ def check_surroundings(target: Target) -> None:
             remedy = _REFUSALS["link"][1] if kind == "link" else "give another name or store"
             message = f"{why} where its group should be, at {group}"
             raise SpecError(message, field="name", value=target.name, remedy=remedy)
-    mode = mode_of(target.run_path, follow=False)
-    if stat.S_ISLNK(mode):
-        raise SpecError("a symbolic link stands beside it", field="store", value=str(target.run_path), remedy="remove the link")
-    if mode and not stat.S_ISDIR(mode):
-        raise SpecError("a file stands beside it", field="store", value=str(target.run_path), remedy="move the file away")
+    check_beside(target)
     if stat.S_ISLNK(mode_of(target.path, follow=False)):
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
 
 
+def check_beside(target: Target) -> None:
+    """Refuse a place where no directory can be made beside the array.
+
+    Raises
+    ------
+    SpecError
+        Naming what is in the way and the remedy.
+    """
+    beside = replace(target, update="").run_path
+    mode = mode_of(beside, follow=False)
+    if stat.S_ISLNK(mode):
+        raise SpecError(
+            f"a symbolic link stands beside it, whose owner is {owner_of(beside)}",
+            field="store",
+            value=str(beside),
+            remedy="remove the link",
+        )
+    if mode and not stat.S_ISDIR(mode):
+        raise SpecError(
+            f"a file stands beside it, whose owner is {owner_of(beside)}",
+            field="store",
+            value=str(beside),
+            remedy="move the file away",
+        )
+
+
 def _only_ours(path: Path) -> bool:
-    """Whether a directory without metadata holds arrays that are being written, and nothing else."""
-    return any(listed(path, suffix=RUN_SUFFIX))
+    """Whether a directory without metadata was made on the way to arrays that are being written.
+
+    Such a directory holds an array's run directory; or it holds nothing but directories of that kind and empty ones,
+    which lead to arrays further down.
+    """
+    entries = listed(path)
+    if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
+        return True
+    return all(
+        kind_of(entry) == "nothing" or (stat.S_ISDIR(mode_of(entry, follow=False)) and _only_ours(entry))
+        for entry in entries
+        if not entry.name.endswith(TEMPORARY_SUFFIX)  # of a run that publishes the group right now
+    )

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
 from shardwrite.cli.terminal import echo
-from shardwrite.journal import find_run, live_holders, neighbours, read_receipt
+from shardwrite.journal import live_holders, look_beside, read_receipt
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.picture import html, terminal_picture, write_png
 from shardwrite.target import resolve_target
@@ -54,12 +54,15 @@ def info(array: str, name: str | None, as_json: bool) -> None:
 def _history(array: str, name: str | None) -> dict[str, Any]:
     """The run that has not ended, and who is at it; or the receipt of the one that has."""
     target = resolve_target(array, name)
-    run = find_run(target)
-    facts: dict[str, Any] = {"unfinished": run is not None}
+    beside = look_beside(target)
+    run = beside.run
+    facts: dict[str, Any] = {"unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"}
     if run is not None:
-        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in live_holders(run.path)]
+        holders = live_holders(run.path, looking=True)
+        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders]
         return facts
-    interrupted = [other.facts.get("identity", {}).get("region") for other in neighbours(target) if not live_holders(other.path)]
+    dead = [other for other in beside.updates if not live_holders(other.path, looking=True)]
+    interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
     if interrupted:
         facts["interrupted_updates"] = interrupted
     receipt = read_receipt(target)
@@ -176,9 +179,10 @@ def repair(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Find torn and missing shards of ARRAY, quarantine them, sweep stale temporaries, and write exactly these shards again.
+    """Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.
 
-    Without --source it prints what is to be written, and the exit code is 85 if that is anything.
+    Stale temporaries are then swept, too. Without --source, --salvage or --scan nothing is changed: it prints
+    what is to be written, and the exit code is 85 if that is anything.
     """
     with engine(threads, workers, address):
         x = open_as_dask(src, source)[0] if src else None

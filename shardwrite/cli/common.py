@@ -13,7 +13,14 @@ import dask
 
 from shardwrite.engines import Stopped
 from shardwrite.environment import configured
-from shardwrite.errors import ClusterError, IncompleteError, ShardwriteError, SubmitError
+from shardwrite.errors import (
+    ClusterError,
+    ClusterLostError,
+    IncompleteError,
+    RunCancelledError,
+    ShardwriteError,
+    SubmitError,
+)
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.slurm import connect, requeue
@@ -175,7 +182,8 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
 
     with contextlib.ExitStack() as stack:
         if address is not None:
-            stack.enter_context(connect(address))
+            client = stack.enter_context(connect(address))
+            stack.enter_context(_telling_of_loss(client))
         else:
             stack.enter_context(configured())
             cluster = LocalCluster(
@@ -191,12 +199,30 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
 
 
 @contextlib.contextmanager
+def _telling_of_loss(client: Any) -> Iterator[None]:
+    """Say that the scheduler was lost where anything fails for that reason, dask's own calls in a user's program too."""
+    try:
+        yield
+    except (ShardwriteError, Stopped):
+        raise
+    except Exception as error:
+        if client.status == "running":
+            raise
+        raise ClusterLostError("the connection to dask's scheduler was lost; run the same again to go on") from error
+
+
+@contextlib.contextmanager
 def requeueing(limit: int | None) -> Iterator[None]:
-    """If what is inside is stopped, have the job come again, `limit` times at most; the error tells what came of that."""
+    """If what is inside is stopped, or loses its cluster, have the job come again, `limit` times at most.
+
+    The error tells what came of that.
+    """
     before = n_committed()
     try:
         yield
-    except (IncompleteError, Stopped, ClusterError) as error:
+    except (IncompleteError, Stopped, ClusterError, ClusterLostError) as error:
+        if isinstance(error, RunCancelledError):  # and stays so
+            raise
         if limit is not None:
             is_waiting = isinstance(error, ClusterError)  # for its turn; that is no fault of the plan
             error.add_note(_requeued(limit, is_waiting or n_committed() > before))
@@ -206,7 +232,7 @@ def requeueing(limit: int | None) -> Iterator[None]:
 def _requeued(limit: int, is_worth_it: bool) -> str:
     """Have a job that was stopped come again, unless it got nowhere; what came of that."""
     if not is_worth_it:
-        return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
+        return "not one shard was finished since the start, so the job was not requeued: give it more time"
     try:
         return requeue(limit)
     except SubmitError as refusal:

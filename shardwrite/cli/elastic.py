@@ -13,7 +13,7 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.result import WriteResult
-from shardwrite.slurm import opened, workers_of
+from shardwrite.slurm import opened, refuse_second, workers_of
 from shardwrite.target import resolve_target
 
 __all__ = ["cluster_options", "taken", "write_with_jobs"]
@@ -89,10 +89,11 @@ def write_with_jobs(x: Any, dst: str, given: dict[str, Any], identity: str, prog
         key: value for key, value in options.items() if key not in ("name", "mode", "restart", "recheck", "publish", "durability")
     }
     how = {key: options[key] for key in ("name", "mode", "durability")}
+    target = resolve_target(dst, options["name"])
+    refuse_second(target)  # before anything is changed
     with engine(workers.settings.cores, None, None):
         plan = shardwrite.plan(x, source_id=identity, **layout)
         shardwrite.prepare(x, dst, plan, restart=options.pop("restart"), **how)
-    target = resolve_target(dst, options["name"])
     if find_run(target) is None:  # it was written before
         with dask.config.set(scheduler="threads"):
             return shardwrite.to_sharded_zarr(x, dst, source_id=identity, **options)  # type: ignore[no-any-return]

@@ -2,7 +2,19 @@
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
 from shardwrite.stores.directories import make_directories, make_directory
-from shardwrite.stores.looking import is_file, is_there, listed, mode_of, read_file, read_json
+from shardwrite.stores.looking import (
+    configured_nbytes,
+    is_file,
+    is_there,
+    listed,
+    mode_of,
+    owner_of,
+    parse_json,
+    read_blocks,
+    read_file,
+    read_json,
+    read_limit,
+)
 from shardwrite.stores.posix import PosixStore, write_file
 from shardwrite.stores.reading import as_store_error, check_key
 from shardwrite.stores.rights import rights_of
@@ -18,6 +30,7 @@ __all__ = [
     "Transaction",
     "as_store_error",
     "check_key",
+    "configured_nbytes",
     "discard_open_temporaries",
     "is_file",
     "is_there",
@@ -25,8 +38,12 @@ __all__ = [
     "make_directories",
     "make_directory",
     "mode_of",
+    "owner_of",
+    "parse_json",
+    "read_blocks",
     "read_file",
     "read_json",
+    "read_limit",
     "rights_of",
     "write_file",
 ]

@@ -23,6 +23,7 @@ import contextlib
 import errno
 import os
 import stat
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,10 +32,10 @@ from typing import Any
 from shardwrite.errors import StoreError
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
-from shardwrite.stores.looking import mode_of
-from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
+from shardwrite.stores.looking import is_there, listed, mode_of
+from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, open_plain, version_of
 from shardwrite.stores.rights import NARROW, Rights, keep_rights, rights_of
-from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
+from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
 
 __all__ = ["PosixStore", "write_file"]
@@ -93,10 +94,23 @@ class PosixStore:
         return os.path.join(self._root, check_key(key))
 
     def transaction(
-        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, *, is_fresh: bool = False
+        self,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+        *,
+        run_path: str = "",
+        is_fresh: bool = False,
     ) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
-        return PosixTransaction(self, durability, attempt, guard, is_fresh=is_fresh)
+        return PosixTransaction(self, durability, attempt, guard, run_path=run_path, is_fresh=is_fresh)
+
+    def discard_scope(self, key: str, scope: str) -> None:
+        """See :meth:`Store.discard_scope`."""
+        directory, name = os.path.split(self.path_of(key))
+        with as_store_error(key, "cannot remove what is left of"):
+            for path in listed(directory, f".{name}.{scope}.", TEMPORARY_SUFFIX):
+                path.unlink(missing_ok=True)
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """See :meth:`Store.discard_temporary`."""
@@ -107,11 +121,11 @@ class PosixStore:
         return True
 
     def open(self, key: str) -> PosixReader | None:
-        """See :meth:`Store.open`; a link is not followed."""
+        """See :meth:`Store.open`; a link is not followed, and what is no plain file is refused."""
         path = self.path_of(key)
         with as_store_error(key, "cannot open"):
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_plain(path)
             except FileNotFoundError:
                 return None
             return PosixReader(key, fd)
@@ -162,9 +176,17 @@ class PosixTransaction:
     """See :class:`~shardwrite.stores.base.Transaction`."""
 
     def __init__(
-        self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None, *, is_fresh: bool
+        self,
+        store: PosixStore,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None,
+        *,
+        run_path: str,
+        is_fresh: bool,
     ) -> None:
         self.store = store
+        self._run_path = run_path
         self.durability = durability
         self.attempt = attempt
         self.committed: set[str] = set()
@@ -213,10 +235,26 @@ class PosixTransaction:
             if mode_of(path, follow=False):
                 self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
                 self._check(guard)
-                with contextlib.suppress(FileNotFoundError):  # a duplicate of this task was first
-                    os.unlink(path)
+                self._move_away(path)
                 if self.durability != "none":
                     fsync_directory(path.parent)
+
+    def _move_away(self, path: Path) -> None:
+        """Rename a file into the run's directory, and remove it there.
+
+        A process that is frozen right before the rename may thaw after another has written a new
+        file here. By then the run's directory is gone, and the rename fails.
+        """
+        if not self._run_path:
+            raise StoreError("no run to remove it for", key=str(path), errno=errno.EPERM)
+        moved = f"{self._run_path}/removed-{uuid.uuid4().hex}"
+        try:
+            os.rename(path, moved)
+        except FileNotFoundError:
+            if not is_there(self._run_path):
+                raise
+            return  # a duplicate of this task was first
+        os.unlink(moved)
 
     def _finished(self, writer: PosixWriter) -> None:
         if self.durability == "batch":
@@ -370,9 +408,29 @@ def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
     return total
 
 
-def write_file(path: Path, data: bytes, *, durability: str, attempt: str, like: Path | None = None) -> None:
-    """Write one small file by the same protocol as a shard; a new one takes the mode and group of `like`, if that is given."""
-    with PosixStore(path.parent).transaction(durability, attempt) as transaction:
+def write_file(
+    path: Path,
+    data: bytes,
+    *,
+    durability: str,
+    attempt: str,
+    guard: Callable[[], None] | None = None,
+    like: Path | None = None,
+) -> None:
+    """Write one small file by the same protocol as a shard.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    data : bytes
+        All of it.
+    durability, attempt, guard
+        See :meth:`PosixStore.transaction`.
+    like : pathlib.Path, optional
+        A file whose mode and group a new one takes.
+    """
+    with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
         writer = transaction.create(path.name, like=like)
         writer.write([data])
         writer.finish()
