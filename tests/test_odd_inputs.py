@@ -16,9 +16,8 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import PlanError, ShardwriteError, SpecError, StoreError
+from shardwrite import PlanError, ShardwriteError, SpecError, StoreError, errors
 from shardwrite.cli import main
-from shardwrite.errors import redacted
 from shardwrite.sources import open_source
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
@@ -162,7 +161,7 @@ def test_what_names_the_source_is_kept_without_credentials(tmp_path):
 
 @pytest.mark.parametrize("text", ["/data/a@b", "file:///a@b/c", "a@b", "12:30 a@b", "gs://bucket/x", "x.zarr::a@b"])
 def test_what_is_no_secret_stays(text):
-    assert redacted(text) == text
+    assert errors.redacted(text) == text
 
 
 # ---- control characters
