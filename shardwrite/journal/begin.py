@@ -88,7 +88,11 @@ def _planned(target: Target) -> RunDirectory | None:
     try:
         found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
     except ValueError as error:
-        raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
+        raise JournalError(
+            f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and keep it: it may hold an array that "
+            "was being replaced, or what is needed to undo a change",
+            path=str(path),
+        ) from error
     check_name(target, found.facts)
     return found
 
@@ -258,16 +262,17 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
     (str, int or None) or None
         Message and error number; None where all is well.
     """
-    store = PosixStore(path)
-    leaf = f"probe-{uuid.uuid4().hex}"
+    leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     try:
-        with store.transaction("none", uuid.uuid4().hex) as transaction:
-            writer = transaction.create(leaf)
-            writer.write([b"probe"])
-            writer.finish()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(Path(path) / leaf)
-        if not is_there(Path(path) / token):
+        fd = os.open(leaf, flags, 0o666)  # makes no directory: where the run is gone, it must not come back
+        try:
+            os.write(fd, b"probe")
+        finally:
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(leaf)
+        if is_there(path) and not is_there(Path(path) / token):
             return f"{path} is another directory here than for the client", None
     except OSError as error:
         return f"{path} is missing here" if error.errno == errno.ENOENT else str(error), error.errno

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.journal.lease import is_left_behind
+from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
@@ -226,8 +226,12 @@ def discard_drafts(target: Target) -> None:
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
         if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
             remove(draft)
-    for clock in listed(target.run_path, "clock-"):
+    claims = listed(target.run_path, "claim-")
+    for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
         clock.unlink(missing_ok=True)
+    for claim in claims:
+        with contextlib.suppress(OSError):  # somebody holds it, or will take it over
+            claim.rmdir()
 
 
 def _current_run(target: Target) -> str:

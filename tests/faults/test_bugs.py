@@ -35,6 +35,10 @@ CAUGHT_BY = {
     "empty-taken-for-lost": "tests/test_bad_input.py::test_a_faulty_block",
     "journal-trusted-by-finalize": "tests/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
     "plan-of-this-machine": "tests/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
+    "array-given-up-in-passing": ("tests/test_remedies.py::test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself"),
+    "repair-not-ended": "tests/test_remedies.py::test_a_repair_that_was_interrupted_at_its_end",
+    "nothing-tidied": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
+    "draft-of-nobody": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
     "source-run-twice": "tests/test_engines.py::test_no_source_block_runs_twice",
 }
 
