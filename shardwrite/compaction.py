@@ -15,6 +15,7 @@ from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options, run_plan
 from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
+from shardwrite.limits import check_whole
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
@@ -133,6 +134,7 @@ def compact(
         raise SpecError("not a share", field="above", value=above, remedy="give a number from 0 to 1")
     target = resolve_target(store, name)
     array = open_sharded(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
     part, whole = metadata.part(metadata.grid.whole)

@@ -39,6 +39,7 @@ from shardwrite.journal import (
     sweep_listed,
     tidy,
 )
+from shardwrite.limits import check_whole
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
@@ -207,6 +208,7 @@ def repair(
     (True, True)
     """
     target, array, run = open_begun(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     if x is not None:
         check_source_of(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan

@@ -96,7 +96,7 @@ def resolve_target(store: Any, name: str | None) -> Target:
         raise SpecError("such names are for what lies beside an array", field="store", value=str(store), remedy=remedy)
     if name is None or name == "":
         return Target(root)
-    if not isinstance(name, str) or not all(_is_plain(part) for part in name.split("/")):
+    if not isinstance(name, str) or _SCHEME.match(name) or not all(_is_plain(part) for part in name.split("/")):
         raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
     return Target(root, name)
 
