@@ -176,10 +176,11 @@ def script(tmp_path):
     environ |= {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "PAUSE": "0.3"}
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
 
-    def start(*arguments):
+    def start(*arguments, patience=120, restarts="0"):
         text = allocation_script(AllocationJob(n_nodes=1, program="my.py", arguments=arguments), Settings())
-        (tmp_path / "script").write_text(text)
-        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+        (tmp_path / "script").write_text(text.replace("!= 120", f"!= {patience}"))
+        own = {**environ, "SLURM_RESTART_COUNT": restarts}
+        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=own, stderr=subprocess.PIPE, text=True)
 
     return start
 
@@ -221,6 +222,26 @@ def test_a_program_that_finds_itself_alone_is_ended(script, tmp_path):
     assert process.returncode == 85, said
     assert "told to finish" in said
     assert "stopped before" in said, "a scheduler, or a worker, was there"
+
+
+DEAF = """#!/bin/bash
+case "$2" in
+run-directory) mkdir -p runs && echo runs ;;
+scheduler) exit 1 ;;
+*) trap 'exit 85' TERM; while :; do sleep 0.1; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("restarts", "asked"), [("9", "requeue 7\n"), ("10", "")])
+def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(script, tmp_path, restarts, asked):
+    """After a minute, here a second, it is ended; the script puts the job back, as often as the program would."""
+    (tmp_path / "shardwrite").write_text(DEAF)
+    process = script(patience=2, restarts=restarts)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 85, said
+    assert (asked_file := tmp_path / "asked").exists() == bool(asked)
+    assert not asked or asked_file.read_text() == asked
 
 
 @pytest.mark.long
