@@ -50,7 +50,7 @@ def written(path):
 
 @pytest.mark.parametrize("strategy", ["morton", "append-only"])
 def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machine, strategy):
-    plan = shardwrite.plan(x, strategy=strategy, memory_limit="100kB", **KEYWORDS)
+    plan = shardwrite.plan(x, strategy=strategy, memory_limit="50kB", **KEYWORDS)
     small = plan.partition.group_counts
     assert shardwrite.plan(x, strategy=strategy, memory_limit="8GB", **KEYWORDS).partition.group_counts != small
     for target, machines in (("one", [(1, 10**9)] * 4), ("many", [(1, 10**6), (16, 10**8), (2, 10**9), (4, 10**12)])):
@@ -234,7 +234,9 @@ NO_CUTS = [[[7, 1], [89, 1]], [[96, 0]], [[-96, -1]], [[96, 2]], [[48.0, 2]], [[
 def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
     document = tmp_path / "x.shardwrite" / "plan.json"
-    document.write_text(json.dumps({**json.loads(document.read_bytes()), **harm}))
+    facts = {**json.loads(document.read_bytes()), **harm}
+    del facts["crc32c"]  # as an older version wrote it
+    document.write_text(json.dumps(facts))
     with pytest.raises(JournalError, match="does not hold a plan"):
         shardwrite.write_part(x, tmp_path / "x", 0, 1)
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from shardwrite.begun import plan_begun
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal import History, find_run, histories, live_holders, read_receipt, replay
+from shardwrite.journal import Beside, History, histories, live_holders, look_beside, read_receipt, replay
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import submitted
+from shardwrite.stores import is_file, is_there
 from shardwrite.target import Target, kind_of
 
 __all__ = ["Status", "status"]
@@ -45,7 +46,7 @@ class Status:
     path : str
         The array.
     is_whole : bool
-        Whether it is published.
+        Whether it is published, and its run has ended.
     n_shards, n_done_shards : int
         All, and those that are committed or empty by design.
     raw_nbytes, done_nbytes : int
@@ -66,6 +67,10 @@ class Status:
         Tasks in the queue, of jobs that were submitted for the run, have worked on it, or do.
     note : str
         Why nothing is known of jobs, if so.
+    is_published : bool
+        Whether readers see the array, although its run has not ended.
+    warnings : list of str
+        What lies beside the array and should be known; see :func:`shardwrite.verify`.
     """
 
     path: str
@@ -82,6 +87,8 @@ class Status:
     parts_left: list[int] = field(default_factory=list)
     jobs: list[dict[str, str]] = field(default_factory=list)
     note: str = ""
+    is_published: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def seconds_left(self) -> float | None:
@@ -94,11 +101,20 @@ class Status:
         """As JSON can hold it."""
         return {**asdict(self), "seconds_left": self.seconds_left}
 
+    @property
+    def _remark(self) -> str:
+        if self.is_whole:
+            return ""
+        if not self.is_published:
+            return ", not published yet"
+        is_left = self.n_done_shards == self.n_shards and not self.n_writers
+        return ", published; its run has not ended" + (": call shardwrite finalize again" if is_left else "")
+
     def __str__(self) -> str:
         left = self.seconds_left
         share = self.n_done_shards / max(1, self.n_shards)
         rows = [
-            ("array", f"{self.path}{'' if self.is_whole else ', not published yet'}"),
+            ("array", f"{self.path}{self._remark}"),
             ("shards", f"{self.n_done_shards:,} of {self.n_shards:,} done ({share:.0%})"),
             ("bytes", f"{human(self.done_nbytes)} of {human(self.raw_nbytes)}, decoded"),
             ("writers", f"{self.n_writers}, {human(self.nbytes_per_second)}/s" if self.n_writers else "none"),
@@ -115,6 +131,7 @@ class Status:
         states = Counter((job["state"], job["reason"]) for job in self.jobs)
         jobs = [f"{n} {state}{'' if reason == 'None' else f' ({reason})'}" for (state, reason), n in sorted(states.items())]
         rows.append(("jobs", self.note or "\n".join(jobs) or "none in the queue"))
+        rows += [("warning", text) for text in self.warnings]
         return table_text("status", rows)
 
 
@@ -126,14 +143,15 @@ def status(target: Target) -> Status:
     IncompleteError
         If nothing was begun there.
     """
-    run = find_run(target)
-    if run is None:
-        return _ended(target)
+    beside = look_beside(target)
+    run = beside.run
+    if run is None or not run.makes_array:
+        return _ended(target, beside)
     plan = plan_begun(run, Resources(1, 1))
-    ledger = replay(run, plan.metadata).ledger
+    ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    holders = live_holders(run.path)  # only now: whoever has begun to write by then is one
+    holders = live_holders(run.path, looking=True)  # only now: whoever has begun to write by then is one
     alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
@@ -158,17 +176,30 @@ def status(target: Target) -> Status:
         parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts) if known.n_parts else [],
         jobs=jobs,
         note=note,
+        is_published=is_file(target.path / "zarr.json") and (not run.facts["replaces"] or is_there(run.path / "replaced")),
+        warnings=list(beside.warnings),
     )
 
 
-def _ended(target: Target) -> Status:
+def _ended(target: Target, beside: Beside) -> Status:
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
     if receipt is None:
-        message = f"nothing was begun for {target.path}; call shardwrite init first"
+        if beside.untrusted is not None:
+            raise beside.untrusted
+        known = "".join(f"; {text}" for text in beside.warnings)
+        message = f"nothing was begun for {target.path}{known}; call shardwrite init first"
         raise IncompleteError(message, missing=[str(target.run_path)])
     n = int(receipt.result.get("n_shards", 0)) + int(receipt.result.get("n_empty_shards", 0))
     nbytes = int(receipt.result.get("raw_nbytes", 0))
-    return Status(str(target.path), is_whole=True, n_shards=n, n_done_shards=n, raw_nbytes=nbytes, done_nbytes=nbytes)
+    return Status(
+        str(target.path),
+        is_whole=True,
+        n_shards=n,
+        n_done_shards=n,
+        raw_nbytes=nbytes,
+        done_nbytes=nbytes,
+        warnings=list(beside.warnings),
+    )
 
 
 def _decoded_sizes(plan: Plan) -> Any:

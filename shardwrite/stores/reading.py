@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
 
-__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "version_of"]
+__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "open_plain", "version_in", "version_of"]
 
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
@@ -52,6 +53,54 @@ def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
     return _Translation(key, doing)
 
 
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
+    """Open a plain file; a link is not followed, and a pipe or a device is neither waited for nor read.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    access : int
+        ``os.O_RDONLY`` or ``os.O_RDWR``.
+
+    Returns
+    -------
+    int
+        A file descriptor.
+
+    Raises
+    ------
+    StoreError
+        If something else than a file stands there.
+    OSError
+        What the system says.
+    """
+    fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_plain(fd, os.fspath(path))
+        os.set_blocking(fd, True)  # some file systems give up early on a descriptor that must not wait
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_plain(fd: int, name: str) -> None:
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        found = _KINDS.get(kind, "something else")
+        raise StoreError(f"{name!r} is {found} and not a file; remove it after a look", key=name, errno=errno.EINVAL)
+
+
 class PosixReader:
     """See :class:`~shardwrite.stores.base.ObjectReader`."""
 
@@ -60,7 +109,7 @@ class PosixReader:
         self.fd = fd
         found = os.fstat(fd)
         self.nbytes = found.st_size
-        self.version = _version(found)
+        self.version = version_in(found)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
@@ -82,14 +131,15 @@ class PosixReader:
             os.close(self.fd)
 
 
-def _version(found: os.stat_result) -> Version:
+def version_in(found: os.stat_result) -> Version:
+    """What changes whenever a file is replaced or written to, from what the system says of it."""
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def version_of(path: str | os.PathLike[str]) -> Version | None:
     """What changes whenever a file is replaced or written to; None where there is none."""
     try:
-        return _version(os.lstat(path))
+        return version_in(os.lstat(path))
     except FileNotFoundError:
         return None
 
