@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders
@@ -127,6 +129,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
             "replaces": is_there(target.path) and plan["mode"] != "r+",
             "durability": durability,
             "begun_by": identity(),
+            "document_crc32c": crc32c(document.encode()),
         }
     )
     made = RunDirectory(target, facts)

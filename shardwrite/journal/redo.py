@@ -26,9 +26,9 @@ from typing import Any
 from crc32c import crc32c
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import StoreError
+from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lock import exclusive
-from shardwrite.stores import Store, listed, read_file, write_file
+from shardwrite.stores import Store, check_key, listed, parse_json, read_file, write_file
 
 __all__ = ["Change", "change_in_place", "recover_change", "recover_changes", "shard_lock"]
 
@@ -163,7 +163,13 @@ def _follow(record: Path, store: Store) -> None:
     data = read_file(record, _MOST_NBYTES)
     if data is None:
         return
-    found = _decode(data)
+    try:
+        found = _decode(data)
+        if found is not None and _name(found["key"]) != record.name.removeprefix(_RECORD):
+            raise ValueError("it is of another shard")  # noqa: TRY301 (one refusal for all that is wrong)
+    except (KeyError, TypeError, ValueError) as error:
+        message = f"{record} is no record of a change ({error}); remove it after a look, and verify the shard"
+        raise JournalError(message, path=str(record)) from error
     if found is not None and store.version(found["key"]) is not None:  # a torn record means a shard that was not touched
         _recover(store, found, data)
     record.unlink()
@@ -173,8 +179,14 @@ def _decode(data: bytes) -> dict[str, Any] | None:
     head, _, rest = data.partition(b"\n")
     if head[:8] != b"%08x" % crc32c(head[9:]):
         return None
-    found: dict[str, Any] = json.loads(head[9:])
-    return None if not found["append"] and crc32c(rest) != found["crc32c"] else found
+    found: dict[str, Any] = parse_json(head[9:])
+    numbers = [found["old_nbytes"], *(number for offset, nbytes in found["writes"] for number in (offset, nbytes))]
+    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+        raise ValueError("offsets and sizes that are none")
+    check_key(found["key"])
+    if found["append"]:
+        return found
+    return found if crc32c(rest) == found["crc32c"] and sum(numbers[2::2]) == len(rest) else None
 
 
 def _recover(store: Store, found: dict[str, Any], data: bytes) -> None:
