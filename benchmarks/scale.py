@@ -25,7 +25,7 @@ import dask.array as da
 
 import shardwrite
 from benchmarks.measure import anonymous_memory, machine, versions
-from shardwrite.environment import MESSAGES_KEPT
+from shardwrite.environment import LOOPBACK, MESSAGES_KEPT
 
 __all__ = ["main", "measure_plan", "measure_run"]
 
@@ -169,7 +169,7 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
     subprocesses: Any = distributed.SubprocessCluster
     x, layout = source(kind, n_shards)
     first: list[float] = []
-    options = {"dashboard": False, "dashboard_address": None}
+    options = {"dashboard": False, "dashboard_address": LOOPBACK}
     os.environ[_MESSAGES] = str(MESSAGES_KEPT)
     with (
         subprocesses(n_workers=n_workers, threads_per_worker=1, scheduler_kwargs=options, worker_kwargs={"nthreads": 1}) as cluster,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,13 @@ from shardwrite.commit import EMPTY_SHARD, WriteSpec, Written
 from shardwrite.existing import ExistingShard
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.index import ShardIndex
-from shardwrite.journal import Change, change_in_place, ensure_current
+from shardwrite.journal import Change, Claim, change_in_place
 from shardwrite.payload import EncodedBlock, Payloads
 from shardwrite.placement import KEEP, Placement, Ranks, Revision, Stored, place
 from shardwrite.shard import ranks_in_shard, units_of
 from shardwrite.stores import ObjectWriter, Transaction
 
-__all__ = ["EncodedUnit", "assemble", "nothing", "revise", "rewrite", "split_block"]
+__all__ = ["EncodedUnit", "OpenedShard", "assemble", "nothing", "revise", "rewrite", "split_block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,22 @@ class EncodedUnit:
     sizes: Ranks
     starts: Ranks
     block: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShard:
+    """A shard that is to be updated.
+
+    Attributes
+    ----------
+    old : ExistingShard, optional
+        The shard as it is; None where there is no object.
+    claim : Claim, optional
+        The right to change it where it stands, if that is what the strategy does.
+    """
+
+    old: ExistingShard | None
+    claim: Claim | None
 
 
 def split_block(
@@ -163,7 +179,7 @@ def revise(
     index: Shape,
     units: Sequence[EncodedUnit],
     payloads: Payloads,
-    old: ExistingShard | None,
+    there: OpenedShard,
 ) -> Written:
     """Write the inner chunks of some units into a shard, and leave the others as they are, byte for byte.
 
@@ -171,9 +187,10 @@ def revise(
     ----------
     spec, transaction, index, units, payloads
         See :func:`assemble`.
-    old : ExistingShard, optional
+    there : OpenedShard
         The shard as it is.
     """
+    old = there.old
     if old is None:
         return assemble(spec, transaction, index, units, payloads)
     metadata, base = spec.metadata, spec.metadata.index_codec.base_nbytes
@@ -194,7 +211,8 @@ def revise(
     n_chunks = int((revision.nbytes >= 0).sum())
     if revision.how == "in place":
         place_of_index = None if _stays(table, revision, stored) else 0 if base else revision.end
-        nbytes = _change(spec, transaction, revision, chunks, old, (place_of_index, encoded_index))
+        nbytes = _change(spec, there, revision, chunks, (place_of_index, encoded_index))
+        transaction.committed.add(old.key)
         return Written(nbytes, table.checksum, n_chunks)
     writer = transaction.create(metadata.shard_key(index))
     writer.copy(old.reader, 0, revision.kept_nbytes)
@@ -228,24 +246,25 @@ def _stays(table: ShardIndex, revision: Revision, stored: Stored) -> bool:
     return revision.end <= stored.total_nbytes and (table.table == ShardIndex.build(stored.offsets, stored.nbytes).table).all()
 
 
-def _change(
-    spec: WriteSpec,
-    transaction: Transaction,
-    revision: Revision,
-    chunks: _Chunks,
-    old: ExistingShard,
-    index: tuple[int | None, Buffer],
-) -> int:
+def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, index: tuple[int | None, Buffer]) -> int:
     """Write into the shard itself; gives its size."""
-    is_free = (old.stored().nbytes < 0) & (revision.offsets < old.reader.nbytes)
-    writes = [(int(revision.offsets[rank]), chunks.read(rank)) for rank in revision.sequence.tolist() if not is_free[rank]]
-    free = [rank for rank in revision.sequence.tolist() if is_free[rank]]
+    old, claim = there.old, there.claim
+    if old is None or claim is None:
+        raise TypeError("a shard is changed in place under a claim")
+    ranks, old_nbytes = revision.sequence.tolist(), old.reader.nbytes
+    was_there = old.stored().nbytes >= 0
+    ends = revision.offsets + np.maximum(revision.nbytes, 0)
+    spans = [(int(revision.offsets[rank]), int(ends[rank])) for rank in ranks if was_there[rank]]
+    writes: Iterable[tuple[int, Buffer]] = ((int(revision.offsets[rank]), chunks.read(rank)) for rank in ranks)
     if index[0] is not None:
-        writes.append((index[0], index[1]))
-    change = Change(old.key, old.reader.nbytes, writes, ((int(revision.offsets[rank]), chunks.read(rank)) for rank in free))
-    change_in_place(spec.run_path, spec.store, change, spec.durability, old.reader.version, lambda: ensure_current(spec.run_path))
-    transaction.committed.add(old.key)
-    return max([old.reader.nbytes, *(offset + len(data) for offset, data in writes)])
+        end = index[0] + len(index[1])
+        spans.append((index[0], end))
+        writes = itertools.chain(writes, [(index[0], index[1])])
+    # Where an empty inner chunk goes, nothing stands that the old index refers to.
+    saved = [(a, old.reader.read(a, min(b, old_nbytes) - a)) for a, b in spans if a < old_nbytes]
+    change = Change(old.key, old_nbytes, writes, saved)
+    change_in_place(claim, spec.store, change, spec.durability, old.reader.version, spec.check_current)
+    return max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
 
 
 def _mixed(chunks: _Chunks, old: ExistingShard) -> Callable[[ObjectWriter, Ranks], None]:

@@ -61,8 +61,11 @@ def plan_begun(run: RunDirectory, resources: Resources, x: dask.array.Array | No
             write_empty_chunks=bool(facts["write_empty_chunks"]),
         )
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        message = f"{run.target.run_path} does not hold a plan that can be written in parts ({error}); begin anew with restart=True"
-        raise JournalError(f"{message} (--restart)", path=str(run.target.run_path)) from error
+        raise JournalError(
+            f"{run.target.run_path} does not hold a plan that can be written in parts ({error}); call prepare again with "
+            "restart=True (shardwrite init --restart), which takes the shards away that are there",
+            path=str(run.target.run_path),
+        ) from error
 
 
 def _partition(own: Mapping[str, Any], grid: ShardGrid) -> Partition:

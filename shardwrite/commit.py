@@ -4,7 +4,8 @@ What a commit task does, and what a crash after each step leaves behind:
 
 1. Say in the journal under which name it is about to write. *Nothing, or temporaries that can be found by that name.*
 2. Commit its shards (see `stores`). *Some shards that are whole, and that the journal does not know: they are written again.*
-3. Enter them into the journal, in one line. *They are done.*
+3. Enter them into the journal. A task that commits much, or for longer than a second, enters what it has so far, and goes
+   on. *They are done.*
 
 A fault that may pass makes it go through these steps again, a few times and under another name, for what is not committed.
 """
@@ -20,7 +21,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -99,6 +100,10 @@ class WriteSpec:
         grid = self.metadata.grid
         return self.region is None or self.region.contains(grid.shard_box(index).intersect(grid.whole))
 
+    def check_current(self) -> None:
+        """Refuse to go on with a run that has ended or was taken over."""
+        ensure_current(self.run_path, self.driver)
+
     def attempt(self) -> str:
         """A name that no other attempt has."""
         return f"{self.driver}.{uuid.uuid4().hex[:12]}"
@@ -116,6 +121,8 @@ class GroupReport:
         Decoded bytes of these shards, inside the array.
     process : str
         Host and process.
+    n_left : int
+        Shards that it did not begin, because its process was asked to stop.
     part_files : tuple of str
         Part files that are no longer needed once this report has arrived.
     """
@@ -123,6 +130,7 @@ class GroupReport:
     entry: Entry
     raw_nbytes: int
     process: str
+    n_left: int = 0
     part_files: tuple[str, ...] = ()
 
     @property
@@ -153,6 +161,8 @@ class Written:
 EMPTY_SHARD = Written()
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
 RETRY_SECONDS = (0.05, 0.2, 0.8)
+_ENTRY_NBYTES = 4 * 2**20  # of decoded shards; lines for 1 MiB each would cost small shards 1 % of their time
+_ENTRY_SECONDS = 1.0
 
 T = TypeVar("T")
 WriteShard = Callable[[Transaction, Shape], Written]
@@ -161,6 +171,58 @@ WriteShard = Callable[[Transaction, Shape], Written]
 def _peak_nbytes() -> int:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+class _Progress:
+    """What a task has committed, and its way into the journal.
+
+    Parameters
+    ----------
+    spec : WriteSpec
+        The run.
+    """
+
+    def __init__(self, spec: WriteSpec) -> None:
+        self.done: dict[Shape, Written] = {}
+        self._spec = spec
+        self._journal = journal_for(spec.run_path, spec.driver, spec.durability)
+        self._begun = self._entered = time.perf_counter()
+        self._waiting: dict[Shape, Written] = {}
+        shard_nbytes = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize
+        self._n_at_most = max(1, _ENTRY_NBYTES // max(1, shard_nbytes))
+
+    @property
+    def seconds(self) -> float:
+        """Since the task began."""
+        return time.perf_counter() - self._begun
+
+    def begin(self, group: Box, attempt: str) -> None:
+        """Say in the journal what an attempt is about to write."""
+        self._journal.append(_beginning(self._spec, group, attempt).to_dict())
+
+    def is_due(self, n_written: int) -> bool:
+        """Whether so many shards, written since the last entry, are enough for another, or that was a second ago."""
+        return n_written >= self._n_at_most or time.perf_counter() - self._entered >= _ENTRY_SECONDS
+
+    def enter(self, committed: Mapping[Shape, Written], attempt: str, *, more: bool) -> None:
+        """Enter shards into the journal; where that fails, the next line has them, too.
+
+        Parameters
+        ----------
+        committed : mapping
+            Shards that no line has yet, and what became of them.
+        attempt : str
+            Whose they are.
+        more : bool
+            Whether the attempt goes on.
+        """
+        self.done.update(committed)
+        self._waiting.update(committed)
+        self._entered = time.perf_counter()
+        if self._waiting or not more:
+            fields = _entry(self._spec, self._waiting, attempt, self.seconds, more=more).to_dict()
+            retried(lambda: self._journal.append(fields))
+            self._waiting = {}
 
 
 def commit_shards(spec: WriteSpec, group: Box, shards: Sequence[Shape], write: WriteShard) -> GroupReport:
@@ -177,26 +239,23 @@ def commit_shards(spec: WriteSpec, group: Box, shards: Sequence[Shape], write: W
     write : callable
         Writes one of them into a transaction; may be called again.
     """
-    start = time.perf_counter()
-    journal = journal_for(spec.run_path, spec.driver, spec.durability)
-    done: dict[Shape, Written] = {}
+    progress = _Progress(spec)
 
     def attempt() -> str:
         name = spec.attempt()
-        journal.append(_beginning(spec, group, name).to_dict())
-        written, error = _try_shards(spec, [index for index in shards if index not in done], write, name)
-        done.update(written)
-        fields = _entry(spec, written, name, time.perf_counter() - start).to_dict()
-        retried(lambda: journal.append(fields))
+        progress.begin(group, name)
+        written, error = _try_shards(spec, [index for index in shards if index not in progress.done], write, name, progress)
+        progress.enter(written, name, more=False)
         if error is not None:
             raise error
         return name
 
-    name = retried(attempt)
+    name, done = retried(attempt), progress.done
     return GroupReport(
-        entry=_entry(spec, done, name, time.perf_counter() - start),
+        entry=_entry(spec, done, name, progress.seconds),
         raw_nbytes=_raw_nbytes(spec, group, done),
         process=f"{socket.gethostname()}:{os.getpid()}",
+        n_left=len(shards) - len(done),
     )
 
 
@@ -216,21 +275,34 @@ def retried(attempt: Callable[[], T]) -> T:
 
 
 def _try_shards(
-    spec: WriteSpec, shards: Sequence[Shape], write: WriteShard, attempt: str
+    spec: WriteSpec, shards: Sequence[Shape], write: WriteShard, attempt: str, progress: _Progress
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
-    """One attempt: what is committed, and what stopped it."""
+    """One attempt: what is committed and not in the journal yet, and what stopped it."""
     written: dict[Shape, Written] = {}
-    transaction = spec.store.transaction(spec.durability, attempt, lambda: ensure_current(spec.run_path))
+    transaction = spec.store.transaction(
+        spec.durability, attempt, spec.check_current, run_path=spec.run_path, is_fresh=not spec.exists
+    )
+    n_before = 0
     try:
         with transaction:
-            for index in shards:
+            for number, index in enumerate(shards):
                 if is_draining():
                     break
+                if progress.is_due(number - n_before):
+                    committed = _committed(spec, written, transaction)
+                    progress.enter(committed, attempt, more=True)
+                    written = {index: facts for index, facts in written.items() if index not in committed}
+                    n_before = number
                 written[index] = write(transaction, index)
     except ShardwriteError as error:
-        key, committed = spec.metadata.shard_key, transaction.committed
-        return {index: facts for index, facts in written.items() if not facts.nbytes or key(index) in committed}, error
+        return _committed(spec, written, transaction), error
     return written, None
+
+
+def _committed(spec: WriteSpec, written: Mapping[Shape, Written], transaction: Transaction) -> dict[Shape, Written]:
+    """Shards that are as durable as they should be; the others wait for the end of the transaction."""
+    key, committed = spec.metadata.shard_key, transaction.committed
+    return {index: facts for index, facts in written.items() if not facts.nbytes or key(index) in committed}
 
 
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
@@ -240,7 +312,7 @@ def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     return Beginning(attempt, start, stop)
 
 
-def _entry(spec: WriteSpec, written: dict[Shape, Written], attempt: str, seconds: float) -> Entry:
+def _entry(spec: WriteSpec, written: Mapping[Shape, Written], attempt: str, seconds: float, *, more: bool = False) -> Entry:
     counts = spec.metadata.grid.counts
     return Entry(
         attempt=attempt,
@@ -250,6 +322,7 @@ def _entry(spec: WriteSpec, written: dict[Shape, Written], attempt: str, seconds
         n_chunks=tuple(facts.n_chunks for facts in written.values()),
         seconds=round(seconds, 6),
         peak_nbytes=_peak_nbytes(),
+        more=more,
     )
 
 

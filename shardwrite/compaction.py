@@ -13,7 +13,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, find_run
+from shardwrite.journal import Ledger, look_beside, tidied_run, tidy
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
@@ -21,7 +21,8 @@ from shardwrite.planning import resources_of
 from shardwrite.progress import reporting
 from shardwrite.run import execute_missing
 from shardwrite.strategies import FixedOrder
-from shardwrite.target import resolve_target
+from shardwrite.target import Target, resolve_target
+from shardwrite.verify import how_to_mend
 from shardwrite.view import ShardedArray, open_sharded
 
 __all__ = ["Compaction", "compact"]
@@ -133,7 +134,7 @@ def compact(
     array = open_sharded(store, name)
     metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
-    before = _inspected(array, np.arange(metadata.grid.n_shards))
+    before = _inspected(target, array, np.arange(metadata.grid.n_shards))
     wasteful = unused(before) > above * before.stored_nbytes
     part, whole = metadata.part(metadata.grid.whole)
     plan = make_plan(
@@ -147,14 +148,16 @@ def compact(
     known.is_done[~wasteful] = True
     known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
     job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
+    tidy(target)
     seconds = 0.0
-    if wasteful.any() or find_run(job.target) is not None:  # one that was interrupted is to be ended
+    if wasteful.any() or tidied_run(job.target) is not None:  # one that was interrupted is to be ended
         with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
             seconds = execute_missing(job, engine, on_report, known).seconds
-    after = _inspected(array, before.ranks[wasteful])
+    after = _inspected(target, array, before.ranks[wasteful])
     for facts in ("used_nbytes", "n_chunks"):
         if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
-            raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; verify it, and restore it from its source")
+            remedy = 'write it again from its source with mode="w"'
+            raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
     stay = ~wasteful
     return Compaction(
         path=str(target.path),
@@ -168,11 +171,12 @@ def compact(
     )
 
 
-def _inspected(array: ShardedArray, ranks: Any) -> ShardTable:
+def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
     table = inspect_shards(active_engine(), array, ranks, deep=False)
     if table.problems:
         rank, message = table.problems[0]
-        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; repair them before")
+        remedy = how_to_mend(look_beside(target))
+        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; {remedy}")
     return table
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.engines import active_engine
-from shardwrite.job import Job, options_for_new
+from shardwrite.job import Job, has_ended, options_for_new
 from shardwrite.journal import Ledger
 from shardwrite.layout import make_metadata
 from shardwrite.plan import Sized, SourceLayout, make_plan, resolve_shapes
@@ -76,4 +76,6 @@ def create(
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = options_for_new(mode=mode, durability=durability, restart=restart)
-    execute_missing(Job(None, plan, resolve_target(store, name), options), engine, lambda _: None, known)
+    job = Job(None, plan, resolve_target(store, name), options)
+    if not has_ended(job):
+        execute_missing(job, engine, lambda _: None, known)

@@ -15,13 +15,16 @@ from typing import Any
 
 import dask
 
-__all__ = ["ALLOCATOR", "MESSAGES_KEPT", "configured", "exports"]
+__all__ = ["ALLOCATOR", "LOOPBACK", "MESSAGES_KEPT", "configured", "exports"]
 
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": 2**24, "MALLOC_MMAP_THRESHOLD_": 2**24}
 """Bytes; read by glibc when a process starts, unknown to other systems."""
 
 MESSAGES_KEPT = 20
 """To each worker."""
+
+LOOPBACK = "127.0.0.1:0"
+"""Address of the HTTP server that dask starts in every scheduler and worker, with or without a dashboard; it knows no TLS."""
 
 _OF_ALLOCATOR = {f"distributed.nanny.pre-spawn-environ.{name}": nbytes for name, nbytes in ALLOCATOR.items()}
 _UNSAID = object()

@@ -6,24 +6,56 @@ facts in typed attributes and survives pickling, because dask ships errors betwe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
     "ClusterError",
+    "ClusterLostError",
     "CodecError",
     "CorruptShardError",
     "IncompleteError",
     "JournalError",
     "PlanError",
+    "RunCancelledError",
     "RunEndedError",
     "ShardwriteError",
     "SourceError",
     "SpecError",
     "StoreError",
     "SubmitError",
+    "UntrustedStateError",
     "WorkersLostError",
 ]
+
+_SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"  # of file:///, what follows is a path and no host
+_USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")  # up to the last @, since a secret may hold a slash
+_QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#][^\s'\"<>]*")
+_ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
+
+
+def redacted(text: str) -> str:
+    """A text without the credentials that addresses in it may hold: user and password, and what follows a question mark.
+
+    Examples
+    --------
+    >>> redacted("s3://KEY:SECRET@bucket/x")
+    's3://***@bucket/x'
+    >>> redacted("cannot read https://host/x?signature=abc at 7:30")
+    'cannot read https://host/x?*** at 7:30'
+    """
+    return _QUERY.sub(r"\1\2?***", _USER_INFO.sub(r"\1***@", text))
+
+
+def _without_credentials(value: Any) -> Any:
+    """A fact of an error, redacted if it is a text, or a list of texts."""
+    if isinstance(value, str):
+        address = _ADDRESS.match(value)  # all of it is one, whatever characters its secret holds
+        return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
+    if type(value) in (list, tuple) and any(isinstance(item, str) for item in value):
+        return type(value)(_without_credentials(item) if isinstance(item, str) else item for item in value)
+    return value
 
 
 class ShardwriteError(Exception):
@@ -35,13 +67,18 @@ class ShardwriteError(Exception):
         What is wrong, and what to do about it.
     **fields
         The facts behind the message; each becomes an attribute.
+
+    Notes
+    -----
+    Credentials in addresses are taken out of the message and of all facts.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
+        message = redacted(message)
         super().__init__(message)
         self.message = message
-        self.fields = fields
-        for name, value in fields.items():
+        self.fields = {name: _without_credentials(value) for name, value in fields.items()}
+        for name, value in self.fields.items():
             setattr(self, name, value)
 
     def __str__(self) -> str:
@@ -196,6 +233,30 @@ class RunEndedError(JournalError):
     """The run that a task belongs to has ended, or another has taken its place; nothing was committed."""
 
 
+class UntrustedStateError(JournalError):
+    """What lies beside the array belongs to somebody who could not replace the array, so that it is not followed.
+
+    Attributes
+    ----------
+    path : str
+        What is not trusted.
+    owner : str
+        Its owner's name, or number where it has none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        owner: str,
+        holder: dict[str, Any] | None = None,
+        differences: Sequence[str] = (),
+    ) -> None:
+        facts = {"path": path, "owner": owner, "holder": holder, "differences": list(differences)}
+        ShardwriteError.__init__(self, message, **facts)
+
+
 class IncompleteError(ShardwriteError):
     """A run ended and not every planned shard is committed.
 
@@ -211,6 +272,10 @@ class IncompleteError(ShardwriteError):
 
     def __init__(self, message: str, *, missing: Sequence[str], parts: Sequence[int] = (), n_written: int = 0) -> None:
         super().__init__(message, missing=list(missing), parts=list(parts), n_written=n_written)
+
+
+class RunCancelledError(IncompleteError):
+    """The work was cancelled by ``shardwrite slurm cancel``; nothing starts it again by itself."""
 
 
 class SubmitError(ShardwriteError):
@@ -252,3 +317,7 @@ class WorkersLostError(ShardwriteError):
 
     def __init__(self, message: str, *, n_tasks: int = 0) -> None:
         super().__init__(message, n_tasks=n_tasks)
+
+
+class ClusterLostError(WorkersLostError):
+    """A cluster was lost during the work: its scheduler, or all workers for too long. The same call goes on with another."""

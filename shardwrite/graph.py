@@ -128,11 +128,13 @@ class GroupGraph:
         return HighLevelGraph.from_collections(name, tasks, dependencies=[source])
 
     def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]) -> Task:
-        """A task on the source chunks under a box; adds the cuts that it needs to the layer."""
+        """A task on the source chunks that it needs of those under a box; adds the cuts that it needs to the layer."""
         pieces, keys = [], []
         spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
         for number, combination in enumerate(itertools.product(*spans)):
             chunk = Box(tuple(c[1] for c in combination), tuple(c[2] for c in combination))
+            if done and all(index in done for index in self._plan.metadata.grid.shards_in(chunk.intersect(box))):
+                continue
             chunk_key: Key = (self._source.name, *(c[0] for c in combination))
             if self._cut_source and not box.contains(chunk):
                 inside = chunk.intersect(box)

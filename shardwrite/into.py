@@ -51,7 +51,7 @@ def region_plan(
     chosen = as_strategy(strategy)
     check_can_update(metadata, chosen)
     source = _cast(check_source(x), metadata.dtype, casting)
-    identity = source_id or identity_of(x)
+    identity = identity_of(x, source_id)
     if isinstance(region, str):
         if region != APPEND:
             raise SpecError("no region", field="region", value=region, remedy=f'give slices, or "{APPEND}" and an axis')

@@ -18,15 +18,16 @@ from shardwrite.journal import (
     as_runs,
     differences,
     empty_after,
-    find_run,
     interrupted_end,
     read_receipt,
+    tidied_run,
+    tidy,
 )
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import Plan
 from shardwrite.result import WriteResult, result_from_receipt
 from shardwrite.stores import DURABILITIES, read_json
-from shardwrite.target import Target, kind_of, shape_at
+from shardwrite.target import Target, check_beside, kind_of, shape_at
 from shardwrite.view import open_sharded
 
 _MAX_UPDATES = 100
@@ -35,6 +36,7 @@ __all__ = [
     "Job",
     "Options",
     "finished",
+    "has_ended",
     "incomplete",
     "make_receipt",
     "options_for_new",
@@ -105,6 +107,11 @@ class Job:
         """Whether it goes into a region of an array that exists."""
         return self.plan.region is not None
 
+    @property
+    def makes_array(self) -> bool:
+        """Whether it makes the array, instead of updating or repairing one that exists."""
+        return self.options.mode != "r+"
+
 
 def incomplete(metadata: ArrayMetadata, target: Target, missing: Any, remedy: str) -> IncompleteError:
     """The error that says which shards are missing."""
@@ -127,8 +134,12 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     joined : str
         Name of a run that this process had joined.
     """
+    check_beside(job.target)
     ending = interrupted_end(job.target) or joined
-    if job.options.restart or find_run(job.target) is not None or kind_of(job.target.path) != "array":
+    tidy(job.target)
+    if job.options.restart and job.options.mode != "w-":
+        return None  # an array that exists is to be replaced, or an update to be made once more
+    if tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:
@@ -144,6 +155,14 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     if {**found, "shape": shape} != job.plan.metadata.document:
         return None
     return result_from_receipt(receipt.result, str(job.target.path))
+
+
+def has_ended(job: Job) -> bool:
+    """Finish the last step of a run of this plan, if it was interrupted in that; whether it was."""
+    ending = interrupted_end(job.target)
+    tidy(job.target)
+    receipt = read_receipt(job.target) if ending and kind_of(job.target.path) == "array" else None
+    return receipt is not None and receipt.is_of(job.plan.digest, ending)
 
 
 def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | None:

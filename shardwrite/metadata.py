@@ -168,7 +168,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     try:
         document = metadata.document
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="remove the torn document") from error
+        raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="give a whole document") from error
     if not isinstance(document, dict) or document.get("zarr_format") != 3:
         found = _get(document, "zarr_format")
         raise SpecError("not a Zarr v3 document", field="zarr_format", value=found, remedy="only version 3 can be sharded")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwrite.engines import Stopped
-from shardwrite.errors import ClusterError, IncompleteError, PlanError, ShardwriteError, SpecError
+from shardwrite.errors import ClusterError, ClusterLostError, IncompleteError, PlanError, ShardwriteError, SpecError
 from shardwrite.journal import release_all
 from shardwrite.stopping import before_leaving, is_draining, request_drain, reset_drain
 from shardwrite.stores import discard_open_temporaries
@@ -45,7 +45,7 @@ def exit_code_of(error: BaseException) -> int:
     """
     if isinstance(error, SpecError | PlanError):
         return USAGE
-    if isinstance(error, IncompleteError | ClusterError | Stopped):
+    if isinstance(error, IncompleteError | ClusterError | ClusterLostError | Stopped):
         return INCOMPLETE
     number = getattr(error, "errno", None)
     return MAY_PASS if isinstance(error, OSError) and number in _MAY_PASS else 1

@@ -16,7 +16,7 @@ from shardwrite.commit import GroupReport
 from shardwrite.engines import local_threads
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.job import Job, Options, options_for_new
-from shardwrite.journal import RunDirectory, find_run, read_receipt
+from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
 from shardwrite.plan import Plan
 from shardwrite.planning import identity_of, memory_limit_of, resources_of
 from shardwrite.progress import reporting
@@ -115,7 +115,7 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    target, identity = resolve_target(store, name), source_id or identity_of(x)
+    target, identity = resolve_target(store, name), identity_of(x, source_id)
     with local_threads() as engine:
         limit = memory_limit_of(memory_limit)
 
@@ -163,9 +163,10 @@ def _options(run: RunDirectory) -> Options:
 
 def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], identity: str | None = None) -> WriteResult:
     """The result of work on the run that stands there; of the run itself where it has ended, and was of this source."""
-    run = find_run(target)
+    tidy(target)
+    run = tidied_run(target)
     ended: RunEndedError | None = None
-    if run is not None:
+    if run is not None and run.makes_array:
         try:
             return work(run)
         except RunEndedError as error:

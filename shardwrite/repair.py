@@ -11,8 +11,10 @@ import errno
 import os
 import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dask.array
@@ -25,7 +27,18 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, RunDirectory, live_holders, replay, sweep_listed
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    drivers_on,
+    give_up,
+    live_holders,
+    replay,
+    require_trusted,
+    stale_temporaries,
+    sweep_listed,
+    tidy,
+)
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
@@ -41,6 +54,9 @@ from shardwrite.view import ShardedArray
 __all__ = ["Repair", "RepairTask", "repair"]
 
 _PIECE_NBYTES = 4 * 2**20
+
+
+_INTERRUPTED = "an earlier repair has not ended; repair again with the source, or give it up with shardwrite abandon"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +92,19 @@ class Repair:
     tasks : tuple of RepairTask
         Exactly the shards that are to be written again; done, if `result` is there.
     n_temporaries : int
-        Stale temporaries that were removed.
+        Stale temporaries that were removed; that were found, if `is_look`.
     quarantined : tuple of str
         Copies of the bad shards.
     salvaged : tuple of str
         Shards that were cut back to an earlier state, and how it was found.
     result : WriteResult or None
         Of writing them.
+    is_look : bool
+        Whether nothing was changed, because neither a source nor a salvage was asked for.
+    is_interrupted : bool
+        Whether an earlier repair has not ended; until it does, updates are refused.
+    warnings : tuple of str
+        What lies beside the array and should be known; see :func:`verify`.
     """
 
     path: str
@@ -91,11 +113,14 @@ class Repair:
     quarantined: tuple[str, ...]
     salvaged: tuple[str, ...]
     result: WriteResult | None = None
+    is_look: bool = False
+    is_interrupted: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.tasks or self.result is not None
+        return (not self.tasks or self.result is not None) and not self.is_interrupted
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
@@ -106,10 +131,12 @@ class Repair:
         rows = [
             ("array", self.path),
             ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "none is bad or missing"),
-            ("temporaries", f"{self.n_temporaries:,} removed"),
-            ("quarantined", f"{len(self.quarantined):,}"),
+            ("temporaries", f"{self.n_temporaries:,} {'to be removed' if self.is_look else 'removed'}"),
         ]
+        rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
+        rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
         rows += [("salvaged", text) for text in self.salvaged]
+        rows += [("warning", text) for text in self.warnings]
         for task in self.tasks[:50]:
             region = ", ".join(f"{a}:{b}" for a, b in task.region)
             rows.append((task.key, f"[{region}] {task.reason}"))
@@ -135,14 +162,15 @@ def repair(
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Repair:
-    """Find the shards that are torn or missing, quarantine them, and write them again if the source is given.
+    """Find the shards that are torn or missing; if the source is given, quarantine them and write them again.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     x : dask.array.Array, optional
-        The source, of the array's shape and dtype; without it only what is to be done is told.
+        The source, of the array's shape and dtype. Without it, and without `salvage` and `scan`, nothing is
+        changed, and only what is to be done is told.
     name : str, optional
         Path of the array in it.
     deep : bool
@@ -181,8 +209,14 @@ def repair(
     target, array, run = open_begun(store, name)
     if x is not None:
         check_source_of(x, array.metadata, "x")
-    ledger = _ledger_of(run, array, may_write=x is not None)
-    n_temporaries = sweep_listed(target.path, set)
+    is_look = x is None and not salvage and not scan
+    if not is_look:
+        require_trusted(target)
+    ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
+    drivers_alive = partial(drivers_on, target, looking=is_look)
+    stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
+    if not is_look:
+        tidy(target)
     before = verify(store, name=name, deep=deep)
     salvaged = _salvage(target, array, before, ledger, scan=scan) if salvage or scan else ()
     report = verify(store, name=name, deep=deep) if salvaged else before
@@ -190,11 +224,18 @@ def repair(
     found = Repair(
         path=str(target.path),
         tasks=tasks,
-        n_temporaries=n_temporaries,
-        quarantined=tuple(_quarantine(target, task.key, durability) for task in tasks if _has_object(target, task.key)),
+        n_temporaries=stale,
+        quarantined=() if is_look else _quarantined(target, tasks, durability),
         salvaged=salvaged,
+        is_look=is_look,
+        warnings=report.warnings if is_look else (),
     )
-    if x is None or not tasks:
+    is_open = run is not None and not run.makes_array
+    if x is None:
+        return replace(found, is_interrupted=is_open)
+    if not tasks:
+        if run is not None and is_open:
+            give_up(run)  # all that it was to write is there
         return found
     job = _job(x, target, array, strategy, durability, memory_limit)
     engine = active_engine()
@@ -205,11 +246,11 @@ def repair(
     return replace(found, result=result)
 
 
-def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool) -> Ledger | None:
+def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool) -> Ledger | None:
     """What the journal of an unfinished run knows, if nobody works on it."""
-    if run is None or run.facts.get("mode") == "r+":
+    if run is None or not run.makes_array:
         return None
-    holders = live_holders(run.path)
+    holders = live_holders(run.path, looking=is_look)
     if holders:
         raise JournalError(
             f"{run.target.path} is being written by host {holders[0].get('host')}, pid {holders[0].get('pid')}",
@@ -221,7 +262,7 @@ def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool
             f"the run that writes {run.target.path} has not ended; run its command again with recheck=True (--recheck)",
             path=str(run.target.run_path),
         )
-    return replay(run, array.metadata).ledger
+    return replay(run, array.metadata, looking=is_look).ledger
 
 
 def _tasks(array: ShardedArray, report: Report) -> tuple[RepairTask, ...]:
@@ -250,6 +291,11 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
     return ledger
 
 
+def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
+    """Copies of the bad shards that are there."""
+    return tuple(_quarantine(target, task.key, durability) for task in tasks if _has_object(target, task.key))
+
+
 def _has_object(target: Target, key: str) -> bool:
     """Whether something stands in a shard's place that can be kept; a directory cannot, and stays."""
     mode = mode_of(target.path / key, follow=False)
@@ -261,7 +307,7 @@ def _quarantine(target: Target, key: str, durability: str) -> str:
     directory = target.path.with_name(target.path.name + ".quarantine")
     copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
     with as_store_error(str(copy), "cannot keep a copy as"):
-        make_directories(directory, durability)
+        make_directories(directory, durability, like=target.path)
         try:
             os.link(target.path / key, copy, follow_symlinks=False)
         except OSError:  # no links here, or none of what stands there
@@ -275,7 +321,7 @@ def _copy(source: PosixStore, key: str, nbytes: int | None, to: PosixStore, name
     if reader is None:
         raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
     with reader, to.transaction(durability, uuid.uuid4().hex) as transaction:
-        writer = transaction.create(name)
+        writer = transaction.create(name, like=Path(source.path_of(key)))
         end = reader.nbytes if nbytes is None else nbytes
         for start in range(0, end, _PIECE_NBYTES):
             writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])

@@ -18,11 +18,25 @@ from dask.system import CPU_COUNT
 
 from shardwrite.errors import SpecError
 
-__all__ = ["file_system", "memory_limit_nbytes", "n_cores", "scratch_directory", "tasks_on_node"]
+__all__ = ["file_system", "job_id", "memory_limit_nbytes", "n_cores", "scratch_directory", "tasks_on_node"]
 
 _SHARE = 0.9  # of a job's memory: the interpreter, its libraries and the page cache's dirty pages need the rest
 _UNLIMITED = 2**60  # version 1 of control groups writes a number of this order for no limit
 _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
+
+
+def job_id(environ: Mapping[str, str]) -> str | None:
+    """Names the job of this process so that nothing else is meant: an array's last task has the array's own number for its job.
+
+    Examples
+    --------
+    >>> job_id({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"})
+    '17_3'
+    >>> job_id({"SLURM_JOB_ID": "18"})
+    '18'
+    """
+    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID")
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -24,12 +24,12 @@ from shardwrite.journal import Ledger, RunDirectory, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.result import WriteResult
 from shardwrite.session import Session, begin, join
-from shardwrite.stopping import note_committed
 from shardwrite.striping import set_stripes
 
 __all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
 
 OnReport = Callable[[GroupReport], None]
+Collect = Callable[[Any, GroupReport], None]
 
 
 def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
@@ -96,27 +96,28 @@ def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     try:
         yield begun
     except Stopped:
-        for session in begun:  # what was in flight has ended since, and nobody was told
-            note_committed(replay(session.directory, session.job.plan.metadata).ledger.n_done - session.ledger.n_done)
-        for error in _missing(jobs, "it was stopped on request; run the same command again to go on"):
+        for error in _missing(jobs, begun, "it was stopped on request; run the same command again to go on"):
             raise error from None
         raise
     except WorkersLostError as error:
-        for missing in _missing(jobs, "what is there is kept"):
+        for missing in _missing(jobs, begun, "what is there is kept"):
             error.add_note(missing.message)
         raise
 
 
-def _missing(jobs: Sequence[Job], remedy: str) -> Iterator[IncompleteError]:
+def _missing(jobs: Sequence[Job], begun: Sequence[Session], remedy: str) -> Iterator[IncompleteError]:
     """What is missing of those that were begun and have not ended."""
+    for session in begun:  # what was in flight has ended since, and nobody was told
+        session.learn()
+    sessions = {session.job.target: session for session in begun}
     for job in jobs:
         directory = find_run(job.target)
         if directory is not None:
-            ranks = replay(directory, job.plan.metadata).ledger.missing
-            yield incomplete(job.plan.metadata, job.target, ranks, remedy)
+            ledger = sessions[job.target].ledger if job.target in sessions else replay(directory, job.plan.metadata).ledger
+            yield incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
 
 
-def _collector(session: Session, on_report: OnReport) -> Callable[[Any, GroupReport], None]:
+def _collector(session: Session, on_report: OnReport) -> Collect:
     def collect(_: Any, report: GroupReport) -> None:
         session.enter(report)
         on_report(report)
@@ -132,6 +133,19 @@ def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
         return f"shardwrite: while computing {' or '.join(dict.fromkeys(regions)) or 'the source'}"
 
     return explain
+
+
+def _compute(graph: HighLevelGraph, keys: Sequence[Any], sessions: Sequence[Session], engine: Engine, collect: Collect) -> None:
+    """Have an engine compute the reports of tasks that commit.
+
+    Raises
+    ------
+    Stopped
+        If some of them did not commit all of their shards, because their process was asked to stop.
+    """
+    engine.run(graph, keys, collect, _explainer(sessions))
+    if any(session.n_left for session in sessions):
+        raise Stopped
 
 
 def _one_graph(sessions: Sequence[Session], engine: Engine) -> tuple[HighLevelGraph, list[list[Any]]]:
@@ -153,7 +167,7 @@ def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnRepo
         wanted = [key for own in keys for key in own]
         if all(is_worth_fusing(session.job.plan, engine) for session in sessions):
             graph = fuse_source(graph, wanted)
-        engine.run(graph, wanted, lambda key, report: collectors[key[0]](key, report), _explainer(sessions))
+        _compute(graph, wanted, sessions, engine, lambda key, report: collectors[key[0]](key, report))
 
 
 def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport) -> None:
@@ -162,7 +176,7 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
     if session.job.source is None:
         graph, keys = rewriting(session.job.plan, session.spec(), session.ledger, f"{session.driver}-{name}", groups)
         if keys:
-            engine.run(graph, keys, collect, _explainer([session]))
+            _compute(graph, keys, [session], engine, collect)
         return
     builder = session.graph(name, engine)
     if not session.job.plan.is_staged:
@@ -170,7 +184,7 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
         graph, keys = build(groups)
         if keys:
             fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
-            engine.run(fused, keys, collect, _explainer([session]))
+            _compute(fused, keys, [session], engine, collect)
         return
     graph, block_keys = builder.encode(groups)
     if not block_keys:
@@ -178,7 +192,7 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
     encoded: dict[Any, Any] = {}
     engine.run(graph, [key for keys in block_keys.values() for key in keys], encoded.__setitem__, _explainer([session]))
     layer, keys = builder.commit({rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()})
-    engine.run(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, collect)
+    _compute(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, [session], engine, collect)
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
@@ -241,11 +255,13 @@ def execute_part(job: Job, run: RunDirectory, part: Part, engine: Engine, on_rep
                 groups = [rank for rank in wave.ranks() if rank in part.groups]
                 _run_wave(session, engine, f"part-{number}", groups, on_report)
         except Stopped:
+            session.learn()
             missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
-            remedy = f"these are of {part}; it was stopped on request, run the same command again to go on"
-            error = incomplete(job.plan.metadata, job.target, missing, remedy)
-            n_written = len(ranks) - len(missing) - session.n_resumed
-            raise IncompleteError(error.message, missing=error.fields["missing"], n_written=n_written) from None
+            if missing:  # else the last that were in flight were the last of the part
+                remedy = f"these are of {part}; it was stopped on request, run the same command again to go on"
+                error = incomplete(job.plan.metadata, job.target, missing, remedy)
+                n_written = len(ranks) - len(missing) - session.n_resumed
+                raise IncompleteError(error.message, missing=error.fields["missing"], n_written=n_written) from None
         whole, session.ledger = session.ledger, Ledger(grid)
         session.ledger.take(whole, ranks)
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))

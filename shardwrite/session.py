@@ -24,22 +24,25 @@ from shardwrite.journal import (
     Lease,
     Ledger,
     RunDirectory,
+    admit,
     begin_beside,
     begin_run,
     cause_of,
     close_journals,
     differences,
-    discard,
-    find_run,
+    end_run,
+    give_up,
     journal_for,
     make_way,
+    note_job,
+    own_journals,
     probe,
     read_receipt,
     recover_changes,
     replay,
     sweep,
-    sweep_after_workers,
-    unended,
+    take_back,
+    tidied_run,
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
@@ -67,6 +70,8 @@ class Session:
     ledger: Ledger
     n_resumed: int = 0
     n_retried: int = 0
+    n_left: int = 0
+    """Shards that tasks did not begin, because their processes were asked to stop."""
 
     def spec(self) -> WriteSpec:
         """What its tasks need to know."""
@@ -94,7 +99,7 @@ class Session:
 
     def region_of(self, key: Any) -> str:
         """What a task's key says of where it is in the array; nothing where it says nothing."""
-        plan, source, partition = self.job.plan, _source(self.job), self.job.plan.partition
+        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition  # compaction has no source
         if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
             return ""
         if key[0].startswith("shardwrite-"):
@@ -102,7 +107,11 @@ class Session:
                 return ""
             box = partition.group_box(key[1])
             box = box if plan.region is None else box.intersect(plan.region)
-        elif len(key) - 1 == source.ndim and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True)):
+        elif (
+            source is not None
+            and len(key) - 1 == source.ndim
+            and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True))
+        ):
             edges = source_edges(plan, source)
             box = Box(
                 tuple(e[i] for e, i in zip(edges, key[1:], strict=True)),
@@ -119,7 +128,15 @@ class Session:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
         self.ledger.enter(report.entry, report.process)
+        self.n_left += report.n_left
         note_committed(len(report.shards))
+
+    def learn(self) -> None:
+        """Take in what tasks of this run have entered into journals without that their reports came."""
+        found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
+        new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
+        self.ledger.take(found, new)
+        note_committed(len(new))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
         """What was written, all told."""
@@ -143,11 +160,8 @@ class Session:
             raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
         result = self.result(seconds)
         with as_store_error(str(target.path), "cannot finish"):
-            recover_changes(self.directory.path, PosixStore(target.path))  # of tasks that another has done meanwhile
-            sweep_after_workers(self.directory, plan.metadata, self.driver)
-            left = unended(self.directory, plan.metadata, self.driver)
+            recover_changes(self.directory.path, PosixStore(target.path), plan.metadata)  # of tasks that another has done meanwhile
             self.publish(result)
-            discard(PosixStore(target.path), plan.metadata, left)
         return result
 
     def publish(self, result: WriteResult) -> None:
@@ -163,8 +177,8 @@ class Session:
                 receipt = make_receipt(directory, self.job, self.ledger, result)
                 directory.leave(receipt, options.durability, self.driver)
             with as_store_error(str(directory.target.path), "cannot end"):
-                directory.end()
-        except StoreError as error:
+                end_run(directory, own_journals(self.driver))
+        except (StoreError, RunEndedError) as error:
             ended = read_receipt(directory.target)
             if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
                 raise
@@ -185,7 +199,7 @@ class Session:
             no process that works on a part holds the whole in its hands.
         """
         metadata = self.job.plan.metadata
-        recover_changes(self.directory.path, PosixStore(self.job.target.path))
+        recover_changes(self.directory.path, PosixStore(self.job.target.path), metadata)
         found = replay(self.directory, metadata)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
@@ -248,6 +262,8 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     """Work on a run under a lease."""
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
     with _ended_or(directory), Lease(directory.path, session.driver):
+        admit(directory.path, session.driver)
+        note_job(directory.path)
         try:
             yield session
         except (Stopped, RunEndedError):  # asked for, or done by another: no failure
@@ -273,10 +289,12 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         raise SpecError("two arrays cannot go to one place", field="stores", value=paths, remedy="give each its own path or name")
     for job in jobs:
         check_surroundings(job.target)
-        if find_run(job.target) is None:
+        found = tidied_run(job.target)
+        if found is None or found.makes_array != job.makes_array:
             refuse_another(job)
             check_target(job.target, job.options.mode)
-        make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart or job.options.mode == "w")
+    for job in jobs:
+        _make_way(job)
     sessions = []
     for job in jobs:
         directory, is_new = begin_beside(job.target, partial(_begin_one, job))
@@ -294,6 +312,14 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
                 session.directory.publish(session.job.options.durability, session.driver)
             session.catch_up(engine, may_list=True)
     return sessions
+
+
+def _make_way(job: Job) -> None:
+    """Refuse to go on beside other runs that write the same shards; with ``restart=True`` give up updates of the dead."""
+    found = tidied_run(job.target)
+    if job.options.restart and found is not None and not found.makes_array:
+        give_up(found)
+    make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart)
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
@@ -315,13 +341,20 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     found = shape_at(job.target.path)
     planned = list(job.plan.metadata.document["shape"])
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
-    if found not in (planned, before):
+    is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself
+    if found != before and not (found == planned and is_known):
         if is_new:
-            directory.take_back(is_claimed=True)
+            take_back(directory, is_claimed=True)
         raise JournalError(
             f"the shape of {job.target.path} became {found} while an update of {planned} was planned; make the same call again",
             path=str(job.target.path),
         )
+
+
+def _was_left(job: Job) -> bool:
+    """Whether the receipt tells of this update."""
+    receipt = read_receipt(job.target)
+    return receipt is not None and receipt.update(run_plan(job.plan, job.options.mode)["digest"]) is not None
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:
@@ -343,7 +376,7 @@ def _probe_new(directory: RunDirectory, engine: Engine) -> None:
     try:
         _probe(directory, engine)
     except BaseException:
-        directory.take_back(is_claimed=True)
+        take_back(directory, is_claimed=True)
         raise
 
 

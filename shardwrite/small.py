@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -50,7 +50,7 @@ class EncodedShard:
 class ShardBatches:
     """Encodes the shards of a group, as many at a time as fit a batch.
 
-    What it gives is valid until a shard of another batch is asked for.
+    What it gives is valid until another batch is encoded.
 
     Parameters
     ----------
@@ -66,13 +66,23 @@ class ShardBatches:
         Decoded bytes to encode at a time.
     write_empty_chunks : bool
         Encode inner chunks of the fill value only, too.
+    skip : collection of tuple of int
+        Positions of shards in the group that are not asked for; the pieces need not cover these.
     """
 
     def __init__(
-        self, metadata: ArrayMetadata, group: Box, pieces: Pieces, *, order: str, batch_nbytes: int, write_empty_chunks: bool
+        self,
+        metadata: ArrayMetadata,
+        group: Box,
+        pieces: Pieces,
+        *,
+        order: str,
+        batch_nbytes: int,
+        write_empty_chunks: bool,
+        skip: Collection[Shape] = (),
     ) -> None:
         self._metadata, self._group, self._pieces = metadata, group, pieces
-        self._order, self._write_empty_chunks = order, write_empty_chunks
+        self._order, self._write_empty_chunks, self._skip = order, write_empty_chunks, skip
         shards = metadata.grid.shards
         first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
         counts = tuple(ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True))
@@ -93,15 +103,21 @@ class ShardBatches:
     @property
     def shards(self) -> list[Shape]:
         """Positions in the shard grid, one batch after another: the order in which to ask."""
-        return list(self._batch_of)
+        return [index for index in self._batch_of if index not in self._skip]
+
+    def has(self, index: Shape) -> bool:
+        """Whether a shard is of the batch that was encoded last."""
+        return self._batch_of[index] is self._current
+
+    def encode(self, index: Shape) -> int:
+        """Encode the batch of a shard; gives its number of shards."""
+        self._encoded, self._current = {}, None  # their memory is used again
+        batch = self._batch_of[index]
+        self._encoded, self._current = self._encode(batch), batch
+        return batch.size
 
     def encoded(self, index: Shape) -> EncodedShard:
-        """One of the shards."""
-        batch = self._batch_of[index]
-        if batch is not self._current:
-            self._encoded = {}  # their memory is used again
-            self._encoded = self._encode(batch)
-            self._current = batch
+        """A shard of the batch that was encoded last."""
         return self._encoded[index]
 
     def _encode(self, batch: Box) -> dict[Shape, EncodedShard]:
@@ -113,10 +129,14 @@ class ShardBatches:
         counts = grid.chunk_counts_in(unit)
         region = Box(start, tuple(a + n * c for a, n, c in zip(start, counts, grid.chunks, strict=True)))
         tiles = tiles_of(metadata, math.prod(counts))
-        if region != unit:  # inner chunks on the array's edge are filled up
+        skipped = [index in self._skip for index in itertools.product(*map(range, batch.start, batch.stop))] if self._skip else []
+        if region != unit or any(skipped):  # inner chunks on the array's edge, and what the pieces may not cover, are filled up
             tiles[...] = metadata.fill_value
         self._pieces.copy_into(tiles, counts, grid.chunks, region)
         which, shard, rank = _sequence(counts, grid.chunks_per_shard, self._order)
+        if any(skipped):
+            wanted = ~np.array(skipped)[shard]
+            which, shard, rank = which[wanted], shard[wanted], rank[wanted]
         if not self._write_empty_chunks:
             kept = ~metadata.fill_pattern.empty(tiles)[which]
             if not kept.all():

@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.assemble import EncodedUnit, assemble, nothing, revise, rewrite, split_block
+from shardwrite.assemble import EncodedUnit, OpenedShard, assemble, nothing, revise, rewrite, split_block
 from shardwrite.commit import EMPTY_SHARD, GroupReport, WriteSpec, Written, commit_shards, retried
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.existing import Backdrop, ExistingShard, open_shard
 from shardwrite.grid import Box, Shape
 from shardwrite.index import ShardIndex
-from shardwrite.journal import recover_change, shard_lock
+from shardwrite.journal import recover_shard, shard_claim
 from shardwrite.payload import EncodedBlock, PartFile, Payload, Payloads
 from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
 from shardwrite.small import ShardBatches
 from shardwrite.stopping import busy
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
+from shardwrite.turns import SMALL_NBYTES, Turn
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
@@ -93,20 +94,28 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
         order=spec.strategy.streaming_order,
         batch_nbytes=spec.batch_nbytes,
         write_empty_chunks=spec.write_empty_chunks,
+        skip=source.skip,
     )
     is_at_start = spec.metadata.index_codec.base_nbytes > 0
+    is_small = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize <= SMALL_NBYTES
+    with Turn() as turn:
 
-    def write(transaction: Transaction, index: Shape) -> Written:
-        with _as_source_error(spec, source.box):
-            shard = batches.encoded(index)
-        if not shard.buffers:
-            return nothing(spec, transaction, index)
-        writer = transaction.create(spec.metadata.shard_key(index))
-        writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
-        writer.finish()
-        return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
+        def write(transaction: Transaction, index: Shape) -> Written:
+            with _as_source_error(spec, source.box):
+                if not batches.has(index):
+                    turn.give()
+                    n_shards = batches.encode(index)
+                    if is_small:
+                        turn.take(n_shards)
+                shard = batches.encoded(index)
+            if not shard.buffers:
+                return nothing(spec, transaction, index)
+            writer = transaction.create(spec.metadata.shard_key(index))
+            writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
+            writer.finish()
+            return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
 
-    return commit_shards(spec, source.box, [index for index in batches.shards if index not in source.skip], write)
+        return commit_shards(spec, source.box, batches.shards, write)
 
 
 def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
@@ -146,30 +155,31 @@ def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
 
 
 @contextlib.contextmanager
-def opened(spec: WriteSpec, index: Shape) -> Iterator[ExistingShard | None]:
-    """A shard to be updated; under its lock, and whole again, if it is to be changed where it stands."""
+def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
+    """A shard to be updated; under a claim, and whole again, if it is to be changed where it stands."""
     key = spec.metadata.shard_key(index)
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
+        claim = None
         if spec.strategy.in_place:
-            stack.enter_context(shard_lock(spec.run_path, key))
-            recover_change(Path(spec.run_path), spec.store, key)
+            claim = stack.enter_context(shard_claim(spec.run_path, key))
+            recover_shard(claim, spec.store, spec.metadata)
         old = open_shard(spec.metadata, spec.store, index)
-        yield old if old is None else stack.enter_context(old)
+        yield OpenedShard(old if old is None else stack.enter_context(old), claim)
 
 
 def _update_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
     """Encode the part of a shard that the source touches, and put it among the rest."""
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
-        old = stack.enter_context(opened(spec, index))
+        there = stack.enter_context(opened(spec, index))
         path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
         payload = stack.enter_context(Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize)))
-        sizes = _extend(spec, payload, index, unit, pieces, old)
+        sizes = _extend(spec, payload, index, unit, pieces, there.old)
         starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
         encoded = EncodedUnit(ranks_in_shard(metadata.grid, index, unit), sizes, starts, 0)
         result = payload.result()
         payloads = stack.enter_context(Payloads([result]))
-        written = revise(spec, transaction, index, [encoded], payloads, old)
+        written = revise(spec, transaction, index, [encoded], payloads, there)
         if isinstance(result, PartFile):
             Path(result.path).unlink(missing_ok=True)
         return written
@@ -299,8 +309,8 @@ def commit_group(
         def write(transaction: Transaction, index: Shape) -> Written:
             if spec.covers(index):
                 return assemble(spec, transaction, index, units[index], payloads)
-            with opened(spec, index) as old:
-                return revise(spec, transaction, index, units[index], payloads, old)
+            with opened(spec, index) as there:
+                return revise(spec, transaction, index, units[index], payloads, there)
 
         shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
         report = commit_shards(spec, group, shards, write)

@@ -15,7 +15,7 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.into import region_plan
 from shardwrite.job import Job, Options, run_plan
-from shardwrite.journal import give_up, neighbours
+from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
@@ -176,7 +176,9 @@ def write_region(
 
 
 def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int], ...]]:
-    """Give up the updates of an array that were interrupted: each of their shards is left as it is, old or new, and whole.
+    """Give up the updates and repairs of an array that were interrupted: each of their shards is left as it is, old or new.
+
+    A run that makes the array is not given up: its shards stay, and the same call again finishes it.
 
     Parameters
     ----------
@@ -188,14 +190,14 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
     Returns
     -------
     list of tuple of (int, int)
-        Regions of these updates, ``(start, stop)`` along each axis.
+        Regions of these updates, ``(start, stop)`` along each axis; the whole array for a repair.
 
     Raises
     ------
     SpecError
         If no sharded array is there.
     JournalError
-        If a process works on one of them.
+        If a process works on one of them, or a run that makes the array has not ended.
 
     Examples
     --------
@@ -206,11 +208,23 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
     []
     """
     open_sharded(store, name)
-    regions = []
-    for run in neighbours(resolve_target(store, name)):
+    target = resolve_target(store, name)
+    runs = list(tidied_neighbours(target))
+    whole = tidied_run(target)
+    if whole is not None:
+        if whole.makes_array:
+            raise unfinished(whole)
+        runs.append(whole)
+    regions = [_region_of(run) for run in runs]
+    for run in runs:
         give_up(run)
-        regions.append(tuple((a, b) for a, b in run.facts["identity"]["region"]))
     return regions
+
+
+def _region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
+    """The part of the array that a run writes into: all of it where that is a repair."""
+    region = run.facts["identity"].get("region") or [(0, n) for n in run.document["shape"]]
+    return tuple((a, b) for a, b in region)
 
 
 def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) -> WriteResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import dask.array
@@ -15,7 +15,7 @@ from shardwrite.compare import check_source_of, compare
 from shardwrite.engines import Engine, active_engine
 from shardwrite.grid import ravel, unravel
 from shardwrite.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.journal import Ledger, RunDirectory, find_run, neighbours, read_receipt, replay
+from shardwrite.journal import Beside, Ledger, RunDirectory, look_beside, read_receipt, replay
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.picture import Census, ShardState
 from shardwrite.plan.render import human, table_html, table_text
@@ -23,7 +23,7 @@ from shardwrite.stores import PosixStore, is_file, is_there
 from shardwrite.target import Target, resolve_target
 from shardwrite.view import ShardedArray, open_sharded
 
-__all__ = ["Problem", "Report", "ShardState", "census", "open_begun", "verify"]
+__all__ = ["Problem", "Report", "ShardState", "census", "how_to_mend", "open_begun", "verify"]
 
 _RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
 _REWRITE = "write it again: shardwrite repair, with the source"
@@ -81,6 +81,9 @@ class Report:
         Whether values were compared with a source.
     problems : tuple of Problem
         Empty where all is well.
+    warnings : tuple of str
+        Runs beside the array whose removal was interrupted, and what lies there and is not trusted. While
+        there is any of the latter it is not known whether a run has still to write.
     states : numpy.ndarray of uint8
         `ShardState` of each shard, in the shape of the shard grid.
     stored : numpy.ndarray of int64
@@ -104,6 +107,7 @@ class Report:
     deep: bool
     against: bool
     problems: tuple[Problem, ...]
+    warnings: tuple[str, ...] = ()
     states: npt.NDArray[np.uint8] = field(repr=False, compare=False)
     stored: npt.NDArray[np.int64] = field(repr=False, compare=False)
 
@@ -143,6 +147,7 @@ class Report:
             ("checked", ", ".join(checked)),
             ("problems", "none" if self.is_good else str(len(self.problems))),
         ]
+        rows += [("warning", text) for text in self.warnings]
         return rows + [(problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]]
 
     def __str__(self) -> str:
@@ -160,19 +165,28 @@ def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunD
     SpecError
         If there is neither.
     """
+    target, array, beside = _opened(store, name)
+    return target, array, beside.run
+
+
+def _opened(store: Any, name: str | None) -> tuple[Target, ShardedArray, Beside]:
+    """The same, with all that stands beside the array."""
     target = resolve_target(store, name)
-    run = find_run(target)
+    beside = look_beside(target)
+    run = beside.run
     if is_file(target.path / "zarr.json") and (run is None or not run.facts["replaces"] or is_there(run.path / "replaced")):
-        return target, open_sharded(store, name), run
+        return target, open_sharded(store, name), beside
+    if beside.untrusted is not None:
+        raise beside.untrusted
     if run is None:
-        return target, open_sharded(store, name), None  # raises, and says why
-    return target, ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)), run
+        return target, open_sharded(store, name), beside  # raises, and says why
+    return target, ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)), beside
 
 
 def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
     """What should be there, and who says so; of a receipt, only which shards are empty by design."""
     if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
-        return "journal", replay(run, metadata).ledger
+        return "journal", replay(run, metadata, looking=True).ledger
     receipt = read_receipt(target)
     if receipt is None or receipt.empty is None:
         return "", None
@@ -243,22 +257,28 @@ def verify(
     >>> shardwrite.verify(path, deep=True, against=x).is_good
     True
     """
-    target, array, run = open_begun(store, name)
+    target, array, beside = _opened(store, name)
     if against is not None:
         check_source_of(against, array.metadata, "against")
     grid = array.metadata.grid
     engine = active_engine()
-    by, expected = _expected(target, run, array.metadata)
+    by, expected = _expected(target, beside.run, array.metadata)
     table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
     states, wrong = _states(table, expected, by)
-    remedies = dict.fromkeys(wrong, _REWRITE if next(neighbours(target), None) is None else _RECOVER)
+    remedies = dict.fromkeys(wrong, how_to_mend(beside))
     if against is not None:
         _compare(engine, array, against, states, wrong, remedies)
     problems = tuple(
         Problem(array.metadata.shard_key(index), index, wrong[rank], remedies[rank])
         for rank, index in ((rank, unravel(rank, grid.counts)) for rank in sorted(wrong))
     )
-    return _report(str(target.path), by, array.metadata, table, states, problems, deep=deep, against=against is not None)
+    report = _report(str(target.path), by, array.metadata, table, states, problems, deep=deep, against=against is not None)
+    return replace(report, warnings=beside.warnings)
+
+
+def how_to_mend(beside: Beside) -> str:
+    """What to do about a bad shard of an array, given what stands beside it."""
+    return _RECOVER if beside.updates else _REWRITE
 
 
 def _compare(
@@ -355,4 +375,5 @@ def census(store: Any, *, name: str | None = None, on_shards: Callable[[int], No
         chunks_per_shard=array.metadata.grid.chunks_per_shard,
         states=report.states,
         stored_nbytes=report.stored,
+        warnings=report.warnings,
     )

@@ -173,17 +173,22 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     target = resolve_target(store, name)
     document = Path(target.path) / "zarr.json"
     if not is_file(document):
-        unfinished = is_file(target.run_path / "plan.json")
-        why = "a run that has not ended is writing it" if unfinished else "there is no zarr.json"
-        raise SpecError(
-            f"no array: {why}", field="store", value=str(target.path), remedy="give the path of a sharded Zarr v3 array"
-        )
+        why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
+        if is_file(target.run_path / "plan.json"):
+            why = "a run that has not ended is writing it"
+            remedy = "make the same call again to finish it, or shardwrite finalize, if all of its parts are written"
+        raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy=remedy)
     try:
         data = read_file(document) or b""
         parse_json(data)
         text = data.decode()
     except ValueError as error:
-        raise SpecError(f"zarr.json is torn ({error})", field="store", value=str(target.path), remedy="write it again") from error
+        raise SpecError(
+            f"zarr.json is torn ({error})",
+            field="store",
+            value=str(target.path),
+            remedy="restore it, or remove the array and write that again",
+        ) from error
     return ShardedArray(parse_metadata(text), PosixStore(target.path))
 
 

@@ -21,7 +21,7 @@ LAYERS = [
     ["shard"],
     ["small"],
     # ---- no I/O, no dask, no clock, no randomness above this line
-    ["stopping", "stores", "resources", "environment"],
+    ["stopping", "turns", "stores", "resources", "environment"],
     ["target"],
     ["engines", "existing", "payload", "striping"],
     ["journal"],

@@ -66,7 +66,7 @@ def test_worth_it_where_scheduling_takes_longer_than_the_tasks():
         Client(cluster) as client,
     ):
         engine = ClusterEngine(client)
-        few = shardwrite.plan(da.zeros((64, 64), chunks=8, dtype="u1"), **LAYOUT)
+        few = shardwrite.plan(da.zeros((64, 64), chunks=16, dtype="u1"), **LAYOUT)
         assert not is_worth_fusing(few, engine), "one group, and two threads"
         many = da.zeros((8192, 8192), chunks=256, dtype="u1")
         large = da.zeros((8192, 8192), chunks=(1024, 2048), dtype="u1")

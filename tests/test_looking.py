@@ -12,7 +12,7 @@ import dask.array as da
 import pytest
 
 from shardwrite import StoreError
-from shardwrite.journal import Change, Lease, find_run, live_holders, recover_change, recover_changes
+from shardwrite.journal import Lease, find_run, live_holders, take_away
 from shardwrite.stores import PosixStore, is_file, is_there, listed, mode_of, read_file, read_json
 from shardwrite.target import kind_of, resolve_target
 
@@ -88,7 +88,7 @@ def test_a_run_whose_leases_cannot_be_listed_is_not_taken_away(tmp_path, number)
             with pytest.raises(StoreError):
                 live_holders(run.path)
             with pytest.raises(StoreError):
-                run.start_over()
+                take_away(run)
         assert run.path.is_dir()
         assert find_run(run.target).run == run.run
 
@@ -97,25 +97,11 @@ def test_a_run_whose_leases_cannot_be_listed_is_not_taken_away(tmp_path, number)
 def test_an_object_that_cannot_be_looked_at_is_not_taken_for_removed(tmp_path, number):
     (tmp_path / "c").write_bytes(b"old")
     store = PosixStore(tmp_path)
-    with pytest.raises(StoreError) as raised, store.transaction("none", "attempt") as transaction, failing("os.stat", number):
+    with (
+        pytest.raises(StoreError) as raised,
+        store.transaction("none", "attempt", run_path=str(tmp_path)) as transaction,
+        failing("os.stat", number),
+    ):
         transaction.remove("c")
     assert raised.value.errno == number
     assert (tmp_path / "c").read_bytes() == b"old"
-
-
-def test_a_shard_is_recovered_without_its_neighbours(tmp_path):
-    """Names of records may begin alike, and whoever holds the lock of one shard has no right to another's record."""
-    store = PosixStore(tmp_path / "x")
-    (tmp_path / "x").mkdir()
-    (tmp_path / "run").mkdir()
-    for key in ("c.1", "c.10"):
-        (tmp_path / "x" / key).write_bytes(b"old")
-        record = Change(key, 3, [(0, b"new")]).encode()
-        (tmp_path / "run" / f"redo-{key}").write_bytes(record)
-    recover_change(tmp_path / "run", store, "c.1")
-    assert (tmp_path / "x" / "c.1").read_bytes() == b"new"
-    assert (tmp_path / "x" / "c.10").read_bytes() == b"old"
-    assert [path.name for path in listed(tmp_path / "run")] == ["redo-c.10"]
-    recover_changes(tmp_path / "run", store)
-    assert (tmp_path / "x" / "c.10").read_bytes() == b"new"
-    assert listed(tmp_path / "run") == []

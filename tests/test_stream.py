@@ -211,10 +211,10 @@ def test_a_fault_is_raised_to_the_next_caller_and_what_was_flushed_stays(tmp_pat
     writer.flush()
     before = PosixWriter.publish
 
-    def full(self):
-        raise OSError(28, "No space left on device")
+    def full(*_, **__):
+        raise StoreError("No space left on device", key="c", errno=28)
 
-    monkeypatch.setattr("shardwrite.journal.redo.write_file", lambda *_, **__: full(None))
+    monkeypatch.setattr("shardwrite.journal.lock.Claim.record", full)
     writer.append(whole[4])
     with pytest.raises(StoreError, match="No space left"):
         writer.flush()

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
-from shardwrite.journal import find_run, live_holders, neighbours, read_receipt
+from shardwrite.cli.terminal import echo
+from shardwrite.journal import live_holders, look_beside, read_receipt
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.picture import html, terminal_picture, write_png
 from shardwrite.target import resolve_target
@@ -43,22 +44,25 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         **_history(array, name),
     }
     if as_json:
-        click.echo(json.dumps({**facts, **report.to_dict()}, indent=2))
+        echo(json.dumps({**facts, **report.to_dict()}, indent=2))
         return
     for field, value in facts.items():
-        click.echo(f"  {field:<15} {value}")
-    click.echo(str(report))
+        echo(f"  {field:<15} {value}")
+    echo(str(report))
 
 
 def _history(array: str, name: str | None) -> dict[str, Any]:
     """The run that has not ended, and who is at it; or the receipt of the one that has."""
     target = resolve_target(array, name)
-    run = find_run(target)
-    facts: dict[str, Any] = {"unfinished": run is not None}
+    beside = look_beside(target)
+    run = beside.run
+    facts: dict[str, Any] = {"unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"}
     if run is not None:
-        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in live_holders(run.path)]
+        holders = live_holders(run.path, looking=True)
+        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders]
         return facts
-    interrupted = [other.facts.get("identity", {}).get("region") for other in neighbours(target) if not live_holders(other.path)]
+    dead = [other for other in beside.updates if not live_holders(other.path, looking=True)]
+    interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
     if interrupted:
         facts["interrupted_updates"] = interrupted
     receipt = read_receipt(target)
@@ -102,7 +106,7 @@ def verify(
     with engine(threads, workers, address):
         compared = open_as_dask(against, source)[0] if against else None
         report = check(array, name, deep=deep, against=compared, quiet=as_json)
-    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
     exit_unless_good(report)
 
 
@@ -142,9 +146,9 @@ def census(array: str, name: str | None, html_path: str | None, png_path: str | 
     if png_path:
         write_png(found, png_path)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
         return
-    click.echo(str(found))
+    echo(str(found))
     console = Console()
     console.print(terminal_picture(found, console.width))
 
@@ -175,15 +179,16 @@ def repair(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Find torn and missing shards of ARRAY, quarantine them, sweep stale temporaries, and write exactly these shards again.
+    """Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.
 
-    Without --source it prints what is to be written, and the exit code is 85 if that is anything.
+    Stale temporaries are then swept, too. Without --source, --salvage or --scan nothing is changed: it prints
+    what is to be written, and the exit code is 85 if that is anything.
     """
     with engine(threads, workers, address):
         x = open_as_dask(src, source)[0] if src else None
         done = shardwrite.repair(
             array, x, name=name, deep=not shallow, salvage=salvage, scan=scan, memory_limit=memory_limit, progress=not as_json
         )
-    click.echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
     if not done.is_done:
         raise SystemExit(INCOMPLETE)

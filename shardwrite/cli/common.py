@@ -13,7 +13,14 @@ import dask
 
 from shardwrite.engines import Stopped
 from shardwrite.environment import configured
-from shardwrite.errors import ClusterError, IncompleteError, ShardwriteError, SubmitError
+from shardwrite.errors import (
+    ClusterError,
+    ClusterLostError,
+    IncompleteError,
+    RunCancelledError,
+    ShardwriteError,
+    SubmitError,
+)
 from shardwrite.outcome import exit_code_of
 from shardwrite.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.slurm import connect, requeue
@@ -94,6 +101,21 @@ class Json(click.ParamType[Any]):
             return None if value == "none" else value if value == "auto" else [{"name": value, "configuration": {}}]
 
 
+class Scalar(click.ParamType[Any]):
+    """``5``, ``0.5``, ``nan``, ``true`` or a text; whole numbers stay whole, however long."""
+
+    name = "scalar"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
+        """The narrowest of integer, float, bool and text that the value is."""
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(value)
+        return value
+
+
 source_options = _options(
     click.option("--format", "source_format", help="Format of SRC; guessed from its name by default."),
     click.option("--dataset", help="Path of the array inside SRC."),
@@ -109,7 +131,7 @@ layout_options = _options(
         "--compressors", type=Json(), default="auto", help="JSON list of codecs, a codec's name, none, or auto (zstd and crc32c)."
     ),
     click.option("--filters", type=Json(), default="auto", help="JSON list of array-to-array codecs."),
-    click.option("--fill-value", type=float, help="Fill value."),
+    click.option("--fill-value", type=Scalar(), help="Fill value."),
     click.option("--index-location", type=click.Choice(["end", "start"]), default="end"),
     click.option("--strategy", default="fixed-order", help="fixed-order, append-only, C, F or morton."),
     click.option("--write-empty-chunks", is_flag=True, help="Store inner chunks of the fill value only, too."),
@@ -160,7 +182,8 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
 
     with contextlib.ExitStack() as stack:
         if address is not None:
-            stack.enter_context(connect(address))
+            client = stack.enter_context(connect(address))
+            stack.enter_context(_telling_of_loss(client))
         else:
             stack.enter_context(configured())
             cluster = LocalCluster(
@@ -176,12 +199,30 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
 
 
 @contextlib.contextmanager
+def _telling_of_loss(client: Any) -> Iterator[None]:
+    """Say that the scheduler was lost where anything fails for that reason, dask's own calls in a user's program too."""
+    try:
+        yield
+    except (ShardwriteError, Stopped):
+        raise
+    except Exception as error:
+        if client.status == "running":
+            raise
+        raise ClusterLostError("the connection to dask's scheduler was lost; run the same again to go on") from error
+
+
+@contextlib.contextmanager
 def requeueing(limit: int | None) -> Iterator[None]:
-    """If what is inside is stopped, have the job come again, `limit` times at most; the error tells what came of that."""
+    """If what is inside is stopped, or loses its cluster, have the job come again, `limit` times at most.
+
+    The error tells what came of that.
+    """
     before = n_committed()
     try:
         yield
-    except (IncompleteError, Stopped, ClusterError) as error:
+    except (IncompleteError, Stopped, ClusterError, ClusterLostError) as error:
+        if isinstance(error, RunCancelledError):  # and stays so
+            raise
         if limit is not None:
             is_waiting = isinstance(error, ClusterError)  # for its turn; that is no fault of the plan
             error.add_note(_requeued(limit, is_waiting or n_committed() > before))
@@ -191,7 +232,7 @@ def requeueing(limit: int | None) -> Iterator[None]:
 def _requeued(limit: int, is_worth_it: bool) -> str:
     """Have a job that was stopped come again, unless it got nowhere; what came of that."""
     if not is_worth_it:
-        return "not one shard was finished before the request to stop, so the job was not requeued: give it more time"
+        return "not one shard was finished since the start, so the job was not requeued: give it more time"
     try:
         return requeue(limit)
     except SubmitError as refusal:

@@ -9,10 +9,11 @@ import dask
 
 import shardwrite
 from shardwrite.cli.common import engine
+from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.result import WriteResult
-from shardwrite.slurm import opened, workers_of
+from shardwrite.slurm import opened, refuse_second, workers_of
 from shardwrite.target import resolve_target
 
 __all__ = ["cluster_options", "taken", "write_with_jobs"]
@@ -88,12 +89,13 @@ def write_with_jobs(x: Any, dst: str, given: dict[str, Any], identity: str, prog
         key: value for key, value in options.items() if key not in ("name", "mode", "restart", "recheck", "publish", "durability")
     }
     how = {key: options[key] for key in ("name", "mode", "durability")}
+    target = resolve_target(dst, options["name"])
+    refuse_second(target)  # before anything is changed
     with engine(workers.settings.cores, None, None):
         plan = shardwrite.plan(x, source_id=identity, **layout)
         shardwrite.prepare(x, dst, plan, restart=options.pop("restart"), **how)
-    target = resolve_target(dst, options["name"])
     if find_run(target) is None:  # it was written before
         with dask.config.set(scheduler="threads"):
             return shardwrite.to_sharded_zarr(x, dst, source_id=identity, **options)  # type: ignore[no-any-return]
-    with opened(workers, target, lambda text: click.echo(f"shardwrite: {text}", err=True)):
+    with opened(workers, target, lambda text: echo(f"shardwrite: {text}", err=True)):
         return shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=progress, **options)  # type: ignore[no-any-return]

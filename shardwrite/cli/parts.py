@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -21,9 +23,11 @@ from shardwrite.cli.common import (
     requeueing,
     source_options,
 )
-from shardwrite.errors import IncompleteError
+from shardwrite.cli.terminal import echo
+from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.outcome import handling_signals
-from shardwrite.slurm import resubmission
+from shardwrite.slurm import check_directory, read_scripts, resubmission
+from shardwrite.target import Target, resolve_target
 
 __all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "stripe_option", "write_part"]
 
@@ -93,7 +97,7 @@ def init(
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
-    click.echo(plan.to_json() if as_json else str(plan))
+    echo(plan.to_json() if as_json else str(plan))
 
 
 @click.command("write-part")
@@ -128,7 +132,7 @@ def write_part(
         result = shardwrite.write_part(
             x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
         )
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @click.command()
@@ -149,6 +153,17 @@ def finalize(dst: str, name: str | None, n_parts: int | None, resubmit: str | No
             result = shardwrite.finalize(dst, name=name, n_parts=n_parts)
         except IncompleteError as error:
             if resubmit and error.fields["parts"]:
-                error.add_note(resubmission(error.fields["parts"], resubmit))
+                error.add_note(_how_to_resubmit(error.fields["parts"], resubmit, resolve_target(dst, name)))
             raise
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+
+
+def _how_to_resubmit(parts: Sequence[int], directory: str, target: Target) -> str:
+    """The line that submits parts again; where the scripts there write something else, that."""
+    try:
+        if read_scripts(Path(directory)) is None:
+            return f"{directory} has no scripts to submit them with; shardwrite slurm script makes them"
+        check_directory(Path(directory), target)
+    except SpecError as error:
+        return f"{error.message}, in {directory}: shardwrite slurm script makes those of this array"
+    return resubmission(parts, directory, target)

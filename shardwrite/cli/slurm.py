@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from click.core import ParameterSource
 import shardwrite
 from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
+from shardwrite.cli.terminal import echo, emit, exact
+from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.journal import find_run
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
@@ -24,19 +29,25 @@ from shardwrite.slurm import (
     allocation_script,
     array_script,
     cancel_all,
+    check_directory,
+    default_directory,
     doctor,
     elastic_script,
     finalize_script,
     make_run_directory,
     max_array_size,
     parts_for,
+    read_scripts,
     record_jobs,
+    refuse_second,
     run_scheduler,
     run_worker,
     status,
     submit_chain,
+    submitting,
+    write_scripts,
 )
-from shardwrite.target import resolve_target
+from shardwrite.target import Target, resolve_target
 
 __all__ = ["slurm"]
 
@@ -149,7 +160,7 @@ def script(
     settings = _settings(options)
     if program is not None and kind == "allocation":
         job = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, program=program, arguments=words)
-        click.echo(allocation_script(job, settings), nl=False)
+        emit(allocation_script(job, settings), nl=False)
         return
     if program is not None or len(words) != 2:
         raise click.UsageError("give SRC and DST, or for an allocation --program")
@@ -165,14 +176,14 @@ def script(
     elif n_parts is not None:
         parts = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=source, name=name or "")
         text = (array_script if kind == "array" else finalize_script)(parts, settings)
-    click.echo(text, nl=False)
+    emit(text, nl=False)
 
 
 @slurm.command("run-directory")
 @command
 def run_directory() -> None:
     """Make the directory of this start of the job, with keys for its processes, and print its path."""
-    click.echo(str(make_run_directory()))
+    emit(str(make_run_directory()))
 
 
 @slurm.command()
@@ -197,12 +208,12 @@ def worker(directory: Path) -> None:
 @json_option
 @command
 def show_status(dst: str, name: str | None, as_json: bool) -> None:
-    """Show how far DST is: shards and bytes done, speed, time left, parts left, and the jobs that `submit` has submitted.
+    """Show how far DST is: shards and bytes done, speed, time left, parts left, failures, and the jobs that write it.
 
     Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not published.
     """
     found = status(resolve_target(dst, name))
-    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
         raise SystemExit(INCOMPLETE)
 
@@ -213,19 +224,21 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
 @json_option
 @command
 def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
-    """Cancel the jobs that were submitted for DST: job arrays, drivers, workers. Also after the process that did so was killed.
+    """Cancel the jobs that write DST: job arrays, allocations, drivers, workers.
+
+    Also after the process that submitted them was killed. A driver on a login node is told to end, and submits no more.
 
     What is written stays, and the same again goes on. Cancelling twice does no harm.
     """
     found = cancel_all(resolve_target(dst, name))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        echo(json.dumps(asdict(found), indent=2))
         return
-    click.echo(
+    echo(
         f"cancelled {', '.join(found.jobs)}" if found.jobs else f"nothing to cancel: {found.n_known} jobs known, none in the queue"
     )
     for process in found.alive:
-        click.echo(f"still at it, or ended without a word: {process}")
+        echo(f"still at it, or ended without a word: {process}")
 
 
 @slurm.command("doctor")
@@ -247,12 +260,10 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
     problems = doctor.problems_of(found, int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)))
     warnings = doctor.warnings_of(found)
     if as_json:
-        click.echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
+        echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
     else:
-        click.echo(doctor.report(found))
-        click.echo(
-            "\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"])
-        )
+        echo(doctor.report(found))
+        echo("\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"]))
     if problems:
         raise SystemExit(1)
 
@@ -271,7 +282,7 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
 @click.option(
     "--throughput", default="200MB", show_default=True, help="Decoded bytes that a task is expected to write in a second."
 )
-@click.option("--directory", type=click.Path(file_okay=False), help="Where scripts and logs go; <name of DST>-slurm by default.")
+@click.option("--directory", type=click.Path(file_okay=False), help="Where scripts and logs go; one for each array by default.")
 @_settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @json_option
@@ -313,22 +324,51 @@ def submit(
         source_options=arguments,
         name=name or "",
     )
-    scripts = {"array.sbatch": array_script(job, settings), "finalize.sbatch": finalize_script(job, settings)}
-    where = Path(directory or f"{target.path.stem}-slurm").absolute()
+    scripts = {"array.sbatch": exact(array_script(job, settings)), "finalize.sbatch": exact(finalize_script(job, settings))}
+    where = Path(directory or default_directory(target)).absolute()
+    check_directory(where, target)
     if dry_run:
-        click.echo(f"# in {where}, with a directory logs:")
-        click.echo("sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
+        echo(f"# in {where}, with a directory logs:")
+        echo("sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
         for leaf, text in scripts.items():
-            click.echo(f"\n# {leaf}\n{text}", nl=False)
+            emit(f"\n# {leaf}\n{text}", nl=False)
         return
+    refuse_second(target)  # before anything is changed
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
-    (where / "logs").mkdir(parents=True, exist_ok=True)
-    for leaf, text in scripts.items():
-        (where / leaf).write_text(text)
-    array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch")
-    record_jobs(target, array, last, n_parts)
+    _submit(target, where, n_parts, "", as_json, scripts)
+
+
+def _submit(target: Target, where: Path, n_parts: int, tasks: str, as_json: bool, scripts: Mapping[str, str]) -> None:
+    """Write scripts, submit the array, or some of its tasks, and the job after it, note them, and say so."""
+    with submitting(target):
+        write_scripts(where, target, scripts)
+        array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch", tasks)
+        record_jobs(target, array, last, n_parts)
     if as_json:
-        click.echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
+        echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
     else:
-        click.echo(f"job array {array} of {n_parts} tasks, then job {last}; scripts and logs in {where}")
+        which = f"tasks {tasks} of {n_parts}" if tasks else f"{n_parts} tasks"
+        echo(f"job array {array} of {which}, then job {last}; scripts and logs in {where}")
+
+
+@slurm.command()
+@click.argument("dst")
+@name_option
+@click.option("--array", "tasks", required=True, metavar="1,3-5", help="Parts that are to be written again, as sbatch takes them.")
+@click.option("--directory", type=click.Path(file_okay=False), help="Where the scripts are; where `submit` puts them by default.")
+@json_option
+@command
+def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_json: bool) -> None:
+    """Submit some parts of DST again, and a job that publishes after them: the line that `finalize` prints."""
+    target = resolve_target(dst, name)
+    where = Path(directory or default_directory(target)).absolute()
+    scripts = read_scripts(where)
+    if scripts is None:
+        raise SpecError("no scripts are there", field="directory", value=str(where), remedy="give where they are, or use submit")
+    if re.fullmatch(r"[\d,-]+", tasks) is None:
+        raise SpecError("no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5")
+    check_directory(where, target)
+    if find_run(target) is None:
+        raise IncompleteError(f"nothing was begun for {target.path}, or it is done; use submit", missing=[])
+    _submit(target, where, scripts.n_parts, f"{tasks}{scripts.at_once}", as_json, {})

@@ -20,7 +20,7 @@ from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 
-from shardwrite.errors import WorkersLostError
+from shardwrite.errors import ClusterLostError, WorkersLostError
 from shardwrite.resources import memory_limit_nbytes, n_cores
 from shardwrite.stopping import is_draining, n_busy
 
@@ -60,6 +60,8 @@ class Engine(Protocol):
             If this process drains before all is done.
         WorkersLostError
             If workers die, again and again, of some of the tasks; all others have been computed then.
+        ClusterLostError
+            If the scheduler is lost, or all workers are for too long.
         """
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
@@ -172,7 +174,7 @@ class ClusterEngine:
     def _run_once(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None) -> list[Any]:
         """Compute `keys`; those are given back that dask has given up because their workers died."""
         from distributed import KilledWorker, as_completed
-        from distributed.scheduler import NoValidWorkerError
+        from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
         if is_draining():
             raise Stopped
@@ -194,23 +196,29 @@ class ClusterEngine:
                         killed.append(keys_by_future[future.key])
                         future.release()  # so that dask forgets that it has given it up
                         continue
-                    if isinstance(error, NoValidWorkerError):
-                        raise WorkersLostError("there have been no workers for too long; run the same again") from error
+                    if isinstance(error, NoValidWorkerError | NoWorkerError):
+                        raise ClusterLostError("there have been no workers for too long; run the same again") from error
                     if explain is not None:
                         error.add_note(explain([keys_by_future[future.key]]))
                     raise error.with_traceback(trace)
                 if isinstance(value, BaseException):
-                    raise WorkersLostError(
+                    raise ClusterLostError(
                         "dask has cancelled tasks: its scheduler is gone, or was restarted; run the same again"
                     ) from value
                 on_result(keys_by_future[future.key], value)
                 future.release()
         finally:
-            self._client.cancel([f for f in futures if not f.done()])
+            if self._client.status == "running":  # a lost scheduler can be told nothing
+                self._client.cancel([f for f in futures if not f.done()])
             if is_draining():
-                while any(self._client.run(n_busy, on_error="ignore").values()):  # one that dies meanwhile is not waited for
-                    time.sleep(_POLL_SECONDS)
+                self._wait_for_tasks()
         return killed
+
+    def _wait_for_tasks(self) -> None:
+        """Wait for what workers have begun; a worker that dies, or whose scheduler does, is not waited for."""
+        with contextlib.suppress(OSError):  # the scheduler was lost during the call
+            while self._client.status == "running" and any(self._client.run(n_busy, on_error="ignore").values()):
+                time.sleep(_POLL_SECONDS)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
         """See :meth:`Engine.on_every_worker`."""

@@ -1,19 +1,55 @@
 """What lies beside an array while it is written, and what stays of it: plan, journal, leases, receipt."""
 
-from shardwrite.journal.begin import begin_run, differences, find_run, interrupted_end, probe
+from shardwrite.journal.begin import (
+    begin_run,
+    differences,
+    find_run,
+    interrupted_end,
+    interrupted_removal,
+    probe,
+    tidied_run,
+)
+from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
-from shardwrite.journal.neighbours import begin_beside, give_up, give_up_streams, make_way, neighbours, unfinished_append
+from shardwrite.journal.lock import Claim
+from shardwrite.journal.neighbours import (
+    Beside,
+    begin_beside,
+    give_up,
+    give_up_streams,
+    look_beside,
+    make_way,
+    neighbours,
+    tidied_neighbours,
+    tidy,
+    unfinished,
+    unfinished_append,
+)
 from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
 from shardwrite.journal.records import Beginning, Entry, cause_of
-from shardwrite.journal.redo import Change, change_in_place, recover_change, recover_changes, shard_lock
-from shardwrite.journal.replay import History, Replay, discard, histories, replay, sweep, sweep_after_workers, sweep_listed, unended
+from shardwrite.journal.replay import (
+    History,
+    Replay,
+    drivers_on,
+    histories,
+    replay,
+    stale_temporaries,
+    sweep,
+    sweep_listed,
+)
 from shardwrite.journal.rundir import RunDirectory
-from shardwrite.journal.writer import close_journals, ensure_current, journal_for
+from shardwrite.journal.takeover import end_run, take_away, take_back
+from shardwrite.journal.trust import require_trusted
+from shardwrite.journal.undo import Change, change_in_place, recover_changes, recover_shard, shard_claim
+from shardwrite.journal.writer import admit, close_journals, ensure_current, journal_for, own_journals
 
 __all__ = [
+    "JOBS_PREFIX",
     "Beginning",
+    "Beside",
     "Change",
+    "Claim",
     "Entry",
     "History",
     "Lease",
@@ -21,6 +57,7 @@ __all__ = [
     "Receipt",
     "Replay",
     "RunDirectory",
+    "admit",
     "as_runs",
     "begin_beside",
     "begin_run",
@@ -28,28 +65,40 @@ __all__ = [
     "change_in_place",
     "close_journals",
     "differences",
-    "discard",
+    "drivers_on",
     "empty_after",
+    "end_run",
     "ensure_current",
     "find_run",
     "give_up",
     "give_up_streams",
     "histories",
     "interrupted_end",
+    "interrupted_removal",
     "journal_for",
     "live_holders",
+    "look_beside",
     "make_way",
     "neighbours",
+    "note_job",
+    "own_journals",
     "probe",
     "read_receipt",
-    "recover_change",
     "recover_changes",
+    "recover_shard",
     "release_all",
     "replay",
-    "shard_lock",
+    "require_trusted",
+    "shard_claim",
+    "stale_temporaries",
     "sweep",
-    "sweep_after_workers",
     "sweep_listed",
-    "unended",
+    "take_away",
+    "take_back",
+    "tidied_neighbours",
+    "tidied_run",
+    "tidy",
+    "unfinished",
     "unfinished_append",
+    "write_note",
 ]

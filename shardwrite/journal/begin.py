@@ -11,6 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +19,70 @@ from crc32c import crc32c
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
-from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held, remove
-from shardwrite.stores import PosixStore, is_there, make_directories, read_file, write_file
+from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
+from shardwrite.journal.trust import check_name, require_trusted
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
-__all__ = ["begin_run", "differences", "facts_of", "find_run", "interrupted_end", "probe"]
+__all__ = [
+    "begin_run",
+    "differences",
+    "facts_of",
+    "find_run",
+    "interrupted_end",
+    "interrupted_removal",
+    "probe",
+    "tidied_run",
+]
 
 _MAX_TRIES = 8
 
 
 def find_run(target: Target) -> RunDirectory | None:
-    """The run that was begun beside an array and has not ended.
+    """The run that was begun beside an array and has not ended; a look, which changes nothing.
 
     Raises
     ------
     JournalError
         If ``plan.json`` is not one of ours.
     """
+    found = _planned(target)
+    return found if found is not None and _stands(found) else None
+
+
+def tidied_run(target: Target) -> RunDirectory | None:
+    """The same for writers, who first finish a removal that was interrupted."""
+    found = _planned(target)
+    if found is None:
+        remove_orphans(target)
+        return None
+    if _stands(found):
+        return found
+    settle(replace(found, state=TAKEN if found.is_in(TAKEN) else ENDED))
+    return None
+
+
+def interrupted_removal(target: Target) -> str:
+    """What a reader should know of a run whose removal was interrupted; nothing where none was."""
+    found = _planned(target)
+    if found is None or _stands(found):
+        return ""
+    if not found.is_in(TAKEN):
+        return f"run {found.run} has ended, and its files in {target.run_path} were not all removed; the next write removes them"
+    what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
+    return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
+
+
+def _stands(run: RunDirectory) -> bool:
+    """Whether a run that ``plan.json`` names was neither taken away nor ended."""
+    return not run.is_in(TAKEN) and is_there(run.path)
+
+
+def _planned(target: Target) -> RunDirectory | None:
+    """The run that ``plan.json`` names, whatever has become of it."""
+    require_trusted(target)
     path = target.run_path / "plan.json"
     data = read_file(path)
     if data is None:
@@ -44,17 +91,13 @@ def find_run(target: Target) -> RunDirectory | None:
         found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
     except ValueError as error:
         raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
-    if is_there(found.taken_path):
-        found.remove_taken()  # what a crash left to do
-        return None
-    if not is_there(found.path):
-        found.remove_ended()
-        return None
+    check_name(target, found.facts)
     return found
 
 
 def facts_of(target: Target) -> dict[str, Any]:
     """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
+    require_trusted(target)
     data = read_file(target.run_path / "plan.json")
     try:
         return {} if data is None else parse_facts(data, is_update=bool(target.update))
@@ -65,7 +108,9 @@ def facts_of(target: Target) -> dict[str, Any]:
 def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
     run = str(facts_of(target).get("run", ""))
-    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", "taken")) else run
+    if not run:
+        return next((path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")), "")
+    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", TAKEN)) else run
 
 
 def begin_run(
@@ -84,7 +129,7 @@ def begin_run(
     mode : str
         See :func:`shardwrite.to_sharded_zarr`; looked at only where a run begins.
     restart : bool
-        Take away what was begun.
+        Take away what was begun, if it was of the same kind: a run that makes the array, or an update.
     durability : str
         Of the run's own files.
 
@@ -104,20 +149,32 @@ def begin_run(
     """
     check_surroundings(target)
     for _ in range(_MAX_TRIES):
-        found = find_run(target)
+        found = tidied_run(target)
         if found is None:
             check_target(target, mode)
             made = _create(target, plan, document, durability)
-            if made is not None:
+            if made is not None and made.facts["replaces"] == (is_there(target.path) and plan["mode"] != "r+"):
+                _check_alone(made)
                 return made, True
-        elif restart:
-            found.start_over()
+            if made is not None:
+                take_back(made, is_claimed=True)  # another run has ended since the look at the target
+        elif restart and found.makes_array == (plan["mode"] != "r+"):
+            take_away(found)
             restart = False
         elif found.digest == plan["digest"]:
             return found, False
         else:
             _refuse_other(found, plan)
     raise JournalError(f"runs begin and end in {target.run_path} all the time", path=str(target.run_path))
+
+
+def _check_alone(made: RunDirectory) -> None:
+    """Refuse to go on where somebody else has made the directory that the new run lies in."""
+    try:
+        require_trusted(made.target)
+    except JournalError:
+        take_back(made, is_claimed=True)
+        raise
 
 
 def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
@@ -130,26 +187,32 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
             "durability": durability,
             "begun_by": identity(),
             "document_crc32c": crc32c(document.encode()),
+            "array": target.path.name,
         }
     )
     made = RunDirectory(target, facts)
     attempt = uuid.uuid4().hex
-    draft = made.path / "plan.json"
+    draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        make_directories(made.path, durability)
-        write_file(made.path / "zarr.json", document.encode(), durability=durability, attempt=attempt)
-        write_file(draft, dump(facts), durability=durability, attempt=attempt)
+        make_directories(draft, durability, like=target.path)  # what lies in it is of that array
+        write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
+        write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
+        os.rename(draft, made.path)
         try:
-            os.link(draft, target.run_path / "plan.json")  # atomic, and fails where one is
+            os.link(made.path / "plan.json", target.run_path / "plan.json")  # atomic, and fails where one is
         except FileExistsError:
             remove(made.path)
             return None
         is_claimed = True
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
-    except OSError as error:
-        made.take_back(is_claimed=is_claimed)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the error that led here is the one to tell
+            remove(draft)
+        take_back(made, is_claimed=is_claimed)
+        if not isinstance(error, OSError):
+            raise
         message = f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that can be written to"
         raise StoreError(message, key=str(made.path), errno=error.errno) from error
     return made
@@ -160,9 +223,14 @@ def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
     if holders:
         raise held(found, holders[0])
     changed = differences(found.facts.get("identity"), plan.get("identity"))
+    giving_up = (
+        "start over with restart=True (--restart), which takes its shards away"
+        if found.makes_array
+        else "give it up with abandon (shardwrite abandon), which leaves each of its shards as it is, old or new"
+    )
     raise JournalError(
-        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. Run it again as it "
-        "was to finish it, or start over with restart=True (--restart), which takes its shards away",
+        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. "
+        f"Run it again as it was to finish it, or {giving_up}",
         path=str(found.target.run_path),
         differences=changed,
     )

@@ -15,14 +15,28 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 from shardwrite.errors import StoreError
 from shardwrite.stores import as_store_error, listed, parse_json, read_file
 
-__all__ = ["HEARTBEAT_SECONDS", "TTL_SECONDS", "Lease", "identity", "is_alive", "is_stale", "live_holders", "release_all"]
+__all__ = [
+    "HEARTBEAT_SECONDS",
+    "TTL_SECONDS",
+    "Lease",
+    "identity",
+    "is_alive",
+    "is_left_behind",
+    "is_this_process",
+    "live_holders",
+    "release_all",
+    "signature",
+]
 
 HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
@@ -134,14 +148,24 @@ def release_all() -> None:
             os.unlink(path)
 
 
-def live_holders(run_path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``."""
+def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[dict[str, Any]]:
+    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    looking : bool
+        Whether nothing may be written there. The ages of leases are then taken from this host's clock.
+        If it is wrong by more than a lease's lifetime, a process on another host can be reported alive
+        or dead by mistake, so only what is told to people may depend on it.
+    """
     leases = listed(run_path, "lease-", ".json")
     found = []
     now, me = None, identity()
     for path in leases:
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
-            now = file_system_time(Path(run_path)) if now is None else now
+            now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
             data = read_file(path)
             if data is None:
@@ -179,6 +203,11 @@ def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
     return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
 
 
+def is_this_process(holder: Mapping[str, Any]) -> bool:
+    """Whether an identity is this process's own."""
+    return _is_me(dict(holder), identity())
+
+
 def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
     if holder.get("host") == me["host"] and me["boot"]:
         if holder.get("boot") != me["boot"]:
@@ -189,10 +218,32 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
     return age < TTL_SECONDS
 
 
-def is_stale(path: Path) -> bool:
-    """Whether nothing was made or renamed in a directory for as long as it takes a lease to run out, and it is still there."""
+def signature() -> str:
+    """Identity of this process, as text for the name of a directory; see `is_left_behind`."""
+    me = identity()
+    namespace = "".join(filter(str.isdigit, me["pids"]))
+    return ",".join((quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"]))
+
+
+def is_left_behind(path: Path) -> bool:
+    """Whether the process that made a directory is gone, and the directory is still there.
+
+    The directory's name or the plan in it tells which process that was. A process on another host counts as gone
+    once nothing was made or renamed in the directory for as long as it takes a lease to run out.
+    """
     age = _age(path)
-    return age is not None and age > TTL_SECONDS
+    return age is not None and not _lives(_maker(path), identity(), age)
+
+
+def _maker(path: Path) -> dict[str, Any]:
+    """Who made a directory; nothing where neither its name nor its plan tells."""
+    _, *signed = path.name.split(",")
+    if len(signed) == 5:
+        host, boot, namespace, pid, started = signed
+        pids = f"pid:[{namespace}]" if namespace else ""
+        return {"host": unquote(host), "boot": boot, "pids": pids, "pid": int(pid) if pid.isdigit() else None, "started": started}
+    found = _parse(read_file(path / "plan.json") or b"{}").get("begun_by")
+    return found if isinstance(found, dict) else {}
 
 
 def _age(path: Path) -> float | None:
@@ -202,11 +253,18 @@ def _age(path: Path) -> float | None:
     return None
 
 
+def _now(directory: Path, *, looking: bool) -> float:
+    """The time to which the age of a lease is counted."""
+    return time.time() if looking else file_system_time(directory)
+
+
 def file_system_time(directory: Path) -> float:
     """The time by the clock that stamps files in a directory."""
     path = directory / f"clock-{uuid.uuid4().hex}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+    fd = os.open(path, flags, 0o666)
     try:
-        path.touch(exist_ok=False)
-        return path.stat().st_mtime
+        return os.fstat(fd).st_mtime  # also where another process takes the file for one that was left behind
     finally:
+        os.close(fd)
         path.unlink(missing_ok=True)

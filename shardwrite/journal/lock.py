@@ -1,38 +1,174 @@
-"""Locks for moments: files made with ``O_EXCL``, taken over where their holder is dead.
+"""Claims: the right to change one thing alone, for a moment.
 
-Like leases they are files and not the system's locks, which some cluster file systems grant to everybody. They are held for the
-time of a few writes, by a process that also holds a lease.
+A claim is a directory. Making one takes it, because a directory that holds something cannot be
+renamed over. Like leases, claims use no locks of the system, which some cluster file systems
+grant to everybody. All that a holder does in its claim goes through a descriptor of that very
+directory, so a process that was frozen and thaws cannot touch the claim of a successor.
+
+What lies in a claim:
+
+``owner-<n>``
+    Who holds it. A successor links ``owner-<n+1>`` beside it, which only one can, and then
+    removes ``owner-<n>``. The greatest number is the holder.
+``left-<n>``
+    A holder that failed. The next process takes over at once.
+``undo-<token>``
+    What is needed to undo a change that is under way (see :mod:`shardwrite.journal.undo`). The
+    holder acknowledges its change by removing this file, and a successor takes the change back
+    by renaming it to ``fenced-<token>``. Only one of the two succeeds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import random
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import identity, is_alive
-from shardwrite.stores import read_file
+from shardwrite.journal.lease import identity, is_alive, is_this_process
+from shardwrite.stores import as_store_error, listed, read_file
 
-__all__ = ["exclusive"]
+__all__ = ["FENCED", "UNDO", "Claim", "exclusive", "make_void"]
 
 WAIT_SECONDS = 300.0
+UNDO, FENCED = "undo-", "fenced-"
+_OWNER, _LEFT = "owner-", "left-"
 _FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
+_tokens: set[str] = set()
+_lock = threading.Lock()
 
 
-@contextlib.contextmanager
-def exclusive(path: Path, run_path: Path) -> Iterator[None]:
-    """Hold a lock, after waiting for whoever holds it.
+class Claim:
+    """A claim that this process holds.
 
     Parameters
     ----------
     path : path
-        The lock's file, in a directory that is there.
+        Its directory.
+    fd : int
+        A descriptor of that directory; the claim closes it.
+    generation : int
+        The number of its owner file.
+    token : str
+        Names the holder.
+    """
+
+    def __init__(self, path: Path, fd: int, generation: int, token: str) -> None:
+        self.path = path
+        self._fd, self._generation, self._token = fd, generation, token
+        self._record_fd, self._is_durable = -1, False
+
+    def check(self) -> None:
+        """Refuse to go on after another process has taken the claim over.
+
+        Raises
+        ------
+        StoreError
+            ESTALE, so that another attempt begins with what is there now.
+        """
+        with self._telling("cannot look at a claim"):
+            os.close(os.open(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd))
+
+    def record(self, data: bytes, *, is_durable: bool) -> None:
+        """Write down how to undo the change that is about to begin.
+
+        Raises
+        ------
+        StoreError
+            If that cannot be done; nothing may be changed then.
+        """
+        with self._telling("cannot record a change"):
+            self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
+            _write_all(self._record_fd, data)
+            self._is_durable = is_durable
+            if is_durable:
+                os.fsync(self._record_fd)
+                os.fsync(self._fd)
+                _fsync_directory(self.path.parent)
+
+    def settle(self) -> None:
+        """End a change: from now on it counts, or nothing was changed.
+
+        The record is made void before it is removed, because a power cut can bring a removed file back.
+
+        Raises
+        ------
+        StoreError
+            ESTALE where another process has taken the change back.
+        """
+        with self._telling("cannot end a change"):
+            make_void(self._record_fd, is_durable=self._is_durable)
+            self._close_record()
+            os.unlink(f"{UNDO}{self._token}", dir_fd=self._fd)
+
+    def _close_record(self) -> None:
+        fd, self._record_fd = self._record_fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _telling(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise self._lost() from error
+        except OSError as error:
+            raise StoreError(f"{doing}: {error.strerror}", key=str(self.path), errno=error.errno) from error
+
+    def _lost(self) -> StoreError:
+        return StoreError(
+            "another process has taken this change over, because this one showed no sign of life",
+            key=str(self.path),
+            errno=errno.ESTALE,
+        )
+
+    def release(self) -> None:
+        """Give the claim back; where a change is left to undo, the next process takes over at once."""
+        try:
+            names = os.listdir(self._fd)
+            if any(name.startswith((UNDO, FENCED)) for name in names):
+                os.rename(f"{_OWNER}{self._generation}", f"{_LEFT}{self._generation}", src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                return
+            for name in names:
+                number = _generation(name)
+                if number is not None and number <= self._generation:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=self._fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(self.path)
+        except OSError as error:
+            # A successor holds it, or storage fails; then it is found to be this process's, which holds it no more.
+            if error.errno not in _TAKEN | {errno.ENOENT}:
+                raise StoreError(f"cannot give a claim back: {error.strerror}", key=str(self.path), errno=error.errno) from error
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptor; this process holds the claim no more."""
+        with _lock:
+            _tokens.discard(self._token)
+        self._close_record()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
+    """Hold a claim, after waiting for whoever holds it.
+
+    Parameters
+    ----------
+    path : path
+        The claim's directory, in a directory that is there.
     run_path : path
         Directory of the run; what a kill leaves of an attempt lies there, and goes with it.
 
@@ -41,56 +177,171 @@ def exclusive(path: Path, run_path: Path) -> Iterator[None]:
     JournalError
         If it was not given back in `WAIT_SECONDS`, naming who holds it.
     StoreError
-        If no lock can be made there.
+        If no claim can be made there.
     """
-    me = json.dumps({**identity(), "token": uuid.uuid4().hex}).encode()
+    claim = _wait(path, run_path)
+    try:
+        yield claim
+    except BaseException:
+        with contextlib.suppress(StoreError):  # the first error is the one to tell
+            claim.release()
+        raise
+    claim.release()
+
+
+def _wait(path: Path, run_path: Path) -> Claim:
+    token = uuid.uuid4().hex
+    with _lock:
+        _tokens.add(token)
+    claim = None
+    try:
+        claim = _poll(path, run_path, token)
+    finally:
+        if claim is None:
+            with _lock:
+                _tokens.discard(token)
+    if claim is None:
+        raise JournalError(
+            f"{path} was not given back in {WAIT_SECONDS:.0f} s. End the process that holds it ({_holder(path)}), "
+            "and run the same command again",
+            path=str(path),
+        )
+    return claim
+
+
+def _poll(path: Path, run_path: Path, token: str) -> Claim | None:
+    """Try to take a claim until it works; None where time is up."""
     deadline = time.monotonic() + WAIT_SECONDS
     pause = 0.002
-    while not _taken(path, me, run_path):
-        _break_stale(path, run_path)
-        if time.monotonic() > deadline:
-            raise JournalError(
-                f"{path} was not given back in {WAIT_SECONDS:.0f} s; remove it if its holder is gone", path=str(path)
-            )
+    while True:
+        with as_store_error(str(path), "cannot take a claim"):
+            claim = _take(path, run_path, token)
+        if claim is not None or time.monotonic() > deadline:
+            return claim
         time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 (many should not come back at once)
         pause = min(2 * pause, 0.5)
+
+
+def _take(path: Path, run_path: Path, token: str) -> Claim | None:
+    """Make a claim, or take over that of a dead holder; None where somebody holds it."""
     try:
-        yield
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return _make(path, run_path, token)
+    is_mine = False
+    try:
+        names = os.listdir(fd)
+        numbers = [number for number in map(_generation, names) if number is not None]
+        if not numbers and not names:
+            return _make(path, run_path, token)  # over the empty directory
+        last = max(numbers, default=-1)
+        if f"{_OWNER}{last}" in names and _is_held(path / f"{_OWNER}{last}", fd):
+            return None
+        is_mine = _succeed(run_path, token, fd, last)
+        return Claim(path, fd, last + 1, token) if is_mine else None
     finally:
-        with contextlib.suppress(FileNotFoundError):  # somebody took this process for dead
-            if read_file(path) == me:
-                os.unlink(path)
-
-
-def _taken(path: Path, me: bytes, run_path: Path) -> bool:
-    """Make the lock, whole from the beginning; whether that went well."""
-    draft = run_path / f"draft-{uuid.uuid4().hex}"
-    try:
-        fd = os.open(draft, _FLAGS, 0o666)
-        try:
-            os.write(fd, me)
-        finally:
+        if not is_mine:
             os.close(fd)
+
+
+def _make(path: Path, run_path: Path, token: str) -> Claim | None:
+    draft = run_path / f"draft-{token}"
+    os.mkdir(draft)
+    fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        owner = os.open(f"{_OWNER}0", _FLAGS, 0o666, dir_fd=fd)
         try:
-            os.link(draft, path)
-        except FileExistsError:
-            return False
+            _write_all(owner, _me(token))
         finally:
-            os.unlink(draft)
-    except OSError as error:
-        raise StoreError(f"cannot take a lock: {error.strerror}", key=str(path), errno=error.errno) from error
+            os.close(owner)
+        os.rename(draft, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # what is left goes with the run
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{_OWNER}0", dir_fd=fd)
+            os.rmdir(draft)
+        os.close(fd)
+        if isinstance(error, OSError) and error.errno in _TAKEN:
+            return None
+        raise
+    return Claim(path, fd, 0, token)
+
+
+def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
+    """Become the owner after a dead one; whether no other process was first."""
+    draft = run_path / f"draft-{token}"
+    owner = os.open(draft, _FLAGS, 0o666)
+    try:
+        try:
+            _write_all(owner, _me(token))
+        finally:
+            os.close(owner)
+        os.link(draft, f"{_OWNER}{last + 1}", dst_dir_fd=fd)
+    except (FileExistsError, FileNotFoundError):
+        return False  # another process was first, or the claim was given back
+    finally:
+        os.unlink(draft)
+    with contextlib.suppress(FileNotFoundError):  # it had left
+        os.unlink(f"{_OWNER}{last}", dir_fd=fd)
     return True
 
 
-def _break_stale(path: Path, run_path: Path) -> None:
-    """Remove the lock of a dead holder: moved away first, so that of many who try, one does; a living one is put back."""
-    found = read_file(path)
-    if found is None or is_alive(path, found):
-        return
-    aside = run_path / f"stale-{uuid.uuid4().hex}"
-    with contextlib.suppress(FileNotFoundError):  # another was first
-        os.rename(path, aside)
-        if read_file(aside) != found:
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, path)
-        os.unlink(aside)
+def _is_held(path: Path, fd: int) -> bool:
+    """Whether an owner lives, or may."""
+    try:
+        owner = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+    except FileNotFoundError:
+        return False
+    try:
+        data = os.read(owner, 4096)
+    finally:
+        os.close(owner)
+    holder = _parsed(data)
+    if is_this_process(holder):
+        with _lock:
+            return holder.get("token") in _tokens
+    return is_alive(path, data)
+
+
+def _parsed(data: bytes) -> dict[str, object]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _holder(path: Path) -> str:
+    """Who holds a claim, for people."""
+    holders = [_parsed(read_file(owner) or b"") for owner in listed(path, _OWNER)]
+    return ", ".join(f"host {h.get('host', 'unknown')}, pid {h.get('pid', 'unknown')}" for h in holders) or "unknown"
+
+
+def _generation(name: str) -> int | None:
+    number = name.removeprefix(_OWNER) if name.startswith(_OWNER) else name.removeprefix(_LEFT)
+    return int(number) if name.startswith((_OWNER, _LEFT)) and number.isascii() and number.isdigit() else None
+
+
+def _me(token: str) -> bytes:
+    return json.dumps({**identity(), "token": token}).encode()
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def make_void(fd: int, *, is_durable: bool) -> None:
+    """Overwrite the checksum that a record begins with: whoever finds it again has nothing to undo."""
+    os.pwrite(fd, b"-" * 8, 0)
+    if is_durable:
+        os.fdatasync(fd)
+
+
+def _fsync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -3,40 +3,93 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardwrite.errors import JournalError
-from shardwrite.grid import Box, ShardGrid
-from shardwrite.journal.begin import facts_of, find_run
+from shardwrite.errors import JournalError, UntrustedStateError
+from shardwrite.journal.begin import facts_of, find_run, interrupted_removal, tidied_run
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.receipt import empty_after, read_receipt
-from shardwrite.journal.redo import recover_changes
-from shardwrite.journal.replay import Replay, replay, shards_of, sweep
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
-from shardwrite.metadata import ArrayMetadata, parse_metadata
-from shardwrite.stores import PosixStore, is_there, read_json
+from shardwrite.journal.takeover import take_away, take_back
+from shardwrite.journal.trust import require_trusted
+from shardwrite.stores import is_there
 from shardwrite.target import Target
 
-__all__ = ["begin_beside", "give_up", "give_up_streams", "make_way", "neighbours", "unfinished_append"]
+__all__ = [
+    "Beside",
+    "begin_beside",
+    "give_up",
+    "give_up_streams",
+    "look_beside",
+    "make_way",
+    "neighbours",
+    "tidied_neighbours",
+    "tidy",
+    "unfinished",
+    "unfinished_append",
+]
 
 _MAX_TRIES = 3
 
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
-    """Other runs on the same array that were begun and have not ended."""
+    """Other runs on the same array that were begun and have not ended; a look, which changes nothing."""
+    require_trusted(target)
     for other in target.others:
         found = find_run(other)
         if found is not None:
             yield found
-        elif other.update:
-            discard_drafts(other)
-    remove_empty(target)
+
+
+def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
+    """The same for writers, who first remove what the dead have left of runs that did not begin or had ended."""
+    tidy(target)
+    return neighbours(target)
+
+
+def tidy(target: Target) -> None:
+    """Finish the removals beside an array that were interrupted, and remove what dead processes have left there."""
+    require_trusted(target)
+    whole = replace(target, update="")
+    for place in (whole, *whole.others):
+        tidied_run(place)
+        discard_drafts(place)
+        remove_empty(place)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What stands beside an array, as far as a look may believe it.
+
+    Attributes
+    ----------
+    run : RunDirectory or None
+        The run that has not ended.
+    updates : tuple of RunDirectory
+        Updates that have not ended.
+    warnings : tuple of str
+        What a reader should know: removals that were interrupted, and what is not trusted.
+    untrusted : UntrustedStateError or None
+        Why nothing of it is believed.
+    """
+
+    run: RunDirectory | None = None
+    updates: tuple[RunDirectory, ...] = ()
+    warnings: tuple[str, ...] = ()
+    untrusted: UntrustedStateError | None = None
+
+
+def look_beside(target: Target) -> Beside:
+    """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
+    try:
+        whole = find_run(target)
+        removals = [interrupted_removal(other) for other in (target, *target.others)]
+        return Beside(whole, tuple(neighbours(target)), tuple(text for text in removals if text))
+    except UntrustedStateError as error:
+        return Beside(warnings=(error.message,), untrusted=error)
 
 
 def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None:
@@ -49,18 +102,18 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
     facts : mapping
         Its plan; ``shards_from`` says which shards it touches.
     restart : bool
-        Take away runs of the dead that are in the way.
+        Give up updates of the dead that are in the way. A run that makes the array is never given up in passing.
 
     Raises
     ------
     JournalError
         Naming the other run, and who is at it.
     """
-    for other in neighbours(target):
+    for other in tidied_neighbours(target):
         shared = _shared(facts.get("shards_from"), other.facts.get("shards_from"))
         if shared == 0:
             continue
-        if restart:
+        if restart and not other.makes_array:
             give_up(other)
             continue
         holders = live_holders(other.path)
@@ -69,14 +122,46 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         if _is_stream(other):
             give_up(other)
             continue
-        what = other.facts.get("identity", {}).get("region")
-        where = f"an update of the region {what}" if what else "a run"
-        shards = f"; {shared} shards are in both" if shared else ""
-        raise JournalError(
-            f"{where} of {target.path} has not ended{shards}. Run that again to finish it, or give it up with "
-            "abandon, or restart=True (--restart): each of its shards is then left as it is, old or new",
-            path=str(other.target.run_path),
+        raise unfinished(other, shared, is_replaced=facts.get("mode") != "r+")
+
+
+def unfinished(run: RunDirectory, shared: int | None = None, *, is_replaced: bool = False) -> JournalError:
+    """The error that names a run which nobody works on, and says how it is finished or given up.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run that is in the way.
+    shared : int, optional
+        Number of shards that the other run writes, too.
+    is_replaced : bool
+        Whether the other run replaces the array.
+    """
+    path = run.target.path
+    if run.makes_array:
+        return JournalError(
+            f"the run that makes {path} has not ended. Make the same call again to finish it (shardwrite finalize, if "
+            "all of its parts are written); abandon, and restart=True of an update, leave it alone. Only a write of "
+            "the whole array with restart=True (--restart) takes its shards away and starts over",
+            path=str(run.target.run_path),
         )
+    shards = f"; {shared} shards are in both" if shared else ""
+    if is_replaced:
+        outcome = "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+    else:
+        outcome = "An update with restart=True (--restart) gives it up, too"
+    return JournalError(
+        f"{_kind(run)} of {path} has not ended{shards}. Run that again to finish it, or give it up with abandon (shardwrite "
+        f"abandon): each of its shards is then left as it is, old or new. {outcome}",
+        path=str(run.target.run_path),
+    )
+
+
+def _kind(run: RunDirectory) -> str:
+    region = run.facts.get("identity", {}).get("region")
+    if run.target.update == "compaction":
+        return "a compaction"
+    return f"an update of the region {region}" if region else "a repair"
 
 
 def _is_stream(run: RunDirectory) -> bool:
@@ -86,7 +171,7 @@ def _is_stream(run: RunDirectory) -> bool:
 
 def give_up_streams(target: Target) -> None:
     """Take away what dead writers of streams have left."""
-    for other in neighbours(target):
+    for other in tidied_neighbours(target):
         if _is_stream(other) and not live_holders(other.path):
             give_up(other)
 
@@ -100,7 +185,7 @@ def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]])
         except JournalError:
             if not is_new:
                 raise
-            directory.take_back(is_claimed=True)
+            take_back(directory, is_claimed=True)
             if attempt == _MAX_TRIES:
                 raise
             time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
@@ -110,68 +195,16 @@ def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]])
 
 
 def give_up(run: RunDirectory) -> None:
-    """Take a run of the dead away; of an update, the shards stay, but for those beyond an array that did not come to grow.
+    """Take an update or a repair of the dead away; its shards stay, but for those beyond an array that did not come to grow.
 
     Raises
     ------
     JournalError
-        If a process works on it.
+        If a process works on it, or if it makes the array.
     """
-    holders = live_holders(run.path)
-    if holders:
-        raise held(run, holders[0])
-    window = run.facts.get("shards_from")
-    if window is not None:
-        first, counts = window
-        part = _part(run, first, counts)
-        store = PosixStore(run.target.path)
-        with run.ending():  # nobody else changes the shape meanwhile
-            recover_changes(run.path, store)
-            found = replay(run, part)
-            sweep(run, part, found, may_list=True)
-            there = parse_metadata(json.dumps(read_json(run.target.path / "zarr.json")))
-            _remove_outside(part, store, there.grid)
-            _tell_receipt(run, part, store, found, there.grid)
-    run.start_over()
-
-
-def _remove_outside(part: ArrayMetadata, store: PosixStore, grid: ShardGrid) -> None:
-    """Remove shards that an append has written beyond an array that did not come to grow."""
-    first, _ = part.window or ((), ())
-    with store.transaction("none", uuid.uuid4().hex) as transaction:
-        for index in part.grid.shards_in(part.grid.whole):
-            if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True)):
-                transaction.remove(part.shard_key(index))
-
-
-def _tell_receipt(run: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid) -> None:
-    """Have the receipt know which of the shards that the update came to are empty."""
-    receipt = read_receipt(run.target)
-    if receipt is None or receipt.empty is None:
-        return
-    first, _ = part.window or ((), ())
-    counts = part.grid.counts
-    is_known = found.ledger.is_done.reshape(counts).copy()
-    is_empty = (found.ledger.nbytes == 0).reshape(counts)
-    for index in {index for beginning in found.unended for index in shards_of(beginning, part)}:
-        if not is_known[index]:
-            is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
-    empty = empty_after(receipt, grid, first, is_empty, is_known)
-    document = replace(receipt, empty=empty, shape=list(grid.shape))
-    run.leave(document, "full", uuid.uuid4().hex)
-
-
-def _part(run: RunDirectory, first: Sequence[int], counts: Sequence[int]) -> ArrayMetadata:
-    """The part of the array that an update touches."""
-    metadata = parse_metadata(json.dumps(run.document))
-    grid = metadata.grid
-    if len(first) != grid.ndim or any(a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)):
-        raise JournalError(
-            f"{run.path} holds the metadata of another array; remove {run.target.run_path} after a look", path=str(run.path)
-        )
-    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
-    stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
-    return metadata.part(Box(start, stop))[0]
+    if run.makes_array and not live_holders(run.path):
+        raise unfinished(run)
+    take_away(run)
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:

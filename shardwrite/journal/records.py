@@ -2,8 +2,10 @@
 
 The first line of a file says who writes it. Before a task commits anything, a line says under which name its temporaries
 will be, so that they can be swept without a listing; after it, a line says what it committed. Fields of that line are
-columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes. What ends a process's
-work before its time is said, too, for people who ask how far a run is; nothing depends on that line.
+columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes. A task that
+commits much, or for long, writes several such lines. All but the last say that more follows; the last ends the task, and
+may be empty. What ends a process's work before its time is said, too, for people who ask how far a run is; nothing depends
+on that line.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one task committed.
+    """What one task committed, or a part of that.
 
     Attributes
     ----------
@@ -40,9 +42,11 @@ class Entry:
     n_chunks : tuple of int
         Inner chunks of each that hold data.
     seconds : float
-        From start to end of the task.
+        Since the start of the task.
     peak_nbytes : int
         Most memory that the process has had resident so far.
+    more : bool
+        Whether the task goes on, and its temporaries may be there. A line without this field ends its task.
     """
 
     attempt: str
@@ -52,10 +56,14 @@ class Entry:
     n_chunks: tuple[int, ...]
     seconds: float
     peak_nbytes: int
+    more: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a line."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}  # `asdict` would copy every number
+        found = {field.name: getattr(self, field.name) for field in fields(self)}  # `asdict` would copy every number
+        if not self.more:
+            del found["more"]
+        return found
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], n_shards: int) -> Entry:
@@ -74,6 +82,8 @@ class Entry:
             raise ValueError(f"there are only {n_shards} shards")
         if any(n >= 2**63 for n in lists[1] + lists[3]) or any(crc >= 2**32 for crc in lists[2]):
             raise ValueError("numbers are too large")
+        if found.get("more", False) not in (False, True):
+            raise ValueError("whether more follows is neither true nor false")
         shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
         seconds, peak_nbytes = found.get("seconds", 0.0), found.get("peak_nbytes", 0)
         if not isinstance(seconds, int | float) or not -_LARGEST < seconds < _LARGEST or type(peak_nbytes) is not int:
@@ -86,6 +96,7 @@ class Entry:
             n_chunks=n_chunks,
             seconds=float(seconds),
             peak_nbytes=peak_nbytes,
+            more=bool(found.get("more", False)),
         )
 
 

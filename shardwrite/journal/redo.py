@@ -1,203 +1,88 @@
-"""Changes of a shard where it stands, so that a crash leaves the old one or the new one, after recovery.
+"""Records of changes in place that the first version left: read, never written.
 
-The order of effects, under a lock of the shard, and what a crash after each leaves behind:
-
-1. Write what goes where nothing stands that the index refers to, and sync it. *The old shard.*
-2. Write a record of the change into the run's directory, durably. *The old shard.*
-3. Write the other bytes into the shard, and sync it. *A shard that may be torn. Recovery makes the change again; or, where it only
-   appends, keeps it if all of it is there, and else cuts the shard back to its old size.*
-4. Remove the record. *The new shard.*
-
-A record of an append holds no data, only its checksum; any other holds all that is written.
+The record of an overwrite holds what was to be written, and the change is made again. The record
+of an append holds sizes and a checksum, and the append is cut off. A lock without a record is
+what a process left that may have written where nothing was referred to.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import json
-import os
-import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from crc32c import crc32c
 
-from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lock import exclusive
-from shardwrite.stores import Store, check_key, listed, parse_json, read_file, write_file
+from shardwrite.errors import JournalError
+from shardwrite.journal.composed import MOST_NBYTES, Composed, parse_record, ranges_of
+from shardwrite.stores import ObjectReader, Store, listed, read_file
 
-__all__ = ["Change", "change_in_place", "recover_change", "recover_changes", "shard_lock"]
+__all__ = ["Redo", "old_records"]
 
-_RECORD = "redo-"
-_MOST_NBYTES = 2**36  # of a record, which holds what is written into one shard
+_RECORD, _LOCK, _LOCK_SUFFIX = "redo-", "lock-", ".json"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What to write into a shard, and where.
+class Redo:
+    """A change of the first version that was interrupted.
 
     Attributes
     ----------
+    path : pathlib.Path
+        What tells of it; to be removed once the shard is whole.
     key : str
         Of the shard.
-    old_nbytes : int
-        Its size before.
-    writes : sequence of (int, buffer)
-        Offsets and data.
-    free : iterable of (int, buffer)
-        The same, of what goes where nobody reads before the index says so; taken one by one.
+    nbytes : int
+        The shard's size after the change; after an append is cut off, its old one. Negative
+        where it stays as it is.
+    writes : list of (int, bytes)
+        What was to be written.
     """
 
+    path: Path
     key: str
-    old_nbytes: int
-    writes: Sequence[tuple[int, Buffer]]
-    free: Iterable[tuple[int, Buffer]] = ()
+    nbytes: int
+    writes: list[tuple[int, bytes]]
 
-    @property
-    def is_append(self) -> bool:
-        """Whether nothing is overwritten."""
-        return all(offset >= self.old_nbytes for offset, _ in self.writes)
-
-    def encode(self) -> bytes:
-        """As a record."""
-        data = b"".join(data for _, data in self.writes)
-        head = json.dumps(
-            {
-                "key": self.key,
-                "old_nbytes": self.old_nbytes,
-                "writes": [[offset, len(data)] for offset, data in self.writes],
-                "append": self.is_append,
-                "crc32c": crc32c(data),
-            }
-        ).encode()
-        return b"%08x %s\n" % (crc32c(head), head) + (b"" if self.is_append else data)
+    def compose(self, reader: ObjectReader) -> ObjectReader:
+        """The whole shard, given what is there."""
+        if self.nbytes < 0:
+            return reader
+        ends = [reader.nbytes if self.writes else 0, *(offset + len(data) for offset, data in self.writes)]
+        return Composed(reader, max(self.nbytes, *ends), self.writes)
 
 
-def _name(key: str) -> str:
-    return key.replace("/", ".")
+def old_records(run_path: Path, store: Store) -> Iterator[tuple[Path, Redo | None]]:
+    """What the first version left in a run: paths, and the change; None for what can just be removed.
 
-
-def shard_lock(run_path: str, key: str) -> contextlib.AbstractContextManager[None]:
-    """Held while a shard is changed in place: tasks may run twice at once."""
-    return exclusive(Path(run_path) / f"lock-{_name(key)}.json", Path(run_path))
-
-
-def change_in_place(run_path: str, store: Store, change: Change, durability: str, version: Any, guard: Callable[[], None]) -> None:
-    """Change a shard, under its lock.
-
-    Parameters
-    ----------
-    run_path : str
-        Directory of the run.
-    store : Store
-        Of the array.
-    change : Change
-        What to do.
-    durability : str
-        Whether anything is synced.
-    version : object
-        Of the shard as the change takes it to be.
-    guard : callable
-        Called right before the shard is written to; what it raises stops that.
+    Raises
+    ------
+    JournalError
+        If a record is none.
     """
+    recorded = set()
+    for path in listed(run_path, _RECORD):
+        found = _decode(path)
+        recorded.add(path.name.removeprefix(_RECORD))
+        yield path, found
+    for path in listed(run_path, _LOCK, _LOCK_SUFFIX):
+        name = path.name.removeprefix(_LOCK).removesuffix(_LOCK_SUFFIX)
+        keys = [key for key in dict.fromkeys((name.replace(".", "/"), name)) if store.version(key) is not None]
+        yield path, Redo(path, keys[0], -1, []) if keys and name not in recorded else None
 
-    def check() -> None:
-        guard()
-        if store.version(change.key) != version:
-            raise StoreError(f"{change.key!r} was changed by another writer meanwhile", key=change.key, errno=errno.ESTALE)
 
-    check()
-    if _write(store, change.key, change.free, durability):
-        version = store.version(change.key)
-    record = Path(run_path) / f"{_RECORD}{_name(change.key)}"
-    write_file(record, change.encode(), durability=durability, attempt=uuid.uuid4().hex)
+def _decode(path: Path) -> Redo | None:
+    """A record, or None where it is torn: then the shard was not touched."""
     try:
-        check()
-    except StoreError:
-        os.unlink(record)  # nothing was written
-        raise
-    _write(store, change.key, change.writes, durability)
-    with contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile, and somebody has made the change again
-        os.unlink(record)
-
-
-def _write(store: Store, key: str, writes: Iterable[tuple[int, Buffer]], durability: str) -> bool:
-    """Write into an object, durably; whether there was anything to write."""
-    n = 0
-    with store.edit(key) as editor:
-        for offset, data in writes:
-            editor.write_at(offset, data)
-            n += 1
-        if n and durability != "none":
-            editor.sync()
-    return n > 0
-
-
-def recover_changes(run_path: Path, store: Store) -> None:
-    """Bring every shard that a crash has left amid a change to its old or new state.
-
-    Parameters
-    ----------
-    run_path : path
-        Directory of the run.
-    store : Store
-        Of the array.
-    """
-    for record in listed(run_path, _RECORD):
-        name = record.name.removeprefix(_RECORD)
-        with exclusive(run_path / f"lock-{name}.json", run_path):
-            _follow(record, store)
-
-
-def recover_change(run_path: Path, store: Store, key: str) -> None:
-    """The same for one shard, whose lock the caller holds."""
-    _follow(run_path / f"{_RECORD}{_name(key)}", store)
-
-
-def _follow(record: Path, store: Store) -> None:
-    """Do what a record says, and remove it; where there is none, its writer is alive and has finished."""
-    data = read_file(record, _MOST_NBYTES)
-    if data is None:
-        return
-    try:
-        found = _decode(data)
-        if found is not None and _name(found["key"]) != record.name.removeprefix(_RECORD):
-            raise ValueError("it is of another shard")  # noqa: TRY301 (one refusal for all that is wrong)
-    except (KeyError, TypeError, ValueError) as error:
-        message = f"{record} is no record of a change ({error}); remove it after a look, and verify the shard"
-        raise JournalError(message, path=str(record)) from error
-    if found is not None and store.version(found["key"]) is not None:  # a torn record means a shard that was not touched
-        _recover(store, found, data)
-    record.unlink()
-
-
-def _decode(data: bytes) -> dict[str, Any] | None:
-    head, _, rest = data.partition(b"\n")
-    if head[:8] != b"%08x" % crc32c(head[9:]):
-        return None
-    found: dict[str, Any] = parse_json(head[9:])
-    numbers = [found["old_nbytes"], *(number for offset, nbytes in found["writes"] for number in (offset, nbytes))]
-    if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
-        raise ValueError("offsets and sizes that are none")
-    check_key(found["key"])
-    if found["append"]:
-        return found
-    return found if crc32c(rest) == found["crc32c"] and sum(numbers[2::2]) == len(rest) else None
-
-
-def _recover(store: Store, found: dict[str, Any], data: bytes) -> None:
-    with store.edit(found["key"]) as editor:
-        if found["append"]:
-            written = b"".join(editor.read(offset, nbytes) for offset, nbytes in found["writes"])
-            if crc32c(written) != found["crc32c"]:
-                editor.truncate(found["old_nbytes"])
-        else:
-            at = data.index(b"\n") + 1
-            for offset, nbytes in found["writes"]:
-                editor.write_at(offset, data[at : at + nbytes])
-                at += nbytes
-        editor.sync()
+        parsed = parse_record(read_file(path, MOST_NBYTES) or b"")
+        if parsed is None:
+            return None
+        head, data = parsed
+        if head["append"]:
+            return Redo(path, str(head["key"]), int(head["old_nbytes"]), [])
+        if crc32c(data) != head["crc32c"]:
+            return None
+        return Redo(path, str(head["key"]), int(head["old_nbytes"]), ranges_of(head["writes"], data))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        message = f"{path} is not a record of a change ({error}). Keep the file, and report it"
+        raise JournalError(message, path=str(path)) from error

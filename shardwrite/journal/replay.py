@@ -13,19 +13,21 @@ from shardwrite.grid import Box
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
-from shardwrite.journal.rundir import RunDirectory, discard_ends, remove
+from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in, remove
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, read_blocks, read_limit
+from shardwrite.target import Target
 
 __all__ = [
     "History",
     "Replay",
     "discard",
+    "drivers_on",
     "histories",
     "replay",
     "shards_of",
+    "stale_temporaries",
     "sweep",
-    "sweep_after_workers",
     "sweep_listed",
     "unended",
 ]
@@ -82,12 +84,24 @@ class _File:
     n_bad_lines: int = 0
 
 
-def replay(run: RunDirectory, metadata: ArrayMetadata) -> Replay:
-    """Read all journals of a run."""
+def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False) -> Replay:
+    """Read the journals of a run.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    metadata : ArrayMetadata
+        Of what the run writes.
+    driver : str
+        Read only what was written on behalf of this driver.
+    looking : bool
+        Write nothing; see `live_holders`.
+    """
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = list(_parsed(_journals(run), grid.n_shards))
-    alive = drivers_of(run)  # only now: whoever has begun to write by then has a lease
+    files = list(_parsed(_journals(run, driver), grid.n_shards))
+    alive = drivers_of(run, looking=looking)  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
             found.n_redone += int(found.ledger.is_done[list(entry.shards)].sum())
@@ -144,7 +158,8 @@ def _parse(path: Path, n_shards: int) -> _File:
                 file.failures.append(str(line["failed"]))
             else:
                 entry = Entry.from_dict(line, n_shards)
-                begun.pop(entry.attempt, None)
+                if not entry.more:
+                    begun.pop(entry.attempt, None)
                 file.entries.append(entry)
         except ValueError:
             file.n_bad_lines += 1
@@ -209,21 +224,21 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
         Files removed.
     """
     all_parts = listed(run.path, "parts-")
-    leases = listed(run.path, "lease-", ".json")
+    drivers = drivers_in(run.path)
     alive = drivers_of(run)  # only now, as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
             remove(parts)
-    discard_ends(run.target, [lease for lease in leases if lease.stem.removeprefix("lease-") not in alive])
+    discard_ends(run.target, [driver for driver in drivers if driver not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):
-        return sweep_listed(run.target.path, lambda: drivers_of(run) | _drivers_beside(run))
+        return sweep_listed(run.target.path, lambda: drivers_on(run.target))
     return discard(store, metadata, found.unended)
 
 
-def unended(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> list[Beginning]:
-    """Tasks of other drivers that have begun and not ended; once the run has, none of them can commit any more."""
-    others = [path for path in _journals(run) if not path.name.startswith(f"journal-{driver}-")]
+def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
+    """Tasks that have begun and not ended, but for those in journals whose names begin like this."""
+    others = [path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))]
     return [beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended]
 
 
@@ -236,18 +251,8 @@ def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beg
     return n_removed
 
 
-def _journals(run: RunDirectory) -> list[Path]:
-    return listed(run.path, "journal-", ".jsonl")
-
-
-def sweep_after_workers(run: RunDirectory, metadata: ArrayMetadata, driver: str) -> None:
-    """Remove the temporaries of tasks that did not end, although all is done: their workers were lost, and others took over."""
-    me = identity()
-    store = PosixStore(run.target.path)
-    mine = f"journal-{driver}-{me['host']}-{me['pid']}-"
-    others = [path for path in listed(run.path, f"journal-{driver}-", ".jsonl") if not path.name.startswith(mine)]
-    for file in _parsed(others, metadata.grid.n_shards):
-        discard(store, metadata, file.unended)
+def _journals(run: RunDirectory, driver: str = "") -> list[Path]:
+    return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
@@ -263,15 +268,15 @@ def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[i
     return metadata.grid.shards_in(Box(tuple(a for a, _ in elements), tuple(b for _, b in elements)))
 
 
-def drivers_of(run: RunDirectory) -> set[str]:
+def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
     """Names of the processes that work on a run now."""
-    return {str(holder["driver"]) for holder in live_holders(run.path)}
+    return {str(holder["driver"]) for holder in live_holders(run.path, looking=looking)}
 
 
-def _drivers_beside(run: RunDirectory) -> set[str]:
-    """Names of the processes that work on other runs on the same array."""
-    paths = [path for other in run.target.others for path in listed(other.run_path, "run-")]
-    return {str(holder["driver"]) for path in paths for holder in live_holders(path)}
+def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
+    """Names of the processes that work on any run on an array."""
+    paths = [path for run_target in (target, *target.others) for path in listed(run_target.run_path, "run-")]
+    return {str(holder["driver"]) for path in paths for holder in live_holders(path, looking=looking)}
 
 
 def _raise(error: OSError) -> None:
@@ -295,14 +300,18 @@ def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
     int
         Files removed.
     """
+    n_removed = 0
+    for path in stale_temporaries(array, drivers_alive):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            n_removed += 1
+    return n_removed
+
+
+def stale_temporaries(array: Path, drivers_alive: Callable[[], set[str]]) -> list[Path]:
+    """Temporaries under an array of drivers that are not alive; see `sweep_listed`."""
     found = []
     for directory, _, leaves in os.walk(array, onerror=_raise, followlinks=False):
         found += [Path(directory) / leaf for leaf in leaves if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)]
-    n_removed = 0
     alive = drivers_alive()
-    for path in found:
-        if path.name.removesuffix(TEMPORARY_SUFFIX).split(".")[-2] not in alive:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-                n_removed += 1
-    return n_removed
+    return [path for path in found if f".{path.name.removesuffix(TEMPORARY_SUFFIX)}".split(".")[-2] not in alive]

@@ -2,6 +2,8 @@
 
 ``plan.json``
     The plan, its digest, the name of the run, and who began it.
+``draft-<run>,<process>/``
+    A run that a process is about to begin; the name tells which process, so that what a dead one has left is known at once.
 ``run-<run>/``
     All that belongs to the run: ``zarr.json`` until it is published, a ``journal-*.jsonl`` for each process that commits,
     a ``lease-*.json`` for each that drives, ``parts-*/`` with encoded units, ``replaced/`` with the array that stood there before.
@@ -10,8 +12,9 @@
 The order of effects of a run, and what a crash after each leaves behind:
 
 1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
-2. Make ``run-<run>/`` with the metadata, and link ``plan.json`` into place; whoever comes second finds it and joins, or is refused.
-   *An empty run; the array is untouched. From here on the same command goes on with this run.*
+2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into place;
+   whoever comes second finds it and joins, or is refused. *An empty run; the array is untouched. From here
+   on the same command goes on with this run.*
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
 5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
@@ -30,22 +33,33 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
 
-from shardwrite.errors import JournalError, SpecError, StoreError
-from shardwrite.journal.lease import is_stale, live_holders
-from shardwrite.journal.lock import exclusive
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.journal.lease import is_left_behind
+from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
-from shardwrite.journal.redo import recover_changes
-from shardwrite.stores import PosixStore, as_store_error, is_there, listed, make_directories, read_file, read_json, write_file
+from shardwrite.journal.writer import ensure_current
+from shardwrite.stores import (
+    PosixStore,
+    is_there,
+    listed,
+    make_directories,
+    make_directory,
+    parse_json,
+    read_file,
+    read_json,
+    rights_of,
+    write_file,
+)
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
-__all__ = ["RunDirectory", "dump", "held", "remove"]
+__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +72,14 @@ class RunDirectory:
         The array.
     facts : dict
         What ``plan.json`` says.
+    state : {"run", "ended", "taken"}
+        What its directory is called: as long as it stands, after its end, or after another run
+        has taken its place.
     """
 
     target: Target
     facts: dict[str, Any]
+    state: str = "run"
 
     @property
     def run(self) -> str:
@@ -74,19 +92,18 @@ class RunDirectory:
         return str(self.facts["digest"])
 
     @property
+    def makes_array(self) -> bool:
+        """Whether the array is this run's, and not one that was there before and is updated or repaired."""
+        return self.facts.get("mode") != "r+"
+
+    @property
     def path(self) -> Path:
-        """All that belongs to the run; it is current as long as this exists."""
-        return self.target.run_path / f"run-{self.run}"
+        """All that belongs to the run; in the state ``run``, it is current as long as this exists."""
+        return self.target.run_path / f"{self.state}-{self.run}"
 
-    @property
-    def ended_path(self) -> Path:
-        """What becomes of it at the end."""
-        return self.target.run_path / f"ended-{self.run}"
-
-    @property
-    def taken_path(self) -> Path:
-        """What becomes of it where another run takes its place."""
-        return self.target.run_path / f"taken-{self.run}"
+    def is_in(self, state: str) -> bool:
+        """Whether the run is in a state."""
+        return is_there(replace(self, state=state).path)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -116,11 +133,12 @@ class RunDirectory:
     def make_room(self, durability: str) -> None:
         """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
 
-        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes.
+        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes. The array's new
+        directory has the mode and group of the old one.
         """
         replaced = self.path / "replaced"
         if self.facts["replaces"] and not is_there(replaced):
-            with _losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
+            with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
                     os.rename(self.target.path, replaced)
                 except FileNotFoundError:  # gone since the run began; take the name
@@ -128,18 +146,34 @@ class RunDirectory:
                     nothing.mkdir()  # no parents: where the run is gone, it must not come back
                     (nothing / "was-there").mkdir()
                     os.rename(nothing, replaced)
+        if self.facts["replaces"] and not is_there(self.target.path):
+            fresh = self.path / f"fresh-{uuid.uuid4().hex}"
+            make_directory(fresh, rights_of(replaced))
+            with losing(errno.ENOTEMPTY, errno.EEXIST):
+                os.rename(fresh, self.target.path)
         make_directories(self.target.path, durability)
 
     def publish(self, durability: str, driver: str) -> None:
         """Step 5, taken by a driver."""
         document = self.document
-        attempt = f"{driver}.end"
         for group in self.target.groups:
             if not is_there(group / "zarr.json"):
-                new = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-                write_file(group / "zarr.json", dump(new), durability=durability, attempt=attempt)
-        write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
-        self._consolidate(document, durability, attempt)
+                self._write(
+                    group / "zarr.json", dump({"zarr_format": 3, "node_type": "group", "attributes": {}}), durability, driver
+                )
+        self._write(self.target.path / "zarr.json", dump(document), durability, driver)
+        self._consolidate(document, durability, driver)
+
+    def _write(self, path: Path, data: bytes, durability: str, driver: str) -> None:
+        """Write a document, if the run still stands right before it becomes visible."""
+
+        def check() -> None:
+            if self.state == "run":
+                ensure_current(str(self.path), driver)
+            elif not is_there(self.path):
+                raise RunEndedError("another process has settled this run", path=str(self.path))
+
+        write_file(path, data, durability=durability, attempt=f"{driver}.end", guard=check)
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
@@ -149,19 +183,16 @@ class RunDirectory:
         shape = [max(sizes) for sizes in zip(before, to, strict=True)]
         if shape != before:
             document = {**read_json(self.target.path / "zarr.json"), "shape": shape}
-            attempt = f"{driver}.end"
-            write_file(self.target.path / "zarr.json", dump(document), durability=durability, attempt=attempt)
-            self._consolidate(document, durability, attempt)
+            self._write(self.target.path / "zarr.json", dump(document), durability, driver)
+            self._consolidate(document, durability, driver)
 
-    def ending(self) -> contextlib.AbstractContextManager[None]:
+    def ending(self) -> contextlib.AbstractContextManager[Claim]:
         """Held while an update changes what the array has one of: its metadata and its receipt."""
-        return exclusive(replace(self.target, update="").run_path / "lock-end.json", self.path)
+        return exclusive(replace(self.target, update="").run_path / "claim-end", self.path)
 
-    def _consolidate(self, document: Mapping[str, Any], durability: str, attempt: str) -> None:
+    def _consolidate(self, document: Mapping[str, Any], durability: str, driver: str) -> None:
         """Put the array into the consolidated metadata of every group above that has some."""
-        for group in self.target.path.parents:
-            if not is_there(group / "zarr.json"):
-                return
+        for group in groups_above(self.target):
             metadata = read_json(group / "zarr.json")
             if not isinstance(metadata, dict) or metadata.get("node_type") != "group":
                 return
@@ -175,78 +206,36 @@ class RunDirectory:
                     below = read_json(group / parent / "zarr.json")
                     consolidated["metadata"].setdefault(parent.as_posix(), below)
                 consolidated["metadata"][relative.as_posix()] = document
-                write_file(group / "zarr.json", dump(metadata), durability=durability, attempt=attempt)
+                self._write(group / "zarr.json", dump(metadata), durability, driver)
 
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Step 6, taken by a driver: the receipt."""
-        write_file(self.target.path / RECEIPT_NAME, receipt.encode(), durability=durability, attempt=f"{driver}.end")
-
-    def end(self) -> None:
-        """Step 6, the rest."""
-        with contextlib.suppress(FileNotFoundError):  # another process was first
-            os.rename(self.path, self.ended_path)
-        self.remove_ended()
-
-    def remove_ended(self) -> None:
-        """What is left of a run that has ended, on the way in or out; ``plan.json`` goes last, so that this is found again."""
-        with as_store_error(str(self.ended_path), "cannot remove"):
-            discard_ends(self.target, listed(self.ended_path, "lease-", ".json"))
-            remove(self.ended_path)
-            discard_drafts(self.target, self.path)
-            (self.target.run_path / "plan.json").unlink(missing_ok=True)
-            remove_empty(self.target)
-
-    def take_back(self, *, is_claimed: bool) -> None:
-        """End a run that has changed nothing yet; an error here must not hide the one that led here.
-
-        Parameters
-        ----------
-        is_claimed : bool
-            Whether ``plan.json`` names it, so that others may have joined.
-        """
-        with contextlib.suppress(OSError):
-            if is_claimed:
-                os.rename(self.path, self.ended_path)
-                self.remove_ended()
-            else:
-                remove(self.path)
-                remove_empty(self.target)
-
-    def start_over(self) -> None:
-        """Take a run and its shards away; what it was to replace and has not yet moved stays.
-
-        Raises
-        ------
-        JournalError
-            If a process works on it.
-        """
-        holders = live_holders(self.path)
-        if holders:
-            raise held(self, holders[0])
-        with as_store_error(str(self.path), "cannot take away"), contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, self.taken_path)
-        self.remove_taken()
-
-    def remove_taken(self) -> None:
-        """What is left of a run that was taken away; shards amid a change are made whole first."""
-        with as_store_error(str(self.taken_path), "cannot remove"):
-            recover_changes(self.taken_path, PosixStore(self.target.path))
-            is_in_place = self.facts.get("mode") == "r+"
-            untouched = is_in_place or (self.facts["replaces"] and not is_there(self.taken_path / "replaced"))
-            if not untouched and is_there(self.target.path):
-                with _losing(errno.ENOENT):  # another process was first
-                    os.rename(self.target.path, self.taken_path / f"array-{uuid.uuid4().hex}")
-            remove(self.taken_path)
-        self.remove_ended()
+        self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
-def discard_drafts(target: Target, but: Path | None = None) -> None:
-    """Remove what processes have left that died before their run began, and the directory if that was all."""
-    for draft in listed(target.run_path, "run-"):
-        if draft != but and is_stale(draft):
+def groups_above(target: Target) -> Iterator[Path]:
+    """Directories above an array that hold metadata, the nearest first."""
+    for group in target.path.parents:
+        if not is_there(group / "zarr.json"):
+            return
+        yield group
+
+
+def discard_drafts(target: Target) -> None:
+    """Remove what processes have left that died before their run began, or while they asked for the time."""
+    for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
+        if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
             remove(draft)
-    if but is None:
-        remove_empty(target)
+    for clock in listed(target.run_path, "clock-"):
+        clock.unlink(missing_ok=True)
+
+
+def _current_run(target: Target) -> str:
+    """Name of the run that ``plan.json`` tells of; nothing where it tells of none."""
+    try:
+        return str(parse_json(read_file(target.run_path / "plan.json") or b"{}")["run"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def remove_empty(target: Target) -> None:
@@ -257,17 +246,21 @@ def remove_empty(target: Target) -> None:
             emptied.rmdir()
 
 
-def discard_ends(target: Target, leases: Sequence[Path]) -> None:
-    """Remove the temporaries of drivers that died in steps 5 and 6, whose leases tell their names."""
-    for lease in leases:
-        driver = lease.stem.removeprefix("lease-")
-        for directory in (target.path, *target.groups):
+def drivers_in(directory: Path) -> list[str]:
+    """Names of the drivers whose leases lie in the directory of a run."""
+    return [lease.stem.removeprefix("lease-") for lease in listed(directory, "lease-", ".json")]
+
+
+def discard_ends(target: Target, drivers: Iterable[str]) -> None:
+    """Remove the temporaries of drivers that died in steps 5 and 6."""
+    for driver in drivers:
+        for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
             for name in ("zarr.json", RECEIPT_NAME):
                 PosixStore(directory).discard_temporary(name, f"{driver}.end")
 
 
 @contextlib.contextmanager
-def _losing(*numbers: int) -> Any:
+def losing(*numbers: int) -> Iterator[None]:
     """Pass over the errors that say another process was first."""
     try:
         yield

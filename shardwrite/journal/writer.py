@@ -18,16 +18,28 @@ from typing import Any
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.journal.lease import identity
 from shardwrite.journal.records import encode_line
+from shardwrite.stores import as_store_error
 
-__all__ = ["JournalWriter", "close_journals", "ensure_current", "journal_for"]
+__all__ = ["TOKEN", "JournalWriter", "admit", "close_journals", "ensure_current", "journal_for", "own_journals"]
 
+TOKEN = "token-"  # noqa: S105 (the beginning of a file name)
 _MAX_OPEN = 16
 _writers: dict[tuple[str, str], JournalWriter] = {}
 _lock = threading.Lock()
 
 
-def ensure_current(run_path: str) -> None:
-    """Refuse to go on with a run that has ended or was taken over: its directory is gone by then.
+def admit(run_path: Path, driver: str) -> None:
+    """Leave a token that allows a process, and those that work for it, to commit; it goes with the run."""
+    path = run_path / f"{TOKEN}{driver}"
+    with as_store_error(str(path), "cannot take part in the run"):
+        os.close(os.open(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666))
+
+
+def ensure_current(run_path: str, driver: str) -> None:
+    """Refuse to go on with a run that has ended or was taken over: the token is gone by then.
+
+    The token is opened, since opening a file asks the server of a network file system, where
+    `stat` may answer from a cache. Ages and clocks play no part.
 
     Raises
     ------
@@ -37,7 +49,7 @@ def ensure_current(run_path: str) -> None:
         If that cannot be told.
     """
     try:
-        os.stat(run_path)
+        os.close(os.open(f"{run_path}/{TOKEN}{driver}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
     except FileNotFoundError as error:
         raise _ended(run_path) from error
     except OSError as error:
@@ -46,6 +58,12 @@ def ensure_current(run_path: str) -> None:
 
 def _ended(run_path: str) -> RunEndedError:
     return RunEndedError("this run has ended, or another has taken its place", path=run_path)
+
+
+def own_journals(driver: str) -> str:
+    """What the names of this process's journals begin with."""
+    me = identity()
+    return f"journal-{driver}-{me['host']}-{me['pid']}-"
 
 
 class JournalWriter:
@@ -90,7 +108,7 @@ class JournalWriter:
 
     def _open(self) -> None:
         me = identity()
-        name = f"journal-{self._driver}-{me['host']}-{me['pid']}-{uuid.uuid4().hex[:8]}.jsonl"
+        name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
         self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
         head = {"writer": me, "driver": self._driver, "durability": self._durability, "begun": round(time.time(), 3)}

@@ -32,6 +32,8 @@ class Census:
         A :class:`ShardState` for each shard of the grid.
     stored_nbytes : ndarray of int64
         Bytes of each shard's object; 0 where there is none.
+    warnings : tuple of str
+        What lies beside the array and should be known; see :func:`shardwrite.verify`.
     """
 
     path: str
@@ -40,6 +42,7 @@ class Census:
     chunks_per_shard: Shape
     states: Array
     stored_nbytes: Array
+    warnings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.states.shape != self.stored_nbytes.shape:
@@ -95,6 +98,7 @@ class Census:
             "mean_nbytes": self.mean_nbytes,
             "min_nbytes": self.min_nbytes,
             "max_nbytes": self.max_nbytes,
+            "warnings": list(self.warnings),
         }
 
     @property
@@ -111,7 +115,7 @@ class Census:
         if counts["written"]:
             low, mean, high = map(human, (self.min_nbytes, self.mean_nbytes, self.max_nbytes))
             rows.append(("stored", f"{human(self.total_nbytes)}; {mean} a shard on average, {low} to {high}"))
-        return rows
+        return rows + [("warning", text) for text in self.warnings]
 
     def __str__(self) -> str:
         return table_text("census", self.rows)

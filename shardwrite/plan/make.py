@@ -13,13 +13,14 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
 from shardwrite.plan.partition import Partition, make_partition
-from shardwrite.strategies import Strategy
+from shardwrite.strategies import AppendOnly, Strategy
 
 __all__ = ["make_plan"]
 
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64
+_SOURCE_CHUNKS = 16  # that a task may take even if there are then fewer tasks
 
 
 def make_plan(
@@ -66,9 +67,19 @@ def make_plan(
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
+    # the bytes of AppendOnly depend on the cut, which therefore stays what it always was
+    is_free = not isinstance(strategy, AppendOnly)
+    most_source_chunks = max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT) if is_free else None
 
     def cut(task_nbytes: int, *, fused: bool) -> Partition:
-        return make_partition(metadata.grid, source.chunks, metadata.itemsize, task_nbytes=task_nbytes, fused=fused)
+        return make_partition(
+            metadata.grid,
+            source.chunks,
+            metadata.itemsize,
+            task_nbytes=task_nbytes,
+            fused=fused,
+            most_source_chunks=most_source_chunks,
+        )
 
     def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
         return Plan(

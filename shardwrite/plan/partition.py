@@ -129,7 +129,13 @@ def _longest(all_edges: Sequence[Sequence[int]]) -> Shape:
 
 
 def make_partition(
-    grid: ShardGrid, source_chunks: Sequence[Sequence[int]], itemsize: int, *, task_nbytes: int, fused: bool
+    grid: ShardGrid,
+    source_chunks: Sequence[Sequence[int]],
+    itemsize: int,
+    *,
+    task_nbytes: int,
+    fused: bool,
+    most_source_chunks: int | None = None,
 ) -> Partition:
     """Choose groups and blocks.
 
@@ -145,15 +151,17 @@ def make_partition(
         Decoded bytes that a task should handle.
     fused : bool
         Encode and commit in one task, so that a group is one block.
+    most_source_chunks : int, optional
+        Source chunks that a group of several shards may take, about: a task that is killed has read them for nothing.
     """
     task_size = max(1, task_nbytes // itemsize)
-    largest_source = tuple(max(sizes, default=1) for sizes in source_chunks)
-    group = _group_counts(grid, largest_source, task_size)
+    largest_source = tuple(max(1, *sizes) if sizes else 1 for sizes in source_chunks)
+    group = _group_counts(grid, largest_source, task_size, most_source_chunks)
     group_edges = tuple((*range(0, n, k * s), n) for n, k, s in zip(grid.shape, group, grid.shards, strict=True))
     return Partition(group_edges, group_edges if fused else _block_edges(grid, group_edges, source_chunks, task_size))
 
 
-def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int) -> Shape:
+def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int, most_source_chunks: int | None) -> Shape:
     """Shards of a group along each axis: first to cover a source chunk, then as many of them as there is room for, row-major."""
     counts = [1] * grid.ndim
     extent = [min(s, n) for s, n in zip(grid.shards, grid.shape, strict=True)]
@@ -162,6 +170,10 @@ def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int) -> Sha
         for axis in reversed(range(grid.ndim)):
             others = math.prod(extent[:axis] + extent[axis + 1 :])
             room = task_size // max(1, others * grid.shards[axis])
+            if most_source_chunks is not None:
+                n_each = [ceil_div(e, m) for e, m in zip(extent, largest_source, strict=True)]
+                n_others = math.prod(n_each[:axis] + n_each[axis + 1 :])
+                room = min(room, most_source_chunks // max(1, n_others) * largest_source[axis] // grid.shards[axis])
             if to_source[axis] < room < wanted[axis]:
                 room -= room % to_source[axis]  # a source chunk that two groups need is kept for the second
             counts[axis] = max(counts[axis], min(wanted[axis], room))

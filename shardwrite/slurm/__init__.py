@@ -1,9 +1,11 @@
 """What SLURM needs to be told, and what it tells: scripts, submissions, requeues. Nothing prints, and nothing needs `sacct`."""
 
-from shardwrite.slurm.client import as_array_indices, job_id, max_array_size, requeue, resubmission, submit_chain
+from shardwrite.resources import job_id
+from shardwrite.slurm.client import as_array_indices, max_array_size, requeue, resubmission, submit_chain
+from shardwrite.slurm.directory import check_directory, default_directory, read_scripts, write_scripts
 from shardwrite.slurm.elastic import cluster, opened
 from shardwrite.slurm.inside import connect, make_run_directory, run_scheduler, run_worker
-from shardwrite.slurm.jobs import Cancelled, cancel_all, record_jobs
+from shardwrite.slurm.jobs import Cancelled, cancel_all, record_jobs, refuse_second, submitting
 from shardwrite.slurm.script import (
     AllocationJob,
     ArrayJob,
@@ -30,8 +32,10 @@ __all__ = [
     "array_script",
     "as_array_indices",
     "cancel_all",
+    "check_directory",
     "cluster",
     "connect",
+    "default_directory",
     "elastic_script",
     "finalize_script",
     "job_id",
@@ -39,12 +43,16 @@ __all__ = [
     "max_array_size",
     "opened",
     "parts_for",
+    "read_scripts",
     "record_jobs",
+    "refuse_second",
     "requeue",
     "resubmission",
     "run_scheduler",
     "run_worker",
     "status",
     "submit_chain",
+    "submitting",
     "workers_of",
+    "write_scripts",
 ]

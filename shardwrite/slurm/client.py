@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -10,8 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardwrite.errors import SubmitError
+from shardwrite.resources import job_id
+from shardwrite.target import Target
 
-__all__ = ["as_array_indices", "cancel", "job_id", "max_array_size", "queue", "requeue", "resubmission", "submit_chain"]
+__all__ = [
+    "as_array_indices",
+    "cancel",
+    "command_words",
+    "endings",
+    "max_array_size",
+    "queue",
+    "requeue",
+    "resubmission",
+    "submit_chain",
+]
 
 _TIMEOUT_SECONDS = 60.0
 
@@ -46,13 +59,14 @@ def max_array_size() -> int:
     return int(found[1])
 
 
-def submit_chain(array: Path, finalize: Path) -> tuple[str, str]:
-    """Submit the array, and the job that comes after it however it ends; ids of both.
+def submit_chain(array: Path, finalize: Path, tasks: str = "") -> tuple[str, str]:
+    """Submit the array, or some of its tasks, and the job that comes after it however it ends; ids of both.
 
     The second hangs on ``afterany``: with ``afterok`` it would wait for ever after one task that failed.
     """
     directory = array.parent
-    first = _run(["sbatch", "--parsable", array.name], directory).strip().split(";")[0]
+    some = [f"--array={tasks}"] if tasks else []
+    first = _run(["sbatch", "--parsable", *some, array.name], directory).strip().split(";")[0]
     second = _run(["sbatch", "--parsable", f"--dependency=afterany:{first}", finalize.name], directory)
     return first, second.strip().split(";")[0]
 
@@ -76,6 +90,44 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
     return [dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True)) for line in text.split("\n") if line]
 
 
+def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """How tasks of jobs ended, as far as SLURM still knows: by the number of the task's own job, its name and its state.
+
+    `squeue` knows it for some minutes; `sacct`, where the site has it, for longer.
+
+    Raises
+    ------
+    SubmitError
+        If `squeue` is not here, or does not answer.
+    """
+    if not ids:
+        return {}
+    try:
+        text = _run(["squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(ids)}", "--format=%A|%i|%T"])
+    except SubmitError as error:
+        if "Invalid job id" not in error.message:
+            raise
+        text = ""
+    found = _ended(text)
+    forgotten = [job for job in ids if not any(_is_of(name, job) for name, _ in found.values())]
+    if forgotten:
+        with contextlib.suppress(SubmitError):  # many sites have no accounting; what is not known is not told
+            fields = "--format=JobIDRaw,JobID,State"
+            told = _run(["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(forgotten)}", fields])
+            found = {**_ended(told), **found}
+    return found
+
+
+def _ended(text: str) -> dict[str, tuple[str, str]]:
+    lines = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
+    return {number: (name, state.split()[0]) for number, name, state in lines if state.strip()}
+
+
+def _is_of(name: str, job: str) -> bool:
+    """Whether a task is meant by the number of a job, or of an array."""
+    return name == job or name.startswith(f"{job}_")
+
+
 def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
     """Cancel jobs; those that have ended, or that SLURM has forgotten, are none any more.
 
@@ -89,22 +141,8 @@ def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
     try:
         _run(["scancel", *ids], seconds=seconds)
     except SubmitError as error:
-        if "Invalid job id" not in error.message:
+        if not any(said in error.message for said in ("Invalid job id", "already completing or completed")):
             raise
-
-
-def job_id(environ: Mapping[str, str]) -> str | None:
-    """Names the job of this process so that nothing else is meant: an array's last task has the array's own number for its job.
-
-    Examples
-    --------
-    >>> job_id({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"})
-    '17_3'
-    >>> job_id({"SLURM_JOB_ID": "18"})
-    '18'
-    """
-    array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else environ.get("SLURM_JOB_ID")
 
 
 def requeue(limit: int, environ: Mapping[str, str] | None = None) -> str:
@@ -135,16 +173,28 @@ def requeue(limit: int, environ: Mapping[str, str] | None = None) -> str:
     return f"job {own} is requeued"
 
 
-def resubmission(parts: Sequence[int], directory: str) -> str:
+def resubmission(parts: Sequence[int], directory: str, target: Target) -> str:
     """The command that submits some parts again, and the job that publishes after them.
 
     Examples
     --------
-    >>> resubmission([1, 7], "/scratch/x-slurm")
-    'cd /scratch/x-slurm && sbatch --dependency=afterany:$(sbatch --parsable --array=1,7 array.sbatch) finalize.sbatch'
+    >>> resubmission([1, 7], "/scratch/x-slurm", Target(Path("/scratch/x.zarr")))
+    'shardwrite slurm resubmit /scratch/x.zarr --array=1,7 --directory /scratch/x-slurm'
     """
-    array = f"sbatch --parsable --array={as_array_indices(parts)} array.sbatch"
-    return f"cd {shlex.quote(directory)} && sbatch --dependency=afterany:$({array}) finalize.sbatch"
+    return (
+        f"shardwrite slurm resubmit {command_words(target)} --array={as_array_indices(parts)} --directory {shlex.quote(directory)}"
+    )
+
+
+def command_words(target: Target) -> str:
+    """A target as it stands on a command line.
+
+    Examples
+    --------
+    >>> command_words(Target(Path("/scratch/my x.zarr"), "images/raw"))
+    "'/scratch/my x.zarr' --name images/raw"
+    """
+    return shlex.join([str(target.root), *(["--name", target.name] if target.name else [])])
 
 
 def as_array_indices(parts: Sequence[int]) -> str:

@@ -24,13 +24,12 @@ from typing import Any
 import dask
 
 from shardwrite.environment import configured
-from shardwrite.errors import ClusterError, ShardwriteError, SubmitError
+from shardwrite.errors import ClusterError, IncompleteError, RunCancelledError, ShardwriteError, StoreError, SubmitError
 from shardwrite.journal import find_run
-from shardwrite.slurm.client import cancel, job_id, queue
-from shardwrite.slurm.jobs import Submitted, cancel_left, record_workers
+from shardwrite.slurm.client import cancel, endings, queue
+from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
 from shardwrite.slurm.workers import DEATH_SECONDS, Workers, arguments_of, configuration_of, package, workers_of
-from shardwrite.stopping import is_draining, on_leaving
-from shardwrite.stores import is_there
+from shardwrite.stopping import is_draining, on_leaving, request_drain, reset_drain
 from shardwrite.target import Target, resolve_target
 
 __all__ = ["cluster", "opened"]
@@ -40,6 +39,7 @@ Tell = Callable[[str], None]
 _LEAVE_SECONDS = 5.0
 _LOOK_SECONDS = 30.0
 _REPEAT_SECONDS = 600.0
+_CANCELLED_SECONDS = 2.0  # until what waits for workers fails, once all were cancelled
 _WAIT_COUNT = 120  # seconds for which a worker must be superfluous before it is given back: longer than a pause between two waves
 
 
@@ -90,8 +90,10 @@ def cluster(*, jobs: int, store: Any = None, name: str | None = None, tell: Tell
     ------
     ClusterError
         If there was no worker for so long, or the process was asked to stop before there was one.
+    RunCancelledError
+        If the work was cancelled by ``shardwrite slurm cancel``.
     SubmitError
-        If `sbatch` takes no job at all.
+        If `sbatch` takes no job at all, or another driver or job array writes to the `store`.
 
     Examples
     --------
@@ -116,27 +118,42 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
     from distributed.scheduler import NoWorkerError
 
     workers.log_directory.mkdir(parents=True, exist_ok=True)
+    if target is not None:
+        refuse_second(target)
     jobs = _Jobs(target)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(configured())
+        stack.enter_context(configured({"distributed.scheduler.http.routes": []}))
         stack.enter_context(dask.config.set(configuration_of(workers)))
         stack.enter_context(on_leaving(jobs.abandon))
         security = stack.enter_context(_certificates(workers.log_directory)) if workers.is_encrypted else None
         stack.callback(jobs.clear, tell)
+        jobs.keep()
         given = {**arguments_of(workers), "security": security, "job_cls": _job_class(jobqueue, jobs)}
         made = stack.enter_context(jobqueue.SLURMCluster(**given))
-        watch = _Watch(made, jobs, workers, tell)
-        stack.callback(watch.stop)
         adaptive = made.adapt(minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT)
+        watch = _Watch(made, adaptive, jobs, workers, tell)
+        stack.callback(watch.stop)
         stack.callback(_ask_for_none, adaptive)
         watch.start()
-        watch.first_worker()
-        adaptive.minimum = workers.minimum_jobs
-        client = stack.enter_context(Client(made))
         try:
-            yield client
-        except NoWorkerError as error:
-            raise watch.given_up("no worker came back") from error
+            watch.first_worker()
+            adaptive.minimum = workers.minimum_jobs
+            yield stack.enter_context(Client(made))
+        except Exception as error:
+            if jobs.is_cancelled:
+                raise _cancelled(error) from error
+            if isinstance(error, NoWorkerError) or isinstance(error.__cause__, NoWorkerError):
+                raise watch.given_up("no worker came back") from error
+            raise
+        finally:
+            if jobs.is_cancelled:
+                reset_drain()  # the request was the watch's
+
+
+def _cancelled(error: Exception) -> RunCancelledError:
+    """What to say of an error that came of a cancellation."""
+    missing = error.fields["missing"] if isinstance(error, IncompleteError) else []
+    return RunCancelledError("cancelled by shardwrite slurm cancel; run the same command again to go on", missing=missing)
 
 
 def _ask_for_none(adaptive: Any) -> None:
@@ -170,6 +187,8 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
 
     class RecordedJob(jobqueue.slurm.SLURMJob):  # type: ignore[misc]
         async def _submit_job(self, script_filename: str) -> str:
+            if jobs.look_whether_cancelled():
+                return ""
             try:
                 return str(await super()._submit_job(script_filename))
             except (RuntimeError, OSError) as error:  # the watch has it tried again
@@ -192,30 +211,35 @@ class _Jobs:
     def __init__(self, target: Target | None) -> None:
         self.ids: list[str] = []
         self.refusal = ""
-        self._target, self._name = target, uuid.uuid4().hex[:12]
-        self._n_kept = 0
-        self._kept_in: Path | None = None
+        self.is_cancelled = False
+        self._target = target
+        self._note = DriverNote(uuid.uuid4().hex[:12])
 
     def add(self, number: str) -> None:
         """One was submitted."""
         self.ids.append(number)
         self.keep()
 
-    def keep(self) -> None:
+    def keep(self, *, has_ended: bool = False) -> None:
         """Write them down, if that is not done."""
-        if self._target is None or not self.ids:
+        if self._target is None:
             return
         with contextlib.suppress(ShardwriteError, OSError):  # it has ended; or whoever works on it says what is wrong. Later again
-            if self._n_kept == len(self.ids) and self._kept_in is not None and is_there(self._kept_in):
+            if not has_ended and self._note.is_kept(self.ids):
                 return
             run = find_run(self._target)
             if run is not None:
-                n = len(self.ids)
-                record_workers(run, self._name, job_id(os.environ), self.ids[:n])
-                self._n_kept, self._kept_in = n, run.path
+                self._note.keep(run, self.ids[:], has_ended=has_ended)
+
+    def look_whether_cancelled(self) -> bool:
+        """Whether somebody has cancelled the work; from then on no job is submitted."""
+        with contextlib.suppress(StoreError):  # whoever works on the run says what is wrong
+            self.is_cancelled = self.is_cancelled or self._note.is_told_to_end
+        return self.is_cancelled
 
     def abandon(self) -> None:
         """Cancel all without a look; for a process about to end."""
+        self.keep(has_ended=True)
         cancel(self.ids, _LEAVE_SECONDS)
 
     def clear(self, tell: Tell) -> None:
@@ -224,14 +248,15 @@ class _Jobs:
             cancel_left(lambda: Submitted(workers=tuple(self.ids)))
         except SubmitError as error:
             tell(f"cannot tell whether the workers' jobs are gone: {error}; they end by themselves in {DEATH_SECONDS} s")
+        self.keep(has_ended=True)
 
 
 class _Watch(threading.Thread):
-    """Says why there are no workers, and has jobs that ended before they became one submitted again."""
+    """Says why there are no workers, has jobs that ended before they became one submitted again, and ends cancelled work."""
 
-    def __init__(self, made: Any, jobs: _Jobs, workers: Workers, tell: Tell) -> None:
+    def __init__(self, made: Any, adaptive: Any, jobs: _Jobs, workers: Workers, tell: Tell) -> None:
         super().__init__(name="shardwrite-workers", daemon=True)
-        self._cluster, self._jobs, self._workers, self._tell = made, jobs, workers, tell
+        self._cluster, self._adaptive, self._jobs, self._workers, self._tell = made, adaptive, jobs, workers, tell
         self._stopped = threading.Event()
         self._found: list[dict[str, str]] = []
         self._said = ("", 0.0)
@@ -247,9 +272,19 @@ class _Watch(threading.Thread):
         next_look = clock.monotonic() + min(_LOOK_SECONDS, self._workers.patience_seconds / 4)
         while not self._stopped.wait(1.0):
             self._jobs.keep()
+            if self._jobs.look_whether_cancelled():
+                self._end()
+                return
             if clock.monotonic() >= next_look:
                 self._look()
                 next_look = clock.monotonic() + _LOOK_SECONDS
+
+    def _end(self) -> None:
+        """End cancelled work: no job more, no task more, and what is not ours fails for want of workers."""
+        _ask_for_none(self._adaptive)
+        request_drain()
+        self._cluster.scheduler.no_workers_timeout = _CANCELLED_SECONDS
+        self._say("cancelled by shardwrite slurm cancel")
 
     def _look(self) -> None:
         expected = {name: worker.job_id for name, worker in dict(self._cluster.workers).items()}
@@ -275,13 +310,21 @@ class _Watch(threading.Thread):
 
     def _why(self) -> str:
         """What is known."""
-        jobs = "; ".join(f"job {job['id']} {job['state']} ({job['reason']})" for job in self._found[:8])
+        jobs = "; ".join(f"job {job['id']} {job['state']} ({job['reason']})" for job in self._found[:8]) or self._how_they_ended()
         networks = [name for _, name in socket.if_nameindex() if name != "lo"]
         refusal = f"; sbatch: {self._jobs.refusal}" if self._jobs.refusal else ""
         return (
-            f"no workers; {jobs or 'SLURM has none of their jobs'}{refusal}; logs in {self._workers.log_directory}; the scheduler "
+            f"no workers; {jobs}{refusal}; logs in {self._workers.log_directory}; the scheduler "
             f"listens at {self._cluster.scheduler_address}, which the nodes must reach (networks here: {', '.join(networks[:8])})"
         )
+
+    def _how_they_ended(self) -> str:
+        """What SLURM says of jobs that it no longer has."""
+        with contextlib.suppress(SubmitError):  # the message tells of it where squeue fails
+            ended = [f"job {name} {state}" for name, state in endings(self._jobs.ids[-8:]).values()]
+            if ended:
+                return "; ".join(ended)
+        return "SLURM has none of their jobs"
 
     def first_worker(self) -> None:
         """Wait for it.

@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import time
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.engines import Stopped
-from shardwrite.environment import configured
+from shardwrite.environment import LOOPBACK, configured
 from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
 from shardwrite.stopping import is_draining
@@ -67,16 +68,31 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
     if not job.isdigit():
         raise SpecError("this is no SLURM job", field="SLURM_JOB_ID", value=job, remedy="run it in a script for sbatch")
     base = environ.get("SHARDWRITE_RUN_DIR") or Path(environ.get("SLURM_SUBMIT_DIR", "."), "shardwrite-runs")
-    directory = Path(base).absolute() / f"{job}.{int(environ.get('SLURM_RESTART_COUNT') or 0)}"
+    n_restarts = int(environ.get("SLURM_RESTART_COUNT") or 0)
+    directory = Path(base).absolute() / f"{job}.{n_restarts}"
+    keys = _make_keys()
+    _remove_earlier(directory.parent, job, n_restarts)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.is_symlink() or directory.stat().st_uid != os.getuid():
         remedy = "give a directory of your own in SHARDWRITE_RUN_DIR"
         raise SpecError("belongs to somebody else", field="run directory", value=str(directory), remedy=remedy)
     directory.chmod(0o700)
     (directory / SCHEDULER_FILE).unlink(missing_ok=True)
-    for name, data in _make_keys().items():
-        _write_private(directory / name, data)
+    try:
+        for name, data in keys.items():
+            _write_private(directory / name, data)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)  # the first error is the one to tell
+        raise
     return directory
+
+
+def _remove_earlier(base: Path, job: str, n_restarts: int) -> None:
+    """Remove the keys that earlier starts of a job have left, because they were killed."""
+    for number in range(n_restarts):
+        left = base / f"{job}.{number}"
+        if not left.is_symlink() and left.is_dir() and left.stat().st_uid == os.getuid():
+            shutil.rmtree(left)
 
 
 def _write_private(path: Path, data: bytes) -> None:
@@ -152,7 +168,9 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
         async def serve() -> None:
             security = security_of(directory)
             interface = _interface(environ)
-            async with Scheduler(protocol="tls", port=0, dashboard=False, interface=interface, security=security) as scheduler:
+            async with Scheduler(
+                protocol="tls", port=0, interface=interface, security=security, dashboard=False, dashboard_address=LOOPBACK
+            ) as scheduler:
                 _refuse_loopback(scheduler.address, environ)
                 facts = {"type": "Scheduler", "id": scheduler.id, "address": scheduler.address}
                 _write_private(directory / SCHEDULER_FILE, json.dumps(facts).encode())
@@ -184,6 +202,7 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
                 protocol="tls",
                 security=security_of(directory),
                 dashboard=False,
+                dashboard_address=LOOPBACK,
             )
             loop: Any = IOLoop.current()
 

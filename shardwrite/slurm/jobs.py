@@ -1,40 +1,82 @@
-"""Jobs that were submitted for a run, kept with it on disk: so that they are found when whoever submitted them is gone."""
+"""Jobs that were submitted for a run or work on it, kept with it on disk: so that they are found when whoever knew them is gone."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import time
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SubmitError
-from shardwrite.journal import RunDirectory, find_run, live_holders
-from shardwrite.slurm.client import cancel, queue
-from shardwrite.stores import listed, read_json
+from shardwrite.journal import JOBS_PREFIX, RunDirectory, find_run, live_holders, write_note
+from shardwrite.journal.lease import HEARTBEAT_SECONDS, identity, is_alive
+from shardwrite.journal.lock import exclusive
+from shardwrite.resources import job_id
+from shardwrite.slurm.client import cancel, command_words, queue
+from shardwrite.stores import as_store_error, is_there, listed, read_file
 from shardwrite.target import Target
 
-__all__ = ["Cancelled", "Submitted", "cancel_all", "cancel_left", "record_jobs", "record_workers", "submitted"]
+__all__ = [
+    "Cancelled",
+    "Driver",
+    "DriverNote",
+    "Submitted",
+    "cancel_all",
+    "cancel_left",
+    "record_jobs",
+    "refuse_second",
+    "submitted",
+    "submitting",
+]
 
 _GONE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """What was submitted for a run.
+class Driver:
+    """A process that submits workers, as its note tells.
 
     Attributes
     ----------
-    drivers, workers, others : tuple of str
-        Ids of jobs: those that submit workers, the workers, and arrays with their last jobs.
+    path : Path
+        Its note.
+    job : str
+        Its own job; empty where it is none.
+    workers : tuple of str
+        Their jobs.
+    process : str
+        Host and pid.
+    is_alive : bool
+        Whether it has not said that it has ended, and lives, or may.
+    """
+
+    path: Path
+    job: str
+    workers: tuple[str, ...]
+    process: str
+    is_alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What was submitted for a run, and what has worked on it.
+
+    Attributes
+    ----------
+    drivers : tuple of Driver
+        Those that submit workers.
+    workers, others : tuple of str
+        Ids of jobs: the workers; arrays with their last jobs, and jobs that have noted themselves.
     n_parts : int
         Of the job array that was submitted last; 0 if there was none.
     """
 
-    drivers: tuple[str, ...] = ()
+    drivers: tuple[Driver, ...] = ()
     workers: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     n_parts: int = 0
@@ -42,49 +84,102 @@ class Submitted:
     @property
     def ids(self) -> list[str]:
         """All; those first that would submit others."""
-        return list(dict.fromkeys((*self.drivers, *self.others, *self.workers)))
+        return list(dict.fromkeys((*self.leaders, *self.others, *self.workers)))
+
+    @property
+    def leaders(self) -> list[str]:
+        """Jobs of drivers."""
+        return [driver.job for driver in self.drivers if driver.job]
 
 
 def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None:
     """Keep with the run the array that was submitted for it; nothing if it has ended meanwhile."""
     run = find_run(target)
     if run is not None:
-        _write(run.path / f"jobs-{array}.json", {"array": array, "finalize": finalize, "n_parts": n_parts})
+        facts = {"array": array, "finalize": finalize, "n_parts": n_parts}
+        write_note(run.path / f"{JOBS_PREFIX}{array}.json", facts)
 
 
-def record_workers(run: RunDirectory, name: str, driver: str | None, workers: Sequence[str]) -> None:
-    """Keep with a run the workers that a driver has submitted; each time all of them.
+class DriverNote:
+    """The note of a driver, which keeps it as long as it lives; and the word of somebody else that it shall end.
 
     Parameters
     ----------
-    run : RunDirectory
-        The run.
     name : str
         Of the driver, so that no other writes that file.
-    driver : str, optional
-        Its job, if it is one.
-    workers : sequence of str
-        Their jobs.
     """
-    _write(run.path / f"jobs-{name}.json", {"driver": driver, "workers": list(workers)})
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._run_path: Path | None = None
+        self._workers: list[str] = []
+        self._touched = 0.0
+
+    def is_kept(self, workers: Sequence[str]) -> bool:
+        """Whether the run is there and the note says so; gives a sign of life from time to time."""
+        if self._run_path is None or list(workers) != self._workers or not is_there(self._run_path):
+            return False
+        if time.monotonic() > self._touched + HEARTBEAT_SECONDS:
+            os.utime(_note_of(self._run_path, self.name))
+            self._touched = time.monotonic()
+        return True
+
+    def keep(self, run: RunDirectory, workers: Sequence[str], *, has_ended: bool = False) -> None:
+        """Write all of it down."""
+        facts = {**identity(), "driver": job_id(os.environ), "workers": list(workers), "has_ended": has_ended}
+        write_note(_note_of(run.path, self.name), facts)
+        self._run_path, self._workers, self._touched = run.path, list(workers), time.monotonic()
+
+    @property
+    def is_told_to_end(self) -> bool:
+        """Whether the driver's work was cancelled."""
+        return self._run_path is not None and is_there(_end_of(_note_of(self._run_path, self.name)))
 
 
-def _write(path: Path, facts: dict[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    draft.write_text(json.dumps(facts))
-    os.rename(draft, path)
+def _note_of(run_path: Path, name: str) -> Path:
+    return run_path / f"{JOBS_PREFIX}{name}.json"
+
+
+def _end_of(note: Path) -> Path:
+    """What tells the driver of a note to end."""
+    return note.with_name(f"cancel-{note.name.removeprefix(JOBS_PREFIX)}")
 
 
 def submitted(run: RunDirectory) -> Submitted:
-    """What the files beside a run's journal say."""
-    paths = sorted(listed(run.path, "jobs-", ".json"), key=lambda path: path.stat().st_mtime)
-    found = [read_json(path) for path in paths]
+    """What the notes beside a run's journal say; what is no number of a job is left out, as it goes to SLURM's commands."""
+    found: list[tuple[float, Path, bytes, dict[str, Any]]] = []
+    for path in listed(run.path, JOBS_PREFIX, ".json"):
+        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile
+            data = read_file(path)
+            if data is not None:
+                found.append((path.stat().st_mtime, path, data, _parse(data)))
+    found.sort(key=lambda note: note[0])
+    notes = [facts for *_, facts in found]
     return Submitted(
-        drivers=tuple(str(facts["driver"]) for facts in found if facts.get("driver")),
-        workers=tuple(str(job) for facts in found for job in facts.get("workers", ())),
-        others=tuple(str(facts[key]) for facts in found for key in ("array", "finalize") if key in facts),
-        n_parts=next((int(facts["n_parts"]) for facts in reversed(found) if "n_parts" in facts), 0),
+        drivers=tuple(_driver(path, data, facts) for _, path, data, facts in found if "workers" in facts),
+        workers=_numbers(job for facts in notes if isinstance(facts.get("workers"), list) for job in facts["workers"]),
+        others=_numbers(facts[key] for facts in notes for key in ("array", "finalize", "job") if key in facts),
+        n_parts=next((facts["n_parts"] for facts in reversed(notes) if isinstance(facts.get("n_parts"), int)), 0),
     )
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        facts = json.loads(data)
+    except ValueError:  # torn by a power cut
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def _numbers(jobs: Any) -> tuple[str, ...]:
+    return tuple(str(job) for job in jobs if re.fullmatch(r"\d+(_\d+)?", str(job)))
+
+
+def _driver(path: Path, data: bytes, facts: dict[str, Any]) -> Driver:
+    job = _numbers([facts.get("driver")])
+    workers = facts["workers"] if isinstance(facts["workers"], list) else []
+    process = f"{facts.get('host', 'unknown')}:{facts.get('pid', 'unknown')}"
+    return Driver(path, job[0] if job else "", _numbers(workers), process, not facts.get("has_ended") and is_alive(path, data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +191,21 @@ class Cancelled:
     jobs : list of str
         Those that were cancelled; all others had ended.
     n_known : int
-        Jobs that were submitted for the run, as far as it is known.
+        Jobs that were submitted for the run, or have worked on it, as far as it is known.
     alive : list of str
         Processes that are at the run, or seem to be: host, pid, and job if it is one.
     """
 
     jobs: list[str]
     n_known: int
-    alive: list[str]
+    alive: list[str] = field(default_factory=list)
 
 
 def cancel_left(find: Callable[[], Submitted], wait: Callable[[float], None] = time.sleep) -> list[str]:
-    """Cancel jobs until none of them is left, drivers first, which would replace their workers; those that were cancelled.
+    """Cancel jobs until none of them is left and no driver would submit more; those that were cancelled.
+
+    Drivers come first, as they would replace their workers. A job that has put itself back into the queue is cancelled, too, while
+    its processes still end.
 
     Parameters
     ----------
@@ -125,29 +223,109 @@ def cancel_left(find: Callable[[], Submitted], wait: Callable[[float], None] = t
     deadline = time.monotonic() + _GONE_SECONDS
     while True:
         known = find()
-        left = [job["id"] for job in queue(known.ids) if job["state"] != "COMPLETING"]
-        if not left:
+        found = queue(known.ids)
+        left = [job["id"] for job in found if job["state"] != "COMPLETING"]
+        ending = [job["id"] for job in found if job["state"] == "COMPLETING" and job["id"] not in known.workers]
+        again = [job for job in ending if job not in cancelled]
+        at_work = [driver for driver in known.drivers if driver.is_alive and not driver.job]
+        is_late = time.monotonic() > deadline
+        if not left and not again and (is_late or not at_work):
             return list(cancelled)
-        if time.monotonic() > deadline:
+        if is_late:
             raise SubmitError(f"still there after {_GONE_SECONDS:.0f} s: {', '.join(left)}; try again", command="scancel")
-        now = [job for job in left if job in known.drivers] or left
+        now = [job for job in (*left, *again) if job in known.leaders] or [*left, *again]
         cancel(now)
         cancelled.update(dict.fromkeys(now))
         wait(0.5)
 
 
 def cancel_all(target: Target) -> Cancelled:
-    """Cancel what was submitted for the run at a target and has not ended.
+    """Cancel what was submitted for the runs at a target, or has worked on them, and has not ended.
+
+    Drivers that are no jobs are told by a file beside their note, and end by themselves; see `DriverNote`.
 
     Raises
     ------
     SubmitError
         See `cancel_left`.
     """
+    runs = [run for each in (target, *target.others) if (run := find_run(each)) is not None]
+
+    def find() -> Submitted:
+        known = _together([submitted(run) for run in runs])
+        for driver in known.drivers:
+            _tell_to_end(driver)
+        return known
+
+    if not runs:
+        return Cancelled([], 0)
+    cancelled = cancel_left(find)
+    known = find()
+    holders = [holder for run in runs for holder in live_holders(run.path)]
+    alive = [" ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split()) for h in holders]
+    alive += [driver.process for driver in known.drivers if driver.is_alive and not driver.job]
+    return Cancelled(cancelled, len(known.ids), list(dict.fromkeys(alive)))
+
+
+def _together(each: Sequence[Submitted]) -> Submitted:
+    """What is known of several runs."""
+    return Submitted(
+        drivers=tuple(driver for one in each for driver in one.drivers),
+        workers=tuple(job for one in each for job in one.workers),
+        others=tuple(job for one in each for job in one.others),
+    )
+
+
+def _tell_to_end(driver: Driver) -> None:
+    """Leave the word for a driver that it shall end; nothing where its run has."""
+    path = _end_of(driver.path)
+    with as_store_error(str(path), "cannot write"), contextlib.suppress(FileNotFoundError):
+        if driver.is_alive and not is_there(path):
+            write_note(path, {"by": identity()})
+
+
+def refuse_second(target: Target) -> None:
+    """Refuse to submit for a run what would write it a second time, beside jobs that are in the queue or a driver that lives.
+
+    The job of this process is not meant, nor are workers whose driver is gone: those are cancelled, as nobody has work for them.
+
+    Raises
+    ------
+    SubmitError
+        Naming the jobs and the remedy; and if SLURM cannot be asked.
+    """
     run = find_run(target)
     if run is None:
-        return Cancelled([], 0, [])
-    cancelled = cancel_left(lambda: submitted(run))
-    holders = live_holders(run.path)
-    alive = [" ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split()) for h in holders]
-    return Cancelled(cancelled, len(submitted(run).ids), alive)
+        return
+    known, own = submitted(run), job_id(os.environ)
+    there = queue(known.ids)
+    ids = {job["id"] for job in there}
+    leading = [driver for driver in known.drivers if driver.job != own and (driver.job in ids or _lives_alone(driver))]
+    led = {job for driver in leading for job in driver.workers}
+    orphans = [job["id"] for job in there if job["id"] in set(known.workers) - led]
+    live = [f"job {job['id']} {job['state']}" for job in there if job["id"] not in orphans and job["id"] != own]
+    live += [f"process {driver.process}, which submits workers" for driver in leading if not driver.job]
+    if live:
+        many = f"{', '.join(live[:8])}{f' and {len(live) - 8} more' if len(live) > 8 else ''}"
+        raise SubmitError(
+            f"{target.path} is being written already: {many}. A second submission would write it twice. Wait for them, or end them "
+            f"first: shardwrite slurm cancel {command_words(target)}",
+            command="squeue",
+        )
+    cancel(orphans)
+
+
+@contextlib.contextmanager
+def submitting(target: Target) -> Iterator[None]:
+    """Submit for a run in this block: one submission at a time, and none beside another; see `refuse_second`."""
+    run = find_run(target)
+    with contextlib.ExitStack() as stack:
+        if run is not None:
+            stack.enter_context(exclusive(run.path / "submitting", run.path))
+            refuse_second(target)
+        yield
+
+
+def _lives_alone(driver: Driver) -> bool:
+    """Whether a driver that is no job lives."""
+    return driver.is_alive and not driver.job

@@ -55,7 +55,6 @@ for ((i = 0; i < 6; i++)); do
 done
 kill -TERM "$workers" 2>/dev/null
 wait "$workers"
-rm -rf -- "$RUN"
 exit "$code"
 """
 
@@ -194,6 +193,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         "",
         *thread_lines(),
         "RUN=$(shardwrite slurm run-directory) || exit",
+        """trap 'rm -rf -- "$RUN"' EXIT # with the keys in it""",
         'shardwrite slurm scheduler "$RUN" &',
         "scheduler=$!",
         'srun --no-kill --kill-on-bad-exit=0 --wait=0 shardwrite slurm worker "$RUN" &',
@@ -232,6 +232,7 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         f"OPTIONS=({words((*name, *job.source_options))})",
         "",
         *thread_lines(),
+        'export SHARDWRITE_JOB="${SLURM_ARRAY_JOB_ID:-}" # all tasks write one array, and are cancelled together',
         "trap '' USR1  # until the program listens",
         f'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" "${{OPTIONS[@]}}" --requeue {settings.requeues}',
     ]

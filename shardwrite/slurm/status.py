@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
@@ -12,17 +12,29 @@ import numpy as np
 
 from shardwrite.begun import plan_begun
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal import History, find_run, histories, live_holders, read_receipt, replay
+from shardwrite.journal import Beside, History, histories, live_holders, look_beside, read_receipt, replay
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
-from shardwrite.slurm.client import as_array_indices, queue
+from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import submitted
+from shardwrite.stores import is_file, is_there
 from shardwrite.target import Target, kind_of
 
 __all__ = ["Status", "status"]
 
 _SLOW = 0.5  # of the median speed
-_CUT_SHORT = "ended in the middle of a task: killed, out of memory, or its node was lost"
+_CUT_SHORT = "ended in the middle of a task, without a word: killed, cancelled, out of memory, or its node was lost"
+_PUT_BACK = "ended in the middle of a task, and SLURM has put its job back into the queue"
+_ENDINGS = {
+    "OUT_OF_MEMORY": "OUT_OF_MEMORY: a job used more memory than it had asked for",
+    "CANCELLED": "CANCELLED: somebody has ended a job with scancel",
+    "TIMEOUT": "TIMEOUT: a job was at its limit of time",
+    "DEADLINE": "DEADLINE: a job was at its deadline",
+    "NODE_FAIL": "NODE_FAIL: a node of a job was lost",
+    "BOOT_FAIL": "BOOT_FAIL: a node of a job did not start",
+    "PREEMPTED": "PREEMPTED: another job has taken the nodes of one",
+}
+_AT_WORK = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "COMPLETING", "CONFIGURING")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,7 @@ class Status:
     path : str
         The array.
     is_whole : bool
-        Whether it is published.
+        Whether it is published, and its run has ended.
     n_shards, n_done_shards : int
         All, and those that are committed or empty by design.
     raw_nbytes, done_nbytes : int
@@ -46,15 +58,19 @@ class Status:
     stragglers : list of str
         Of these, the ones that are at less than half the median speed: host and pid, and the job.
     failures : dict of str to int
-        What ended the work of processes before its time, and how often.
+        What ended the work of processes and jobs before its time, and how often.
     n_parts : int
         Of the job array that was submitted last; 0 if none was by ``submit``.
     parts_left : list of int
         Those of its parts that are not done.
     jobs : list of dict
-        Tasks that SLURM still has.
+        Tasks in the queue, of jobs that were submitted for the run, have worked on it, or do.
     note : str
         Why nothing is known of jobs, if so.
+    is_published : bool
+        Whether readers see the array, although its run has not ended.
+    warnings : list of str
+        What lies beside the array and should be known; see :func:`shardwrite.verify`.
     """
 
     path: str
@@ -71,6 +87,8 @@ class Status:
     parts_left: list[int] = field(default_factory=list)
     jobs: list[dict[str, str]] = field(default_factory=list)
     note: str = ""
+    is_published: bool = False
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def seconds_left(self) -> float | None:
@@ -83,11 +101,20 @@ class Status:
         """As JSON can hold it."""
         return {**asdict(self), "seconds_left": self.seconds_left}
 
+    @property
+    def _remark(self) -> str:
+        if self.is_whole:
+            return ""
+        if not self.is_published:
+            return ", not published yet"
+        is_left = self.n_done_shards == self.n_shards and not self.n_writers
+        return ", published; its run has not ended" + (": call shardwrite finalize again" if is_left else "")
+
     def __str__(self) -> str:
         left = self.seconds_left
         share = self.n_done_shards / max(1, self.n_shards)
         rows = [
-            ("array", f"{self.path}{'' if self.is_whole else ', not published yet'}"),
+            ("array", f"{self.path}{self._remark}"),
             ("shards", f"{self.n_done_shards:,} of {self.n_shards:,} done ({share:.0%})"),
             ("bytes", f"{human(self.done_nbytes)} of {human(self.raw_nbytes)}, decoded"),
             ("writers", f"{self.n_writers}, {human(self.nbytes_per_second)}/s" if self.n_writers else "none"),
@@ -104,6 +131,7 @@ class Status:
         states = Counter((job["state"], job["reason"]) for job in self.jobs)
         jobs = [f"{n} {state}{'' if reason == 'None' else f' ({reason})'}" for (state, reason), n in sorted(states.items())]
         rows.append(("jobs", self.note or "\n".join(jobs) or "none in the queue"))
+        rows += [("warning", text) for text in self.warnings]
         return table_text("status", rows)
 
 
@@ -115,21 +143,24 @@ def status(target: Target) -> Status:
     IncompleteError
         If nothing was begun there.
     """
-    run = find_run(target)
-    if run is None:
-        return _ended(target)
+    beside = look_beside(target)
+    run = beside.run
+    if run is None or not run.makes_array:
+        return _ended(target, beside)
     plan = plan_begun(run, Resources(1, 1))
-    ledger = replay(run, plan.metadata).ledger
+    ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    holders = live_holders(run.path)  # only now: whoever has begun to write by then is one
+    holders = live_holders(run.path, looking=True)  # only now: whoever has begun to write by then is one
     alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
     known = submitted(run)
-    at_work_in = {str(holder.get("job", "")).removeprefix("SLURM_JOB_ID=") for holder in holders}
-    jobs, note = _queue(known.ids or sorted(filter(str.isdigit, at_work_in)))
+    at_work_in = {_number(str(holder.get("job", ""))) for holder in holders} - {""}
+    cut_short = {_number(history.job) for history in past if history.n_unended} - {""}
+    jobs, ends, note = _told(list(dict.fromkeys((*known.ids, *sorted(at_work_in)))), cut_short)
+    ends = {number: end for number, end in ends.items() if end[0] not in known.workers or end[1] != "CANCELLED"}  # by their driver
     return Status(
         path=str(target.path),
         is_whole=False,
@@ -140,22 +171,35 @@ def status(target: Target) -> Status:
         nbytes_per_second=sum(speeds.values()),
         n_writers=len(alive),
         stragglers=[f"{who}, {human(speed)}/s" for who, speed in speeds.items() if speed < slow],
-        failures=_failures(past, alive),
+        failures=_failures(past, alive, {number: state for number, (_, state) in ends.items()}),
         n_parts=known.n_parts,
         parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts) if known.n_parts else [],
         jobs=jobs,
         note=note,
+        is_published=is_file(target.path / "zarr.json") and (not run.facts["replaces"] or is_there(run.path / "replaced")),
+        warnings=list(beside.warnings),
     )
 
 
-def _ended(target: Target) -> Status:
+def _ended(target: Target, beside: Beside) -> Status:
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
     if receipt is None:
-        message = f"nothing was begun for {target.path}; call shardwrite init first"
+        if beside.untrusted is not None:
+            raise beside.untrusted
+        known = "".join(f"; {text}" for text in beside.warnings)
+        message = f"nothing was begun for {target.path}{known}; call shardwrite init first"
         raise IncompleteError(message, missing=[str(target.run_path)])
     n = int(receipt.result.get("n_shards", 0)) + int(receipt.result.get("n_empty_shards", 0))
     nbytes = int(receipt.result.get("raw_nbytes", 0))
-    return Status(str(target.path), is_whole=True, n_shards=n, n_done_shards=n, raw_nbytes=nbytes, done_nbytes=nbytes)
+    return Status(
+        str(target.path),
+        is_whole=True,
+        n_shards=n,
+        n_done_shards=n,
+        raw_nbytes=nbytes,
+        done_nbytes=nbytes,
+        warnings=list(beside.warnings),
+    )
 
 
 def _decoded_sizes(plan: Plan) -> Any:
@@ -167,19 +211,40 @@ def _decoded_sizes(plan: Plan) -> Any:
     return sizes.ravel() * plan.metadata.itemsize
 
 
-def _failures(past: Sequence[History], alive: Collection[str]) -> dict[str, int]:
-    """By cause, the most frequent first."""
+def _failures(past: Sequence[History], alive: Collection[str], states: Mapping[str, str]) -> dict[str, int]:
+    """By cause, the most frequent first.
+
+    Parameters
+    ----------
+    past : sequence of History
+        What processes did.
+    alive : collection of str
+        Drivers that live.
+    states : mapping
+        SLURM's word for how jobs ended, by their numbers.
+    """
     causes = Counter(cause for history in past for cause in history.failures)
-    causes[_CUT_SHORT] = sum(history.n_unended > 0 and not history.failures and history.driver not in alive for history in past)
-    return {cause: n for cause, n in causes.most_common() if n}
+    causes.update(_ENDINGS[state] for state in states.values() if state in _ENDINGS)
+    for history in past:
+        state = states.get(_number(history.job), "")
+        if history.n_unended and not history.failures and history.driver not in alive and state not in _ENDINGS:
+            causes[_PUT_BACK if state in _AT_WORK else _CUT_SHORT] += 1
+    return dict(causes.most_common())
+
+
+def _number(job: str) -> str:
+    """Of a job as a lease or a journal names it; empty where it is none of SLURM's."""
+    number = job.removeprefix("SLURM_JOB_ID=")
+    return number if number.isdigit() else ""
 
 
 def _who(history: History) -> str:
     return f"{history.process} {history.job}".strip()
 
 
-def _queue(ids: list[str]) -> tuple[list[dict[str, str]], str]:
+def _told(ids: list[str], ended: Collection[str]) -> tuple[list[dict[str, str]], dict[str, tuple[str, str]], str]:
+    """Tasks that SLURM has, how others ended, and why that is not known, if so."""
     try:
-        return queue(ids), ""
+        return queue(ids), endings([*ids, *sorted(set(ended) - set(ids))]), ""
     except SubmitError as error:
-        return [], f"unknown: {error.message}"
+        return [], {}, f"unknown: {error.message}"

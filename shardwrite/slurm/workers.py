@@ -14,7 +14,7 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes
 
-from shardwrite.environment import exports
+from shardwrite.environment import LOOPBACK, exports
 from shardwrite.errors import SpecError
 from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
 
@@ -34,6 +34,7 @@ _SCRATCH = (
 _ENVIRONMENT = (
     "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
     "export DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=60s DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=120s",
+    'export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES="[]"',
 )
 
 
@@ -170,7 +171,7 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
     """Of SLURMCluster. Its own header is left out where ours says the same with the values quoted."""
     section = _section(workers.config_name)
     own = (f"--output={workers.log_directory}/%x-%j.out", "--no-requeue")  # a job that is lost is replaced, not repeated
-    options = {"dashboard": False, "dashboard_address": ":0", **_address(workers, section["scheduler-options"] or {})}
+    options = {"dashboard": False, "dashboard_address": LOOPBACK, **_address(workers, section["scheduler-options"] or {})}
     return {
         "config_name": workers.config_name,
         "cores": workers.settings.cores,
@@ -194,7 +195,7 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
             *_ENVIRONMENT,
             *exports(),
         ],
-        "worker_extra_args": [*section["worker-extra-args"], "--no-dashboard"],
+        "worker_extra_args": [*section["worker-extra-args"], "--no-dashboard", "--dashboard-address", LOOPBACK],
     }
 
 

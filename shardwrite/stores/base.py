@@ -50,7 +50,14 @@ class Transaction(Protocol):
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """Take an object away, at once and as durably as the transaction says; none may be there.
 
-        `guard` is that of :meth:`ObjectWriter.finish`.
+        It is moved into the run's directory first. Where a successor has taken that away, nothing
+        happens to the object, which may be the successor's. `guard` is that of
+        :meth:`ObjectWriter.finish`.
+
+        Raises
+        ------
+        StoreError
+            If the transaction was given no such directory, or it is gone.
         """
 
     def __enter__(self) -> Transaction: ...
@@ -88,8 +95,14 @@ class ObjectEditor(Protocol):
     def write_at(self, offset: int, data: Any) -> None:
         """Write bytes at an offset, also beyond the end."""
 
-    def truncate(self, nbytes: int) -> None:
-        """Cut the object to a size."""
+    def check_version(self, version: Any) -> None:
+        """Refuse to change another object than a reader saw: its `version` must be this one.
+
+        Raises
+        ------
+        StoreError
+            ESTALE.
+        """
 
     def sync(self) -> None:
         """Make all of that durable."""
@@ -102,7 +115,15 @@ class ObjectEditor(Protocol):
 class Store(Protocol):
     """Objects by key. Picklable."""
 
-    def transaction(self, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> Transaction:
+    def transaction(
+        self,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+        *,
+        run_path: str = "",
+        is_fresh: bool = False,
+    ) -> Transaction:
         """Begin to write.
 
         Parameters
@@ -113,7 +134,15 @@ class Store(Protocol):
             ``<scope>.<name>``: makes temporary names unique; directories are not removed while a scope lasts.
         guard : callable, optional
             Called right before objects become visible; what it raises stops that.
+        run_path : str, optional
+            Directory of the run, needed to remove objects.
+        is_fresh : bool
+            Nothing stands where objects will be, so that none is looked at first. Else an object keeps the mode and group of the
+            one whose place it takes.
         """
+
+    def discard_scope(self, key: str, scope: str) -> None:
+        """Remove what attempts at an object have left behind whose names begin with a scope."""
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """Remove what an attempt at an object has left behind; whether there was something."""

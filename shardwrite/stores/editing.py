@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
-from shardwrite.stores.reading import as_store_error, open_plain
+from shardwrite.errors import StoreError
+from shardwrite.stores.reading import as_store_error, open_plain, version_in
 
 __all__ = ["PosixEditor"]
 
@@ -39,10 +41,12 @@ class PosixEditor:
                 n = os.pwrite(self._fd, view, offset)
                 view, offset = view[n:], offset + n
 
-    def truncate(self, nbytes: int) -> None:
-        """See :meth:`ObjectEditor.truncate`."""
-        with as_store_error(self._key, "cannot cut"):
-            os.ftruncate(self._fd, nbytes)
+    def check_version(self, version: Any) -> None:
+        """See :meth:`ObjectEditor.check_version`."""
+        with as_store_error(self._key, "cannot look at"):
+            found = os.fstat(self._fd)
+        if version_in(found) != version:
+            raise StoreError(f"{self._key!r} was changed by another writer meanwhile", key=self._key, errno=errno.ESTALE)
 
     def sync(self) -> None:
         """See :meth:`ObjectEditor.sync`."""

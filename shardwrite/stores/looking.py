@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pwd
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = [
     "is_there",
     "listed",
     "mode_of",
+    "owner_of",
     "parse_json",
     "read_blocks",
     "read_file",
@@ -60,6 +62,15 @@ def mode_of(path: AnyPath, *, follow: bool = True) -> int:
         If storage cannot tell.
     """
     return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
+
+
+def owner_of(path: AnyPath) -> str:
+    """Name of the user who owns what stands at a path, or the user's number; a link is not followed."""
+    user = _ask("cannot look at", path, lambda: os.lstat(path).st_uid, -1)
+    try:
+        return pwd.getpwuid(user).pw_name
+    except (KeyError, OverflowError):
+        return f"uid {user}"
 
 
 def is_there(path: AnyPath) -> bool:

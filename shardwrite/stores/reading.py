@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
 
-__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "open_plain", "version_of"]
+__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "open_plain", "version_in", "version_of"]
 
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
@@ -109,7 +109,7 @@ class PosixReader:
         self.fd = fd
         found = os.fstat(fd)
         self.nbytes = found.st_size
-        self.version = _version(found)
+        self.version = version_in(found)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
@@ -131,14 +131,15 @@ class PosixReader:
             os.close(self.fd)
 
 
-def _version(found: os.stat_result) -> Version:
+def version_in(found: os.stat_result) -> Version:
+    """What changes whenever a file is replaced or written to, from what the system says of it."""
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def version_of(path: str | os.PathLike[str]) -> Version | None:
     """What changes whenever a file is replaced or written to; None where there is none."""
     try:
-        return _version(os.lstat(path))
+        return version_in(os.lstat(path))
     except FileNotFoundError:
         return None
 

@@ -23,7 +23,20 @@ from shardwrite.errors import IncompleteError
 from shardwrite.existing import Backdrop, open_shard
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.job import updated_receipt
-from shardwrite.journal import Lease, Ledger, RunDirectory, begin_beside, begin_run, close_journals, make_way
+from shardwrite.journal import (
+    Lease,
+    Ledger,
+    RunDirectory,
+    admit,
+    begin_beside,
+    begin_run,
+    close_journals,
+    end_run,
+    make_way,
+    note_job,
+    own_journals,
+    take_back,
+)
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.payload import Payloads
 from shardwrite.plan import BATCH_NBYTES
@@ -133,8 +146,10 @@ class Window:
         make_way(own, facts, restart=False)
         directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
+        note_job(directory.path)
         lease = contextlib.ExitStack()
         lease.enter_context(Lease(directory.path, driver))
+        admit(directory.path, driver)
         lease.callback(close_journals, driver)
         spec = WriteSpec(
             metadata=part,
@@ -203,8 +218,8 @@ class Window:
             with Payloads([encoded.payload for encoded in layers]) as payloads:
                 if is_full:
                     return assemble(self.spec, transaction, index, units, payloads)
-                with opened(self.spec, index) as old:
-                    return revise(self.spec, transaction, index, units, payloads, old)
+                with opened(self.spec, index) as there:
+                    return revise(self.spec, transaction, index, units, payloads, there)
 
         report = commit_shards(self.spec, grid.shard_box(local), [local], write)
         if not report.shards:
@@ -214,7 +229,7 @@ class Window:
 
     def take_back(self) -> None:
         """End it before anything was committed."""
-        self.directory.take_back(is_claimed=True)
+        take_back(self.directory, is_claimed=True)
         self.lease.close()
 
     def publish(self, shape: Sequence[int]) -> None:
@@ -229,7 +244,7 @@ class Window:
             with self.directory.ending():
                 receipt = updated_receipt(self.directory, self.spec.metadata, self.ledger, result, self.spec.durability)
                 self.directory.leave(receipt, self.spec.durability, self.spec.driver)
-            self.directory.end()
+            end_run(self.directory, own_journals(self.spec.driver))
             self.lease.close()
 
 

@@ -126,10 +126,10 @@ def test_mutated_journals_and_plans(tmp_path, source, pattern, n):
     wanted = source.compute()
     n_whole = n_refused = 0
     for number in range(n):
-        path = tmp_path / f"x{number}"
+        path = tmp_path / f"x{number}" / "begun"  # a plan names its array
         shutil.copytree(tmp_path / "begun", path)
-        shutil.copytree(beside, tmp_path / f"x{number}.shardwrite")
-        (file,) = (tmp_path / f"x{number}.shardwrite").glob(pattern)
+        shutil.copytree(beside, path.with_name(beside.name))
+        (file,) = path.with_name(beside.name).glob(pattern)
         file.write_bytes(mutate(file.read_bytes(), rng, is_shard=False))
         with dask.config.set(scheduler="sync"):
             try:

@@ -212,7 +212,7 @@ def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_
 
 def test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing(tmp_path):
     gate, thread, outcome = running(tmp_path / "x", source_id="a")
-    with mock.patch("shardwrite.journal.rundir.live_holders", return_value=[]):  # its lease has run out meanwhile
+    with mock.patch("shardwrite.journal.takeover.live_holders", return_value=[]):  # its lease has run out meanwhile
         write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
     end(gate, thread)
     assert isinstance(outcome[0], RunEndedError), outcome

@@ -9,11 +9,13 @@ import pytest
 import shardwrite.errors as module
 from shardwrite.errors import (
     ClusterError,
+    ClusterLostError,
     CodecError,
     CorruptShardError,
     IncompleteError,
     JournalError,
     PlanError,
+    RunCancelledError,
     RunEndedError,
     ShardwriteError,
     SourceError,
@@ -40,8 +42,10 @@ EXAMPLES = [
     JournalError("held", path="a/b", holder={"host": "node7", "pid": 12}, differences=["source: 1 then, 2 now"]),
     RunEndedError("taken over", path="a/b/run-1"),
     IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
+    RunCancelledError("cancelled", missing=["c/0"]),
     SubmitError("scontrol is not in PATH", command="scontrol show config"),
     WorkersLostError("all died", n_tasks=3),
+    ClusterLostError("the scheduler is gone"),
     ClusterError("nobody came", waited_seconds=60.0, jobs=[{"id": "7", "state": "PENDING", "reason": "Priority"}]),
 ]
 IDS = [f"{type(e).__name__}-{i}" for i, e in enumerate(EXAMPLES)]

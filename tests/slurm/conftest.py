@@ -187,6 +187,10 @@ class Work:
         here("write", self.directory / "x.npy", other, *self.arguments, *self.layout, "--threads", 2)
         return bytes_of(other)
 
+    def bytes_of(self, path):
+        """An array's bytes, by path."""
+        return bytes_of(path)
+
     def check(self):
         """The array is that of an undisturbed run, and nothing else lies about."""
         assert bytes_of(self.path) == self.undisturbed()

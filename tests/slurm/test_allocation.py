@@ -8,6 +8,7 @@ import stat
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
@@ -156,6 +157,20 @@ def test_preemption_with_grace(cluster, work, allocation):
         assert "told to finish" in work.log()
     finally:
         cluster.run("scontrol", "update", "partitionname=low", "gracetime=0")
+
+
+@long
+def test_the_scheduler_is_lost(cluster, work, allocation):
+    """The program finds itself without it, and the job is put back like after any interruption."""
+    work.allocation_script(n_nodes=2)
+    job = allocation.submit(PAUSE=0.5, PAUSE_ONCE=1)
+    allocation.started(job)
+    (run,) = allocation.runs()
+    words = ["slurm", "scheduler", str(run)]
+    (scheduler,) = [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-3:] == words]
+    scheduler.kill()
+    allocation.restarted(job)
+    allocation.finish(job, work.shards(), N_IN_FLIGHT, "an allocation of two nodes loses its scheduler")
 
 
 PROGRAM = """

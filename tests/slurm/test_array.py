@@ -101,6 +101,10 @@ def test_submit(cluster, work):
     assert n_before - 3 * 2 * 7 <= found["n_done_shards"] <= len(work.shards()), "a group in flight for each of six threads"
     assert found["parts_left"] == [0, 1, 2]
     assert sorted(job["state"] for job in found["jobs"]) == ["PENDING", "RUNNING", "RUNNING", "RUNNING"]
+    second = cluster.run(*command, cwd=work.directory, check=False)
+    assert second.returncode == 1, second.stdout
+    assert f"job {submitted['array']}_0 RUNNING" in second.stderr
+    assert "shardwrite slurm cancel" in second.stderr
     last = cluster.wait(submitted["finalize"])[0]
     assert last["ExitCode"] == "0:0", work.log()
     work.check()
@@ -111,6 +115,47 @@ def test_submit(cluster, work):
     sized = [*command[:5], *work.arguments, *work.layout, "--dry-run"]
     chosen = cluster.run(*sized, cwd=work.directory).stdout
     assert "--array=0-0" in chosen, "a small array is one task: MaxArraySize and the throughput say so"
+
+
+@long
+def test_two_arrays_of_one_name(cluster, work, tmp_path):
+    """Each has scripts of its own, so that finalize of one submits its own parts again, and nothing is mixed up."""
+    paths = [tmp_path / name / "scan.zarr" for name in ("one", "other")]
+    for path in paths:
+        command = ["shardwrite", "slurm", "submit", "x.npy", path, *work.arguments, *work.layout, "--parts", 2, "--cores", 2]
+        made = json.loads(cluster.run(*command, "--memory", "500M", "--sbatch=--hold", "--json", cwd=work.directory).stdout)
+        cluster.run("scancel", f"{made['array']}_1")
+        cluster.run("scontrol", "release", f"{made['array']}_0")
+        cluster.run("scontrol", "release", made["finalize"])
+        facts = cluster.wait(made["finalize"])[0]
+        assert facts["ExitCode"] == "85:0"
+        log = Path(made["directory"], "logs", f"shardwrite-finalize-{made['finalize']}.out").read_text()
+        again = next(line for line in log.splitlines() if line.startswith("shardwrite slurm resubmit"))
+        last = json.loads(cluster.run("bash", "-c", f"{again} --json").stdout)["finalize"]
+        cluster.run("scontrol", "release", *[job["id"] for job in jobs_of(cluster, path)])
+        assert cluster.wait(last)[0]["ExitCode"] == "0:0"
+    whole = work.undisturbed()
+    assert [work.bytes_of(path) for path in paths] == [whole, whole]
+
+
+def jobs_of(cluster, path):
+    """What `status` knows."""
+    return json.loads(cluster.run("shardwrite", "slurm", "status", path, "--json", check=False).stdout)["jobs"]
+
+
+@long
+def test_cancel_of_tasks_that_put_themselves_back(cluster, work):
+    """While the processes of a task end, SLURM shows it as completing; it would come again. Nobody has submitted it here."""
+    work.init()
+    work.scripts(2)
+    job = work.array(PAUSE=0.3)
+    started(cluster, work, job, 2)
+    cluster.run("scontrol", "requeue", job)
+    done = json.loads(cluster.run("shardwrite", "slurm", "cancel", work.path, "--json").stdout)
+    assert {job.split("_")[0] for job in done["jobs"]} == {job}
+    assert {t["JobState"] for t in cluster.wait(job).values()} == {"CANCELLED"}
+    found = json.loads(cluster.run("shardwrite", "slurm", "status", work.path, "--json", check=False).stdout)
+    assert "CANCELLED: somebody has ended a job with scancel" in found["failures"]
 
 
 @long
@@ -182,10 +227,10 @@ def test_a_task_that_fails_is_named_and_comes_again(cluster, work):
     code, said = work.finalize()
     assert code == "85:0", said
     assert "part 2 of 4 must be written again" in said
-    again = next(line for line in said.splitlines() if line.startswith("cd "))
-    assert "--array=2 array.sbatch" in again
+    again = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+    assert "--array=2 " in again
     assert not (work.path / "zarr.json").exists()
-    last = cluster.run("bash", "-c", again).stdout.split()[-1]
+    last = json.loads(cluster.run("bash", "-c", f"{again} --json").stdout)["finalize"]
     assert cluster.wait(last)[0]["ExitCode"] == "0:0", work.log()
     work.check()
 

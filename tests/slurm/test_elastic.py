@@ -147,6 +147,25 @@ def test_the_driver_is_killed(cluster, work, elastic):
 
 
 @long
+def test_cancel_ends_a_driver_that_is_no_job(cluster, work, elastic):
+    """It would submit others in the place of its workers; and a second one beside it is refused."""
+    driver = elastic.start()
+    before = elastic.underway()
+    second = elastic.start()
+    assert second.wait(30) == 1, elastic.tell()
+    assert f"is being written already: job {elastic.workers()[0]}" in elastic.log.read_text()
+    done = json.loads(cluster.run("shardwrite", "slurm", "cancel", work.path, "--json").stdout)
+    assert driver.wait(1) == 85, elastic.tell()
+    assert "cancelled by shardwrite slurm cancel" in elastic.log.read_text()
+    assert done["alive"] == []
+    assert not elastic.workers()
+    assert len(work.shards()) < N_SHARDS
+    time.sleep(3)
+    assert not elastic.workers(), "none comes again"
+    elastic.finish(elastic.start(), before, IN_FLIGHT, "cancel of a driver on a login node, the same command again")
+
+
+@long
 def test_signals_to_the_driver(cluster, work, elastic):
     """TERM leaves at once, USR1 when the shards in flight are written; no worker stays behind either."""
     driver = elastic.start()

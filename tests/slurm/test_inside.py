@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dask.array as da
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster, Security
@@ -188,3 +189,19 @@ def test_a_program_that_finds_itself_alone_is_ended(script, tmp_path):
     assert process.returncode == 85, said
     assert "told to finish" in said
     assert "stopped before" in said, "a scheduler, or a worker, was there"
+
+
+def test_the_scheduler_is_lost(script, tmp_path):
+    """What was written is known from the disk, so the job is put back and goes on: it ends as by a request to stop."""
+    process = script("0")
+    while len(shards(tmp_path)) < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    (scheduler,) = [child for child in children if "scheduler" in child.cmdline()]
+    scheduler.kill()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 85, said
+    assert "job 7 is requeued" in said
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    assert not list((tmp_path / "shardwrite-runs").iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,6 +26,7 @@ from shardwrite.slurm import (
     requeue,
     resubmission,
 )
+from shardwrite.target import Target
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"
@@ -175,8 +177,8 @@ def test_requeue_has_an_end(monkeypatch, tmp_path):
 
 
 def test_resubmission_quotes():
-    assert resubmission([3, 4, 5, 9], "a b").startswith("cd 'a b' && sbatch ")
-    assert "--array=3-5,9 array.sbatch" in resubmission([3, 4, 5, 9], "a b")
+    line = resubmission([3, 4, 5, 9], "a b", Target(Path("/x y/z.zarr"), "raw"))
+    assert shlex.split(line)[3:] == ["/x y/z.zarr", "--name", "raw", "--array=3-5,9", "--directory", "a b"]
 
 
 def test_submit_in_the_dry_asks_for_nothing_but_the_size(tmp_path, monkeypatch):

@@ -17,10 +17,12 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import ClusterError, SpecError, SubmitError
 from shardwrite.journal import find_run
+from shardwrite.journal.lease import identity
 from shardwrite.outcome import exit_code_of
 from shardwrite.slurm import cancel_all, cluster, record_jobs, status, workers_of
+from shardwrite.slurm import jobs as slurm_jobs
 from shardwrite.slurm.elastic import _Jobs
-from shardwrite.slurm.jobs import record_workers, submitted
+from shardwrite.slurm.jobs import DriverNote, submitted
 from shardwrite.slurm.workers import arguments_of
 from shardwrite.target import resolve_target
 
@@ -195,6 +197,11 @@ def test_it_is_incomplete_and_not_wrong():
     assert exit_code_of(ClusterError("x", waited_seconds=1.0)) == 85
 
 
+def dead():
+    """A process of this machine that is no more."""
+    return {**identity(), "pid": 2**22 - 1, "started": "1"}
+
+
 class Stand:
     """``squeue`` and ``scancel`` that keep their jobs in a directory, one file each; a driver submits once more when it ends."""
 
@@ -227,8 +234,11 @@ def test_cancel(begun, tmp_path, monkeypatch):
     run = find_run(target)
     stand = Stand(tmp_path, monkeypatch)
     record_jobs(target, "20", "21", 3)
-    record_workers(run, "one", "10", ["11", "12"])
-    record_workers(run, "two", None, ["15"])
+    monkeypatch.setattr(slurm_jobs, "identity", dead)
+    monkeypatch.setenv("SLURM_JOB_ID", "10")
+    DriverNote("one").keep(run, ["11", "12"])
+    monkeypatch.delenv("SLURM_JOB_ID")
+    DriverNote("two").keep(run, ["15"])
     assert submitted(run).ids == ["10", "20", "21", "11", "12", "15"]
     assert submitted(run).n_parts == 3
     also = tmp_path / "also"

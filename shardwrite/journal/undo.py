@@ -1,0 +1,249 @@
+"""Changes of a shard where it stands, so that a crash leaves the old shard or the new one.
+
+The order of effects, under a claim of the shard, and what a crash after each leaves behind:
+
+1. Write into the claim what the change is going to overwrite, durably. *The old shard.*
+2. Open the shard for writing. Check that it is the file whose old content was written down, that
+   the run still stands, and that the claim is still held. *The old shard.*
+3. Write into the shard, and sync it. *A shard that may be torn.*
+4. Make the record void, durably, and remove it. *The new shard.*
+
+Whoever finds a record gives the shard its old content back, in a **new file** that is renamed
+over the old one. There are two reasons for a new file. After a sync that failed, the system
+holds bytes in memory that are not on disk, and says that they are clean: they can be read, but
+reading them proves nothing. And a process that was frozen amid a change holds a descriptor of
+the old file: what it still writes after it thaws goes into a file that no longer has a name.
+
+The old content is read through this process, because a copy inside the system may share blocks
+that were never written. It is compared with the checksums of the index and of the inner chunks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from crc32c import crc32c
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError, JournalError, StoreError
+from shardwrite.existing import ExistingShard
+from shardwrite.journal.composed import MOST_NBYTES, Composed, encode_record, parse_record, ranges_of
+from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
+from shardwrite.journal.redo import old_records
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, read_file
+
+__all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]
+
+_CLAIM = "claim-"
+_COPY_NBYTES = 2**22
+_RECOVERY = "recovery-"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What to write into a shard, and what that overwrites.
+
+    Attributes
+    ----------
+    key : str
+        Of the shard.
+    old_nbytes : int
+        Its size before.
+    writes : iterable of (int, buffer)
+        Offsets and data, in the sequence in which they are written.
+    saved : sequence of (int, bytes)
+        Offsets and old bytes of what the old index refers to, and of that index.
+    """
+
+    key: str
+    old_nbytes: int
+    writes: Iterable[tuple[int, Buffer]]
+    saved: Sequence[tuple[int, bytes]]
+
+    def encode(self) -> bytes:
+        """The record that undoes the change."""
+        fields = {"format": 1, "key": self.key, "old_nbytes": self.old_nbytes}
+        return encode_record(
+            {**fields, "saved": [[offset, len(data)] for offset, data in self.saved]},
+            b"".join(data for _, data in self.saved),
+        )
+
+    def undone(self, reader: ObjectReader) -> ObjectReader:
+        """The shard as it was before, given what is there."""
+        return Composed(reader, self.old_nbytes, self.saved)
+
+
+def _decode(data: bytes, path: str) -> Change | None:
+    """A record, or None where it is torn: then the shard was not touched."""
+    try:
+        parsed = parse_record(data)
+        if parsed is None or crc32c(parsed[1]) != parsed[0]["crc32c"]:
+            return None
+        head, rest = parsed
+        if head["format"] == 1:
+            return Change(str(head["key"]), int(head["old_nbytes"]), (), ranges_of(head["saved"], rest))
+        why = f"format {head['format']!r}"
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = str(error)
+    message = f"{path} is not a record that this version of shardwrite can read ({why}). Use the version that wrote it"
+    raise JournalError(message, path=path)
+
+
+def _name(key: str) -> str:
+    return key.replace("/", ".")
+
+
+def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Claim]:
+    """Hold the claim of a shard that may be changed in place: tasks may run twice at once."""
+    return exclusive(Path(run_path) / f"{_CLAIM}{_name(key)}", Path(run_path))
+
+
+def change_in_place(claim: Claim, store: Store, change: Change, durability: str, version: Any, guard: Callable[[], None]) -> None:
+    """Change a shard, under its claim.
+
+    Parameters
+    ----------
+    claim : Claim
+        Of the shard.
+    store : Store
+        Of the array.
+    change : Change
+        What to do.
+    durability : str
+        Whether anything is synced.
+    version : object
+        Of the shard as the change takes it to be.
+    guard : callable
+        Called right before the shard is written to; what it raises stops that.
+
+    Raises
+    ------
+    StoreError
+        ESTALE where another writer has replaced the shard, or has taken this change over.
+    """
+    is_durable = durability != "none"
+    claim.record(change.encode(), is_durable=is_durable)
+    with store.edit(change.key) as editor:
+        try:
+            editor.check_version(version)
+            guard()
+            claim.check()
+        except BaseException:
+            claim.settle()  # nothing was written
+            raise
+        for offset, data in change.writes:
+            editor.write_at(offset, data)
+        if is_durable:
+            editor.sync()
+    claim.settle()
+
+
+def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
+    """Give every shard that was left amid a change its old content back.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    store : Store
+        Of the array.
+    metadata : ArrayMetadata
+        Of the array, or of a part of it.
+
+    Raises
+    ------
+    CorruptShardError
+        If the old content of a shard is not there any more.
+    """
+    for path in listed(run_path, _CLAIM):
+        if stat.S_ISDIR(mode_of(path, follow=False)):
+            with exclusive(path, run_path) as claim:
+                recover_shard(claim, store, metadata)
+    for path, redo in old_records(run_path, store):
+        if redo is not None:
+            _restore(store, metadata, redo.key, redo.compose, path)
+        _forget(path, store, None if redo is None else redo.key)
+
+
+def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
+    """The same for one shard, by the holder of its claim."""
+    for path in [*listed(claim.path, UNDO), *listed(claim.path, FENCED)]:
+        fenced = path.with_name(FENCED + path.name.removeprefix(UNDO).removeprefix(FENCED))
+        if path != fenced:
+            with as_store_error(str(path), "cannot take over"):
+                try:
+                    os.rename(path, fenced)
+                except FileNotFoundError:
+                    continue  # its writer has finished
+        data = read_file(fenced, MOST_NBYTES)
+        found = None if data is None else _decode(data, str(fenced))
+        if found is not None:
+            _restore(store, metadata, found.key, found.undone, fenced)
+        _forget(fenced, store, None if found is None else found.key)
+
+
+def _forget(record: Path, store: Store, key: str | None) -> None:
+    """Remove a record, and then what others may have made of it: they have no right to publish any more."""
+    with as_store_error(str(record), "cannot remove"), contextlib.suppress(FileNotFoundError):
+        fd = os.open(record, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            make_void(fd, is_durable=True)
+        finally:
+            os.close(fd)
+        os.unlink(record)
+    if key is not None:
+        store.discard_scope(key, f"{_RECOVERY}{record.name}")
+
+
+def _restore(
+    store: Store,
+    metadata: ArrayMetadata,
+    key: str,
+    compose: Callable[[ObjectReader], ObjectReader],
+    record: Path,
+) -> None:
+    """Write a shard into a new file, from what is there, and publish it while its record stands."""
+
+    def check() -> None:
+        if not is_there(record):
+            raise StoreError("another process has recovered this shard", key=key, errno=errno.ESTALE)
+
+    reader = store.open(key)
+    if reader is None:
+        return  # the array was replaced since
+    with reader:
+        old = compose(reader)
+        shard = ExistingShard(metadata, key, store, old)  # whose index fits, or this raises
+        _check_chunks(shard)
+        with store.transaction("full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}") as transaction:
+            writer = transaction.create(key)
+            for offset in range(0, old.nbytes, _COPY_NBYTES):
+                writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])
+            writer.finish(check)
+
+
+def _check_chunks(shard: ExistingShard) -> None:
+    """Warn of inner chunks that are bad; the others are kept, and nothing better is to be had."""
+    bad = []
+    for rank in np.flatnonzero(~shard.index.is_empty).tolist():
+        try:
+            shard.chunk(rank)
+        except CorruptShardError as error:
+            bad.append(str(error))
+    if bad:
+        warnings.warn(
+            f"{len(bad)} inner chunks of {shard.key!r} are bad, first: {bad[0]}. Run verify --deep, and repair from the source",
+            UserWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,311 @@
+"""A kill before every effect of an operation, then the same call again: it succeeds and leaves nothing beside the array.
+
+Each case runs in a process forked for it, which kills itself. So nothing is cleaned up, and the real lifetimes of leases and locks
+hold. Run as ``python tests/faults/ends.py --operations write repair --every 1 --json out.json``, or through `test_ends.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+
+import shardwrite
+from shardwrite import AppendOnly, FixedOrder, ShardWriter
+
+EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
+OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
+NEW = OLD + 1000
+REGION = (slice(3, 17), slice(2, 12))
+UPDATED = OLD.copy()
+UPDATED[REGION] = NEW[REGION]
+LAYOUT = {"shards": 10, "chunks": 5}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is interrupted.
+
+    Attributes
+    ----------
+    prepare : callable
+        Makes what is there before.
+    perform : callable
+        The call that is interrupted, and made again.
+    wanted : numpy.ndarray
+        The array's values after it.
+    """
+
+    prepare: Callable[[Path], object]
+    perform: Callable[[Path], object]
+    wanted: np.ndarray
+
+
+def source(values: np.ndarray) -> da.Array:
+    return da.from_array(values, chunks=7)
+
+
+def make(path: Path) -> None:
+    source(OLD).to_sharded_zarr(path, **LAYOUT)
+
+
+def nothing(path: Path) -> None:
+    """An empty place."""
+
+
+def write(path: Path, **keywords) -> object:
+    return source(NEW).to_sharded_zarr(path, **LAYOUT, **keywords)
+
+
+def prepare_parts(path: Path) -> None:
+    shardwrite.prepare(source(NEW), path, shardwrite.plan(source(NEW), **LAYOUT))
+
+
+def in_parts(path: Path) -> object:
+    for index in range(2):
+        shardwrite.write_part(source(NEW), path, index, 2)
+    return shardwrite.finalize(path, n_parts=2)
+
+
+def write_parts(path: Path) -> None:
+    prepare_parts(path)
+    for index in range(2):
+        shardwrite.write_part(source(NEW), path, index, 2)
+
+
+def update(path: Path, **keywords) -> object:
+    return source(NEW[REGION]).to_sharded_zarr(path, region=REGION, **keywords)
+
+
+def make_wasteful(path: Path) -> None:
+    make(path)
+    for _ in range(3):
+        update(path, strategy=AppendOnly())
+
+
+def damage(path: Path) -> None:
+    make(path)
+    (path / "c/0/1").write_bytes(b"torn")
+    (path / "c/1/1").unlink()
+
+
+def stream(path: Path) -> None:
+    first = shardwrite.open_sharded(path).shape[0]
+    with ShardWriter(path, n_threads=1) as writer:
+        for t in range(first, len(NEW)):
+            writer.append(NEW[t])
+            if t % 7 == 0:
+                writer.flush()
+
+
+def begin_stream(path: Path) -> None:
+    shardwrite.create(path, (0, 20), "u4", **LAYOUT)
+
+
+def interrupt_update(path: Path) -> None:
+    """An update that a kill has ended amid its shards."""
+    make(path)
+    in_child(lambda: update(path, strategy=FixedOrder(in_place=True)), 45)
+
+
+def interrupt_write(path: Path) -> None:
+    """A run that a kill has ended amid its shards."""
+    in_child(lambda: source(OLD).to_sharded_zarr(path, **LAYOUT), 45)
+
+
+def give_up_and_update(path: Path) -> object:
+    shardwrite.abandon(path)
+    return update(path)
+
+
+ERASED = OLD.copy()
+ERASED[REGION] = 0
+OPERATIONS = {
+    "write": Operation(nothing, write, NEW),
+    "write, published first": Operation(nothing, lambda path: write(path, publish="first"), NEW),
+    "write, level none": Operation(nothing, lambda path: write(path, durability="none"), NEW),
+    "replacement": Operation(make, lambda path: write(path, mode="w"), NEW),
+    "restart": Operation(interrupt_write, lambda path: write(path, restart=True), NEW),
+    "parts": Operation(prepare_parts, in_parts, NEW),
+    "finalize": Operation(write_parts, lambda path: shardwrite.finalize(path), NEW),
+    "update": Operation(make, update, UPDATED),
+    "update, named source": Operation(make, lambda path: update(path, source_id="new"), UPDATED),
+    "update in place": Operation(make, lambda path: update(path, strategy=FixedOrder(in_place=True, max_unused=1.0)), UPDATED),
+    "append in place": Operation(make, lambda path: update(path, strategy=AppendOnly(in_place=True)), UPDATED),
+    "erase": Operation(make, lambda path: shardwrite.erase(path, REGION), ERASED),
+    "update by restart": Operation(interrupt_update, lambda path: update(path, restart=True), UPDATED),
+    "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED),
+    "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
+    "stream": Operation(begin_stream, stream, NEW),
+    "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),
+    "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
+}
+
+
+def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None = None) -> str:
+    """Do something in a process of its own.
+
+    Parameters
+    ----------
+    action : callable
+        What to do.
+    kill_at : int
+        Number of the effect before which the process is killed; 0 for none.
+    stage : path, optional
+        A file for what goes wrong.
+
+    Returns
+    -------
+    str
+        ``"killed"``, ``"done"``, or what went wrong.
+    """
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            if kill_at:
+                make_mortal(kill_at)
+            with dask.config.set(scheduler="sync"):
+                action()
+            status = 0
+        except BaseException:
+            if stage is not None:
+                stage.write_text(traceback.format_exc())
+        finally:
+            os._exit(status)
+    _, ended = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(ended):
+        return "killed" if os.WTERMSIG(ended) == signal.SIGKILL else f"signal {os.WTERMSIG(ended)}"
+    if not os.WEXITSTATUS(ended):
+        return "done"
+    return stage.read_text() if stage is not None and stage.exists() else "failed"
+
+
+def make_mortal(at: int) -> None:
+    """Have this process killed before its `at`-th effect on the file system."""
+    n = 0
+
+    def mortal(real):
+        def call(*arguments, **keywords):
+            nonlocal n
+            n += 1
+            if n == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **keywords)
+
+        return call
+
+    open_file = os.open
+    making = mortal(open_file)
+
+    def open_or_die(path, flags, *rest, **keywords):
+        return (making if flags & os.O_CREAT else open_file)(path, flags, *rest, **keywords)
+
+    for name in EFFECTS:
+        setattr(os, name, mortal(getattr(os, name)))
+    os.open = open_or_die
+
+
+def check(path: Path, wanted: np.ndarray) -> None:
+    """What must hold after the call has returned."""
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], wanted)
+    beside = [p for p in path.parent.iterdir() if p.name.startswith("x.") and not p.name.endswith(".quarantine")]
+    left = [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]
+    assert not left, f"left over: {sorted(str(p.relative_to(path.parent)) for p in left)}"
+
+
+def check_usable(path: Path, wanted: np.ndarray) -> None:
+    """The array is whole and can be updated."""
+    assert shardwrite.verify(path, deep=True).is_good
+    shardwrite.erase(path, (slice(0, 1), slice(0, 1)))
+    check(path, np.where(np.arange(wanted.size).reshape(wanted.shape) == 0, 0, wanted))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kill, and what came of it."""
+
+    operation: str
+    kill_at: int
+    again_at: int = 0
+    trouble: str = ""
+
+
+def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0) -> Case | None:
+    """Kill an operation, and call it again; None where it had ended before."""
+    operation, path, stage = OPERATIONS[name], home / "x", home / "trouble"
+    shutil.copytree(made, home)
+    try:
+        ended = in_child(lambda: operation.perform(path), kill_at, stage)
+        if ended == "done":
+            return None
+        if ended == "killed" and again_at:
+            ended = in_child(lambda: operation.perform(path), again_at, stage)
+        if ended not in ("killed", "done"):
+            return Case(name, kill_at, again_at, f"before the kill: {ended}")
+
+        def again() -> None:
+            operation.perform(path)
+            check(path, operation.wanted)
+            check_usable(path, operation.wanted)
+
+        ended = in_child(again, stage=stage)
+        return Case(name, kill_at, again_at, "" if ended == "done" else ended)
+    finally:
+        shutil.rmtree(home)
+
+
+def run(names: list[str], every: int = 1, first: int = 1, twice: int = 0) -> list[Case]:
+    """Kill some operations before every effect, or every so many, until there is none; `twice` kills the second call, too."""
+    done: list[Case] = []
+    top = Path(tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    try:
+        for name in names:
+            made = top / "made"
+            made.mkdir()
+            OPERATIONS[name].prepare(made / "x")
+            for kill_at in range(first, 10_000, every):
+                case = run_case(name, made, top / "home", kill_at)
+                if case is None:
+                    break
+                done.append(case)
+                done += filter(None, [run_case(name, made, top / "home", kill_at, twice)] if twice else [])
+            shutil.rmtree(made)
+    finally:
+        shutil.rmtree(top)
+    return done
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
+    parser.add_argument("--every", type=int, default=1, help="only every so many effects")
+    parser.add_argument("--first", type=int, default=1, help="the first effect to kill before")
+    parser.add_argument("--twice", type=int, default=0, help="kill the second call before this effect, too")
+    parser.add_argument("--json", help="write every case to this file")
+    given = parser.parse_args()
+    with dask.config.set(scheduler="sync"):
+        done = run(given.operations, given.every, given.first, given.twice)
+    troubles = [case for case in done if case.trouble]
+    if given.json:
+        Path(given.json).write_text(json.dumps([asdict(case) for case in done]))
+    for case in troubles[:50]:
+        print(f"{case.operation}, killed at {case.kill_at}: {case.trouble.strip().splitlines()[-1]}")
+    print(json.dumps({"kills": len(done), "troubles": len(troubles)}))
+    sys.exit(1 if troubles else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Submissions, their directories and their jobs, with programs that stand for SLURM's: what is refused, noted and told."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite.cli import main
+from shardwrite.journal import find_run
+from shardwrite.slurm import jobs, record_jobs, status
+from shardwrite.sources import as_dask, open_source
+from shardwrite.target import resolve_target
+
+SBATCH = """
+n=$(($(cat {base}/last 2>/dev/null || echo 40) + 1))
+echo $n > {base}/last
+echo "$PWD $*" >> {base}/submitted
+echo "PENDING" > {base}/queue/$n
+echo $n
+"""
+SQUEUE = """
+case "$*" in
+*states=all*) [ ! -e {base}/endings ] || cat {base}/endings ;;
+*)
+    cd {base}/queue
+    for job in $(grep -o "jobs=[^ ]*" <<<"$*" | tr ",=" "\\n" | sort -n); do
+        [ ! -e "$job" ] || echo "$job|$(cat "$job")|None|n1|1:00"
+    done ;;
+esac
+"""
+SCANCEL = 'cd {base}/queue; for job; do rm -f "$job"; done'
+LAYOUT = ["--shards", "16", "--chunks", "8", "--memory-limit", "40kB"]
+SIZES = [*LAYOUT, "--parts", "4"]
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    """A cluster whose jobs wait for ever; its directory."""
+    base = tmp_path / "cluster"
+    (base / "queue").mkdir(parents=True)
+    (base / "bin").mkdir()
+    for name, text in {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL, "sacct": "cat {base}/accounts"}.items():
+        (base / "bin" / name).write_text(f"#!/bin/bash\n{text.format(base=base)}\n")
+        (base / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{base / 'bin'}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.ones((64, 64), "u4"))
+    return base
+
+
+def run(*words, code=0):
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def submit(*words, code=0):
+    return run("slurm", "submit", "x.npy", *words, *SIZES, code=code)
+
+
+def of(directory):
+    """The array that the scripts in a directory write, as bash reads them."""
+    text = (directory / "finalize.sbatch").read_text().replace("exec shardwrite", "printf '%s\\n'")
+    environ = {"PATH": "/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(directory), "SLURM_CPUS_PER_TASK": "1"}
+    done = subprocess.run(["bash"], input=text, env=environ, cwd=directory, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(["x/scan.zarr"], ["y/scan.zarr"]), (["z", "--name", "img/0"], ["z", "--name", "lab/0"])]
+)
+def test_arrays_of_one_name_have_directories_of_their_own(cluster, one, other):
+    """Each finalize prints the line that submits its own scripts."""
+    Path("z").mkdir()
+    Path("z/zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    before = set(Path().iterdir())
+    for words in (one, other):
+        submit(*words)
+    made = {p for p in set(Path().iterdir()) - before if (p / "array.sbatch").exists()}
+    assert len(made) == 2
+    for words in (one, other):
+        target = resolve_target(words[0], words[2] if len(words) > 1 else None)
+        (mine,) = (p for p in made if str(target.root) in of(p) and (not target.name or target.name in of(p)))
+        said = run("finalize", *words, "--parts", 4, "--resubmit", mine.absolute(), code=85)
+        line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+        (theirs,) = made - {mine}
+        refused = run("finalize", *words, "--parts", 4, "--resubmit", theirs.absolute(), code=85)
+        assert "slurm resubmit" not in refused
+        assert "scripts that write" in refused
+        run("slurm", "cancel", *words)
+        run(*shlex.split(line)[1:])
+        assert (cluster / "submitted").read_text().splitlines()[-2].startswith(f"{mine.absolute()} --parsable --array=0-3 ")
+        run("slurm", "cancel", *words)
+
+
+def test_a_directory_with_other_scripts_is_refused(cluster):
+    submit("x/scan.zarr", "--directory", "here")
+    mine = (Path("here") / "array.sbatch").read_text()
+    said = submit("y/scan.zarr", "--directory", "here", code=2)
+    assert "x/scan.zarr" in said
+    assert (Path("here") / "array.sbatch").read_text() == mine
+    assert not Path("y").exists(), "nothing was begun"
+    Path("own").mkdir()
+    (Path("own") / "array.sbatch").write_text("#!/bin/bash\necho mine\n")
+    assert "scripts of your own" in submit("y/scan.zarr", "--directory", "own", code=2)
+
+
+def test_a_second_submission_is_refused_until_the_first_has_ended(cluster):
+    """With the jobs' numbers, and the remedy, which is carried out."""
+    submit("x.zarr", "--at-once", 2)
+    submitted = (cluster / "submitted").read_text()
+    for words in (["x.zarr"], ["x.zarr", "--restart"]):
+        said = submit(*words, code=1)
+        assert "job 41 PENDING" in said
+        assert "job 42 PENDING" in said
+    assert (cluster / "submitted").read_text() == submitted
+    assert find_run(resolve_target("x.zarr", None)) is not None
+    remedy = said.splitlines()[-1].partition("first: ")[2]
+    directory = next(p for p in Path().iterdir() if (p / "array.sbatch").exists())
+    again = ["slurm", "resubmit", "x.zarr", "--array", "1", "--directory", directory]
+    assert "job 41" in run(*again, code=1)
+    assert "cancelled 41, 42" in run(*shlex.split(remedy)[1:])
+    run(*again)
+    assert "--array=1%2 array.sbatch" in (cluster / "submitted").read_text(), "the limit of tasks at a time is kept"
+    found = status(resolve_target("x.zarr", None))
+    assert {job["id"] for job in found.jobs} == {"43", "44"}
+    assert found.n_parts == 4
+
+
+def test_resubmit_refuses(cluster):
+    assert "no scripts are there" in run("slurm", "resubmit", "x.zarr", "--array", "1", code=2)
+    submit("x.zarr", "--directory", "here")
+    wrong = ["slurm", "resubmit", "x.zarr", "--directory", "here", "--array"]
+    assert "no list of parts" in run(*wrong, "1 --uid=0", code=2)
+    assert "scripts that write" in run("slurm", "resubmit", "y.zarr", "--directory", "here", "--array", "1", code=2)
+
+
+def in_job(monkeypatch, *words, **environ):
+    """A command in the environment of a job."""
+    with monkeypatch.context() as patch:
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        run(*words)
+
+
+def test_jobs_that_nobody_has_submitted_here_are_known(cluster, monkeypatch):
+    """Allocations, and arrays by scripts of the user's, once they have worked; but no interactive job, which is its user's."""
+    run("init", "x.npy", "x.zarr", *LAYOUT)
+    part = ["write-part", "x.npy", "x.zarr", "0/4"]
+    batch = {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"}
+    in_job(monkeypatch, *part, **batch)
+    in_job(monkeypatch, *part, **{**batch, "SLURM_JOB_ID": "8", "SHARDWRITE_JOB": "6"})
+    in_job(monkeypatch, *part, SLURM_JOB_ID="9")
+    for job in ("6", "7", "9"):
+        (cluster / "queue" / job).write_text("PENDING")
+    assert "job 6 PENDING, job 7 PENDING" in submit("x.zarr", code=1)
+    assert json.loads(run("slurm", "cancel", "x.zarr", "--json"))["jobs"] == ["6", "7"]
+    assert [job.name for job in (cluster / "queue").iterdir()] == ["9"]
+
+
+def killed(monkeypatch, job):
+    """A part that ends in the middle of a commit, as one does that is killed: without a word in its journal."""
+
+    def end(*_):
+        raise KeyboardInterrupt
+
+    source = open_source("x.npy")
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwrite.commit._try_shards", end)
+        patch.setenv("SLURM_JOB_ID", job)
+        with pytest.raises(KeyboardInterrupt):
+            shardwrite.write_part(as_dask(source, None), "x.zarr", 0, 4, source_id=source.identity)
+
+
+def test_how_jobs_ended(cluster, monkeypatch):
+    """As SLURM tells it, by squeue for some minutes and by sacct for longer; else what is known of any."""
+    run("init", "x.npy", "x.zarr", *LAYOUT)
+    states = {"11": "OUT_OF_MEMORY", "12": "CANCELLED", "13": "NODE_FAIL", "14": "PENDING", "15": "FAILED"}
+    for job in (*states, "16", "17"):
+        killed(monkeypatch, job)
+    target = resolve_target("x.zarr", None)
+    (cluster / "endings").write_text("".join(f"{job}|{job}|{state}\n" for job, state in states.items()))
+    (cluster / "accounts").write_text("16|16|CANCELLED by 0\n")
+    found = status(target).failures
+    words = {cause.split()[0]: n for cause, n in found.items() if not cause.startswith("ended")}
+    assert words == {"CANCELLED:": 2, "OUT_OF_MEMORY:": 1, "NODE_FAIL:": 1}
+    ended = {cause.rpartition(" ")[2]: n for cause, n in found.items() if cause.startswith("ended")}
+    assert ended == {"lost": 2, "queue": 1}, found
+    (cluster / "endings").unlink()
+    (cluster / "accounts").unlink()
+    (unknown,) = status(target).failures.items()
+    assert unknown[1] == 7
+    assert "cancelled" in unknown[0]
+    assert "node was lost" in unknown[0]
+
+
+def test_tasks_that_ended_before_they_began_to_write_are_told_too(cluster):
+    run("init", "x.npy", "x.zarr", *LAYOUT)
+    record_jobs(resolve_target("x.zarr", None), "20", "21", 4)
+    (cluster / "endings").write_text("31|20_1|OUT_OF_MEMORY\n32|20_2|COMPLETED\n20|20_3|RUNNING\n")
+    assert list(status(resolve_target("x.zarr", None)).failures.values()) == [1]
+
+
+def test_what_is_no_number_of_a_job_does_not_reach_slurm(cluster, monkeypatch):
+    """Others may write beside an array in a shared directory."""
+    monkeypatch.setattr(jobs, "_GONE_SECONDS", 0.2)
+    run("init", "x.npy", "x.zarr", *LAYOUT)
+    run_path = find_run(resolve_target("x.zarr", None)).path
+    (run_path / "jobs-a.json").write_text(json.dumps({"array": "--user=root", "finalize": "8", "n_parts": "x"}))
+    (run_path / "jobs-b.json").write_text(json.dumps({"driver": "-u", "workers": ["9", "--me"]}))
+    (run_path / "jobs-c.json").write_text("{")
+    assert json.loads(run("slurm", "cancel", "x.zarr", "--json"))["n_known"] == 2
+
+
+def test_only_what_is_missing_is_written_by_a_rank_that_starts(cluster):
+    """A part of the same run again, and of another number of parts: the journal says what is done."""
+    run("init", "x.npy", "x.zarr", *LAYOUT)
+    run("write-part", "x.npy", "x.zarr", "1/4")
+    there = {p: p.stat().st_mtime_ns for p in Path("x.zarr").glob("c/*/*")}
+    assert 0 < len(there) < 16
+    for part in ("1/4", "0/1"):
+        run("write-part", "x.npy", "x.zarr", part)
+    now = {p: p.stat().st_mtime_ns for p in Path("x.zarr").glob("c/*/*")}
+    assert len(now) == 16
+    assert {p: now[p] for p in there} == there
+    assert shardwrite.finalize("x.zarr").n_shards == 16

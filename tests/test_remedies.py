@@ -1,0 +1,899 @@
+"""Every remedy that a message names is carried out here, and does what the message says.
+
+Each test provokes a message, does what it says, and looks at what came of that. `carries_out` names the messages by
+a piece of their text; the last test finds all messages that name a remedy in the source, and fails if one of them is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite import (
+    AppendOnly,
+    CorruptShardError,
+    IncompleteError,
+    JournalError,
+    ShardWriter,
+    SpecError,
+)
+from shardwrite.cli import main
+from shardwrite.journal import lock
+from shardwrite.slurm.status import status
+from shardwrite.stopping import request_drain, reset_drain
+from shardwrite.target import RECEIPT_NAME, resolve_target
+
+ROOT = Path(__file__).resolve().parent.parent
+_ARRAY = "tests/slurm/test_array.py"
+_CLUSTER = "tests/faults/test_cluster.py"
+COVERED: dict[str, str] = {
+    # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
+    "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
+    "and not again; submit it again to go on": "tests/slurm/test_scripts.py::test_requeue_has_an_end",
+    "submit it again.": "tests/slurm/test_array.py::test_usr1_drains_and_the_task_comes_again_by_itself_and_alone",
+    "What is done lies on disk: submit it again to go on.": "tests/slurm/test_allocation.py::test_requeue_from_outside",
+    "if parts are missing it says how to submit them again": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
+    "sbatch --parsable --array={} array.sbatch": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
+    "sbatch --dependency=afterany": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
+    "sbatch --parsable --dependency=afterany:<id of the array>": "tests/slurm/test_array.py::test_array_then_finalize",
+    "no answer in {} s; try again": "tests/slurm/test_workers.py::test_cancel_where_nothing_is_known_or_slurm_is_not_here",
+    "still there after {} s: {}; try again": "tests/slurm/test_workers.py::test_cancel",
+    "{} in {} s: {}; run the same command again": "tests/slurm/test_elastic.py::test_no_workers_come",
+    "have the last job begin so much later": "tests/slurm/test_doctor.py::test_warnings",
+    "give the job more: --mem": "tests/slurm/test_inside.py::test_memory_of_a_worker",
+    "scontrol does not say MaxArraySize; give --parts": "tests/slurm/test_scripts.py::test_sizes",
+    "give for instance --partition=main": "tests/slurm/test_scripts.py::test_directives_that_are_no_line_are_refused",
+    "give SRC and DST, or for an allocation --program": "tests/slurm/test_scripts.py::test_golden",
+    "array and finalize take --parts": "tests/slurm/test_scripts.py::test_golden",
+    "give --cluster slurm": "tests/slurm/test_workers.py::test_options_that_go_together",
+    "give --jobs": "tests/slurm/test_workers.py::test_options_that_go_together",
+    "--cluster goes with none of": "tests/slurm/test_workers.py::test_options_that_go_together",
+    "{}: incomplete, run me again": "tests/faults/test_signals.py::test_abandon",
+    "or plan with a smaller limit, and run it again": (
+        f"{_CLUSTER}::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone"
+    ),
+    "its scheduler is gone, or was restarted; run the same again": "tests/faults/test_cluster.py::test_the_scheduler_is_killed",
+    "there have been no workers for too long; run the same again": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
+}
+"""Tests that carry out the remedy of a message, by a piece of its text."""
+
+SHAPE = (64, 64)
+LAYOUT = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "max_source_reruns": 100}
+REGION = (slice(8, 40), slice(8, 40))
+
+
+def carries_out(*pieces):
+    """Register a test as the one that carries out the remedies of some messages."""
+
+    def register(function):
+        COVERED.update(dict.fromkeys(pieces, f"tests/test_remedies.py::{function.__name__}"))
+        return function
+
+    return register
+
+
+@pytest.fixture(autouse=True)
+def sync():
+    with dask.config.set(scheduler="sync"):
+        yield
+    reset_drain()
+
+
+def values(version=0, shape=SHAPE):
+    found = np.arange(np.prod(shape), dtype="u4").reshape(shape)
+    return found + 1 + 10_000 * version
+
+
+def source(version=0, region=...):
+    return da.from_array(values(version)[region], chunks=16)
+
+
+class ToldToError(Exception):
+    """Interrupts a run."""
+
+
+def interrupt(_):
+    raise ToldToError
+
+
+def write(path, version=0, **more):
+    return source(version).to_sharded_zarr(path, **{**LAYOUT, "source_id": f"version {version}", **more})
+
+
+def update(path, version=1, region=REGION, **more):
+    x = source(version, region)
+    return x.to_sharded_zarr(path, region=region, source_id=f"version {version}", memory_limit="60kB", **more)
+
+
+def read(path):
+    return shardwrite.open_sharded(path)[:, :]
+
+
+def shards(path):
+    """Bytes of all shards."""
+    return {str(p.relative_to(path)): p.read_bytes() for p in sorted((path / "c").rglob("*")) if p.is_file()}
+
+
+def interrupted_write(path, **more):
+    """A run that makes an array and ended after its first task; its shards."""
+    with pytest.raises(ToldToError):
+        write(path, progress=interrupt, **more)
+    found = shards(path)
+    assert found, "nothing was committed"
+    return found
+
+
+def interrupted_update(path, **more):
+    """An array, and an update of it that ended after its first task."""
+    write(path)
+    with pytest.raises(ToldToError):
+        update(path, progress=interrupt, **more)
+
+
+def interrupted_repair(path):
+    """An array, and a repair of it that ended when its shards were written."""
+    write(path)
+    (path / "c/1/1").write_bytes(b"torn")
+    with pytest.raises(ToldToError):
+        shardwrite.repair(path, source(), progress=interrupt)
+
+
+def is_tidy(path):
+    return not path.with_name(path.name + ".shardwrite").exists()
+
+
+def updated(version=1):
+    found = values()
+    found[REGION] = values(version)[REGION]
+    return found
+
+
+def old_or_new(path):
+    found = read(path)
+    for index in np.ndindex(4, 4):
+        shard = tuple(slice(16 * i, 16 * i + 16) for i in index)
+        assert any((found[shard] == v[shard]).all() for v in (values(), updated())), f"shard {index} is neither old nor new"
+
+
+def refused(piece, error, call):
+    with pytest.raises(error, match=re.escape(piece)) as caught:
+        call()
+    return caught.value
+
+
+# ---- a run that makes the array has not ended
+
+MAKES = "the run that makes"
+WAYS_IN = {
+    "update": lambda path: update(path),
+    "update by restart": lambda path: update(path, restart=True),
+    "erase by restart": lambda path: shardwrite.erase(path, REGION, restart=True),
+    "abandon": lambda path: shardwrite.abandon(path),
+    "stream": lambda path: stream(path),
+}
+
+
+def stream(path):
+    with ShardWriter(path, n_threads=1) as writer:
+        writer.append(np.zeros((1, 64), "u4"))
+
+
+@carries_out("the run that makes {} has not ended. Make the same call again")
+@pytest.mark.parametrize("way", WAYS_IN)
+def test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself(tmp_path, way):
+    """Three acknowledged shards were lost with the array, after an update with ``restart=True``."""
+    path = tmp_path / "x"
+    before = interrupted_write(path, publish="first")
+    refused(MAKES, JournalError, lambda: WAYS_IN[way](path))
+    assert shards(path) == before
+    result = write(path, publish="first")
+    assert result.n_resumed_shards == len(before)
+    np.testing.assert_array_equal(read(path), values())
+    assert is_tidy(path)
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
+
+
+@carries_out(": call shardwrite finalize again")
+def test_only_a_write_of_the_whole_array_starts_over(tmp_path):
+    path = tmp_path / "x"
+    interrupted_write(path, publish="first")
+    refused(MAKES, JournalError, lambda: update(path))
+    write(path, 2, restart=True)
+    np.testing.assert_array_equal(read(path), values(2))
+    assert is_tidy(path)
+
+
+def test_the_command_abandon_says_that_the_array_is_still_made(tmp_path):
+    path = tmp_path / "x"
+    before = interrupted_write(path, publish="first")
+    said = CliRunner().invoke(main, ["abandon", str(path)])
+    assert said.exit_code == 1
+    assert MAKES in said.output
+    assert shards(path) == before
+
+
+@carries_out("another plan was begun for {} and has not ended", "start over with restart=True (--restart), which takes its")
+@pytest.mark.parametrize("publish", ["first", "last"])
+def test_another_plan_for_a_new_array(tmp_path, publish):
+    path = tmp_path / "x"
+    interrupted_write(path, publish=publish)
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    refused("start over with restart=True (--restart), which takes its shards away", JournalError, lambda: write(path, 2))
+    assert write(path, publish=publish).n_resumed_shards > 0
+    np.testing.assert_array_equal(read(path), values())
+    path = tmp_path / "copy" / "x"
+    assert write(path, 2, restart=True).n_resumed_shards == 0
+    np.testing.assert_array_equal(read(path), values(2))
+    assert is_tidy(path)
+
+
+@carries_out("{} does not hold a plan that can be written in parts")
+def test_a_plan_that_is_none_for_parts(tmp_path, monkeypatch):
+    x, path = source(), tmp_path / "x"
+    made = shardwrite.plan(x, **LAYOUT)
+    shardwrite.prepare(x, path, made)
+    shardwrite.write_part(x, path, 0, 2)
+
+    def torn(*_):
+        raise ValueError("its tasks do not fit the array")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwrite.begun._partition", torn)
+        refused("call prepare again with restart=True", JournalError, lambda: shardwrite.write_part(x, path, 1, 2))
+    shardwrite.prepare(x, path, made, restart=True)
+    assert not shards(path), "its shards were to be taken away"
+    for index in range(2):
+        shardwrite.write_part(x, path, index, 2)
+    shardwrite.finalize(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("make the same call again to finish it, or shardwrite finalize, if all of its parts are written")
+def test_reading_an_array_that_is_not_whole_yet(tmp_path):
+    path = tmp_path / "x"
+    interrupted_write(path)
+    refused("make the same call again to finish it", SpecError, lambda: read(path))
+    refused("make the same call again to finish it", SpecError, lambda: shardwrite.abandon(path))
+    write(path)
+    np.testing.assert_array_equal(read(path), values())
+    x, path = source(), tmp_path / "y"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
+    shardwrite.write_part(x, path, 0, 1)
+    refused("shardwrite finalize", SpecError, lambda: read(path))
+    assert CliRunner().invoke(main, ["finalize", str(path)]).exit_code == 0
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("run its command again with recheck=True (--recheck)")
+def test_repairing_an_array_that_is_not_whole_yet(tmp_path):
+    path = tmp_path / "x"
+    key = sorted(interrupted_write(path))[0]
+    (path / key).write_bytes(b"torn")
+    refused("run its command again with recheck=True (--recheck)", JournalError, lambda: shardwrite.repair(path, source()))
+    write(path, recheck=True)
+    np.testing.assert_array_equal(read(path), values())
+
+
+# ---- an update, a compaction or a repair has not ended
+
+IN_THE_WAY = {
+    "update": interrupted_update,
+    "update in place": lambda path: interrupted_update(path, strategy=AppendOnly(in_place=True)),
+    "compaction": lambda path: interrupted_compaction(path),
+    "repair": interrupted_repair,
+}
+AGAIN = {
+    "update": update,
+    "update in place": lambda path: update(path, strategy=AppendOnly(in_place=True)),
+    "compaction": lambda path: shardwrite.compact(path, above=0),
+    "repair": lambda path: shardwrite.repair(path, source()),
+}
+
+
+def interrupted_compaction(path):
+    write(path)
+    update(path, strategy=AppendOnly())
+    with pytest.raises(ToldToError):
+        shardwrite.compact(path, above=0, progress=interrupt)
+
+
+GIVE_UP = "or give it up with abandon"
+LATER = {
+    "update": lambda path: update(path, 2),
+    "erase": lambda path: shardwrite.erase(path, REGION),
+    "compaction in another order": lambda path: shardwrite.compact(path, above=0, order="F"),
+    "repair": lambda path: (path / "c/2/2").write_bytes(b"torn") and shardwrite.repair(path, source()),
+    "repair from elsewhere": lambda path: (path / "c/2/2").write_bytes(b"torn") and shardwrite.repair(path, source() + 0),
+    "stream": stream,
+    "replacement": lambda path: write(path, 2, mode="w"),
+    "creation": lambda path: shardwrite.create(path, (8, 8), "u4", shards=8, chunks=4, mode="w"),
+}
+
+
+@carries_out(
+    "{} of {} has not ended{}. Run that again to finish it, or give it up with abandon (shardwrite abandon)",
+    "give it up with abandon (shardwrite abandon), which leaves each of its shards as it is",
+    "a repair",
+)
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (first, later)
+        for first in IN_THE_WAY
+        for later in LATER
+        if "compaction" not in later or first == "compaction"  # elsewhere there is nothing to compact
+    ],
+)
+def test_an_update_in_the_way_is_run_again_or_given_up(tmp_path, first, later):
+    path = tmp_path / "x"
+    IN_THE_WAY[first](path)
+    if (first, later) == ("repair", "repair"):
+        LATER[later](path)  # it is the same one
+        assert is_tidy(path)
+        return
+    before = shards(path)
+    with pytest.raises(JournalError) as caught:
+        LATER[later](path)
+    said = str(caught.value)
+    assert "un that again to finish it" in said or "Run it again as it was to finish it" in said
+    assert GIVE_UP in said
+    if "repair" not in later:
+        assert shards(path) == before, "what was refused has changed something"
+        shutil.copytree(tmp_path, tmp_path / "copy")
+        AGAIN[first](path)
+        assert is_tidy(path)
+        LATER[later](path)
+        assert is_tidy(path)
+        path = tmp_path / "copy" / "x"
+    assert CliRunner().invoke(main, ["abandon", str(path)]).exit_code == 0
+    assert is_tidy(path)
+    if "repair" not in later:
+        if first != "compaction":
+            old_or_new(path)
+        assert set(shards(path)) == set(before)
+    LATER[later](path)
+    assert is_tidy(path)
+
+
+@carries_out("An update with restart=True (--restart) gives it up, too")
+@pytest.mark.parametrize("first", IN_THE_WAY)
+def test_an_update_with_restart_gives_up_updates(tmp_path, first):
+    path = tmp_path / "x"
+    IN_THE_WAY[first](path)
+    refused("An update with restart=True (--restart) gives it up, too", JournalError, lambda: update(path, 2))
+    update(path, 2, restart=True)
+    np.testing.assert_array_equal(read(path)[REGION], values(2)[REGION])
+    assert is_tidy(path)
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@carries_out("Replacing the array takes its shards away: give restart=True (--restart) to do so")
+def test_replacing_an_array_takes_no_update_away_without_being_told_to(tmp_path):
+    path = tmp_path / "x"
+    interrupted_update(path)
+    before = shards(path)
+    refused("Replacing the array takes its shards away", JournalError, lambda: write(path, 2, mode="w"))
+    assert shards(path) == before
+    write(path, 2, mode="w", restart=True)
+    np.testing.assert_array_equal(read(path), values(2))
+    assert is_tidy(path)
+
+
+def test_a_write_that_is_refused_gives_up_no_repair(tmp_path):
+    path = tmp_path / "x"
+    interrupted_repair(path)
+    run = sorted(path.with_name("x.shardwrite").rglob("plan.json"))
+    refused("an array exists there", SpecError, lambda: write(path, 2, restart=True))
+    assert sorted(path.with_name("x.shardwrite").rglob("plan.json")) == run
+
+
+@carries_out("an earlier repair has not ended; repair again with the source")
+@pytest.mark.parametrize("remedy", ["source", "abandon"])
+def test_a_repair_that_was_interrupted_at_its_end(tmp_path, remedy):
+    """It said done, updates were refused, and there was nothing to abandon."""
+    path = tmp_path / "x"
+    interrupted_repair(path)
+    assert shardwrite.verify(path, deep=True).is_good, "it was to be interrupted at its end"
+    refused("a repair of", JournalError, lambda: update(path))
+    told = shardwrite.repair(path)
+    assert told.tasks == ()
+    assert not told.is_done
+    assert "an earlier repair has not ended" in str(told)
+    if remedy == "source":
+        assert shardwrite.repair(path, source()).is_done
+    else:
+        assert shardwrite.abandon(path) == [((0, 64), (0, 64))]
+    assert is_tidy(path)
+    assert shardwrite.repair(path).is_done
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
+
+
+def test_a_repair_that_was_interrupted_does_not_hide_the_array_from_finalize_and_status(tmp_path):
+    path = tmp_path / "x"
+    interrupted_repair(path)
+    assert shardwrite.finalize(path).n_shards == 16
+    assert status(resolve_target(path, None)).is_whole
+
+
+@carries_out("the shape of {} became {} while an update of {} was planned; make the same call again")
+def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write(path)
+    real = shardwrite.updates.execute
+
+    def late(*arguments):
+        monkeypatch.setattr("shardwrite.updates.execute", real)
+        source(2, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")
+        return real(*arguments)
+
+    monkeypatch.setattr("shardwrite.updates.execute", late)
+    again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")  # noqa: E731
+    refused("make the same call again", JournalError, again)
+    again()
+    np.testing.assert_array_equal(read(path), np.concatenate([values(), values(2)[:16], values(1)[:16]]))
+
+
+@carries_out("became {} after this writer was opened; open another one", "make another one")
+def test_writers_that_are_closed_or_late(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    late = ShardWriter(path, n_threads=1)
+    stream(path)
+    row = np.ones((1, 64), "u4")
+    refused("open another one", JournalError, lambda: late.append(row))
+    late.close()
+    refused("make another one", SpecError, lambda: late.append(row))
+    with ShardWriter(path, n_threads=1) as writer:
+        writer.append(row)
+    np.testing.assert_array_equal(read(path)[64:], [np.zeros(64), np.ones(64)])
+
+
+# ---- somebody is at work
+
+BLOCKED = """
+    import dask, dask.array as da, numpy as np, sys, time, shardwrite
+    def wait(block):
+        print("at work", flush=True)
+        time.sleep(120)
+        return block
+    x = da.ones((64, 64), chunks=16).map_blocks(wait, dtype="f8", meta=np.empty((0, 0)))
+    with dask.config.set(scheduler="sync"):
+        x.to_sharded_zarr(sys.argv[1], shards=16, chunks=8)
+"""
+
+
+@carries_out("Wait for it, or end that process first")
+@pytest.mark.parametrize("remedy", ["end", "wait"])
+def test_another_process_is_at_work(tmp_path, remedy):
+    path = tmp_path / "x"
+    if remedy == "end":
+        other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(BLOCKED), path], stdout=subprocess.PIPE, text=True)
+        try:
+            assert other.stdout.readline() == "at work\n"
+            refused(f"pid {other.pid}", JournalError, lambda: write(path, restart=True))
+        finally:
+            other.send_signal(signal.SIGKILL)
+            other.communicate()
+        write(path, restart=True)
+    else:
+        go, reached = threading.Event(), threading.Event()
+
+        def wait(block):
+            reached.set()
+            assert go.wait(60)
+            return block
+
+        x = source(2).map_blocks(wait, dtype="u4", meta=np.empty((0, 0), "u4"))
+        thread = threading.Thread(target=lambda: x.to_sharded_zarr(path, **LAYOUT))
+        thread.start()
+        try:
+            assert reached.wait(60)
+            refused("Wait for it", JournalError, lambda: write(path, restart=True))
+        finally:
+            go.set()
+            thread.join(60)
+        write(path, mode="w")
+    np.testing.assert_array_equal(read(path), values())
+    assert is_tidy(path)
+
+
+@carries_out("{} was not given back in {} s; remove it if its holder is gone")
+def test_a_lock_whose_holder_nobody_can_ask(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    interrupted_update(path)
+    left = path.with_name("x.shardwrite") / "lock-end.json"
+    left.write_text('{"host": "elsewhere", "pid": 1}')
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "WAIT_SECONDS", 0.05)
+        refused("remove it if its holder is gone", JournalError, lambda: update(path))
+    left.unlink()
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
+    assert is_tidy(path)
+
+
+# ---- a run that is not whole
+
+
+@carries_out(
+    "it was stopped on request; run the same command again to go on",
+    "these are of {}; it was stopped on request, run the same command again",
+)
+def test_stopped_on_request(tmp_path):
+    path = tmp_path / "x"
+    stop = lambda _: request_drain()  # noqa: E731
+    refused("run the same command again to go on", IncompleteError, lambda: write(path, progress=stop))
+    reset_drain()
+    assert write(path).n_resumed_shards > 0
+    np.testing.assert_array_equal(read(path), values())
+    x, path = source(), tmp_path / "y"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
+    refused("these are of", IncompleteError, lambda: shardwrite.write_part(x, path, 0, 1, progress=stop))
+    reset_drain()
+    assert shardwrite.write_part(x, path, 0, 1).n_resumed_shards > 0
+    shardwrite.finalize(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("run the same command again to go on")
+def test_a_shard_that_nobody_committed(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwrite.session.Session.enter", lambda *_: None)
+        refused("run the same command again to go on", IncompleteError, lambda: write(path))
+    write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("call prepare first (shardwrite init)", "nothing was begun for {}; call shardwrite init first")
+@pytest.mark.parametrize("how", ["function", "command"])
+def test_nothing_was_begun(tmp_path, how):
+    x, path = source(), tmp_path / "x"
+    np.save(tmp_path / "x.npy", values())
+    refused("call prepare first (shardwrite init)", IncompleteError, lambda: shardwrite.write_part(x, path, 0, 1))
+    refused("call prepare first (shardwrite init)", IncompleteError, lambda: shardwrite.finalize(path))
+    refused("call shardwrite init first", IncompleteError, lambda: status(resolve_target(path, None)))
+    if how == "function":
+        shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
+        shardwrite.write_part(x, path, 0, 1)
+    else:
+        done = CliRunner().invoke(main, ["init", str(tmp_path / "x.npy"), str(path), "--shards", "16", "--chunks", "8"])
+        assert done.exit_code == 0, done.output
+        assert CliRunner().invoke(main, ["write-part", str(tmp_path / "x.npy"), str(path), "0/1"]).exit_code == 0
+    assert status(resolve_target(path, None)).n_shards == 16
+    shardwrite.finalize(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("write their parts again; give the number of parts to be told which", "part{} {} of {} must be written again")
+def test_parts_that_are_missing(tmp_path):
+    x, path = source(), tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
+    shardwrite.write_part(x, path, 1, 2)
+    refused("give the number of parts to be told which", IncompleteError, lambda: shardwrite.finalize(path))
+    error = refused("part 0 of 2 must be written again", IncompleteError, lambda: shardwrite.finalize(path, n_parts=2))
+    for part in error.parts:
+        shardwrite.write_part(x, path, part, 2)
+    shardwrite.finalize(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+def test_a_finalize_that_was_interrupted_after_it_published(tmp_path, monkeypatch):
+    """The array was out, and status said that it was not published yet."""
+    x, path = source(), tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
+    shardwrite.write_part(x, path, 0, 1)
+    assert "not published yet" in str(status(resolve_target(path, None)))
+
+    def leave(*_):
+        raise ToldToError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shardwrite.journal.rundir.RunDirectory.leave", leave)
+        with pytest.raises(ToldToError):
+            shardwrite.finalize(path)
+    found = status(resolve_target(path, None))
+    assert "not published yet" not in str(found)
+    assert "published; its run has not ended: call shardwrite finalize again" in str(found)
+    assert CliRunner().invoke(main, ["finalize", str(path)]).exit_code == 0
+    assert status(resolve_target(path, None)).is_whole
+    assert is_tidy(path)
+
+
+# ---- something stands there
+
+
+@carries_out('give mode="w" to replace it')
+def test_an_array_stands_there(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    x = source(2)
+    for call in (
+        lambda **mode: write(path, 2, **mode),
+        lambda **mode: shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT), **mode),
+        lambda **mode: shardwrite.create(path, (8, 8), "u4", shards=8, chunks=4, **mode),
+    ):
+        refused('give mode="w" to replace it', SpecError, call)
+        np.testing.assert_array_equal(read(path), values())
+        shutil.copytree(tmp_path, tmp_path.with_name("kept"))
+        call(mode="w")
+        if is_tidy(path):
+            assert read(path).shape == (8, 8) or (read(path) == values(2)).all()
+        shutil.rmtree(tmp_path)
+        tmp_path.with_name("kept").rename(tmp_path)
+
+
+def stands(kind, path):
+    if kind == "a group":
+        zarr.create_group(path, attributes={"a": 1})
+    elif kind == "of version 2":
+        path.mkdir()
+        (path / ".zarray").write_text("{}")
+    elif kind == "torn":
+        path.mkdir()
+        (path / "zarr.json").write_text('{"zarr_')
+    elif kind == "another thing":
+        path.mkdir()
+        (path / "notes.txt").write_text("mine")
+    else:
+        (path.parent / "elsewhere").mkdir()
+        path.symlink_to(path.parent / "elsewhere")
+
+
+@carries_out(
+    "give another name= inside it, or remove it yourself",
+    "give another path, or remove it yourself",
+    "remove it yourself, after a look",
+)
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [
+        ("a group", "give another name= inside it, or remove it yourself"),
+        ("of version 2", "give another path, or remove it yourself"),
+        ("torn", "remove it yourself, after a look"),
+        ("another thing", "give another path, or remove it yourself"),
+        ("a link", "give the path that it points to"),
+    ],
+)
+def test_something_else_stands_there(tmp_path, kind, remedy):
+    path = tmp_path / "x"
+    stands(kind, path)
+    refused(remedy, SpecError, lambda: write(path))
+    refused(remedy, SpecError, lambda: write(path, mode="w"))
+    if "name=" in remedy:
+        write(path, name="inside")
+        np.testing.assert_array_equal(zarr.open_group(path)["inside"][...], values())
+    if "another path" in remedy:
+        write(tmp_path / "y")
+    if kind == "a link":
+        write(path.resolve())
+        np.testing.assert_array_equal(read(path.resolve()), values())
+        return
+    shutil.rmtree(path)
+    write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("remove the link", "move the file away")
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_something_else_stands_beside_it(tmp_path, kind):
+    path, beside = tmp_path / "x", tmp_path / "x.shardwrite"
+    if kind == "link":
+        (tmp_path / "elsewhere").mkdir()
+        beside.symlink_to(tmp_path / "elsewhere")
+        refused("remove the link", SpecError, lambda: write(path))
+        beside.unlink()
+    else:
+        beside.write_text("mine")
+        refused("move the file away", SpecError, lambda: write(path))
+        beside.rename(tmp_path / "away")
+    write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("give --region or --append")
+def test_a_command_without_its_option(tmp_path):
+    write(tmp_path / "x")
+    np.save(tmp_path / "new.npy", values(1)[REGION])
+    command = ["update", str(tmp_path / "new.npy"), str(tmp_path / "x")]
+    said = CliRunner().invoke(main, command)
+    assert said.exit_code == 2
+    assert "give --region or --append" in said.output
+    done = CliRunner().invoke(main, [*command, "--region", "8:40,8:40"])
+    assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(read(tmp_path / "x"), updated())
+
+
+# ---- what is torn
+
+
+@carries_out("remove {} after a look")
+@pytest.mark.parametrize("kind", ["array", "update"])
+@pytest.mark.parametrize("torn", [b'{"run', b'{"run": "../../x", "digest": "d", "replaces": false}'])
+def test_a_plan_that_is_torn(tmp_path, kind, torn):
+    path = tmp_path / "x"
+    if kind == "array":
+        interrupted_write(path)
+    else:
+        interrupted_update(path)
+    (plan,) = [p for p in path.with_name("x.shardwrite").rglob("plan.json") if "run-" not in p.parent.name]
+    plan.unlink()
+    plan.write_bytes(torn)
+    again = (lambda: write(path)) if kind == "array" else (lambda: update(path))
+    refused(f"remove {plan.parent} after a look", JournalError, again)
+    shutil.rmtree(plan.parent)
+    if kind == "array":  # shards without metadata are no array
+        refused("give another path, or remove it yourself", SpecError, again)
+        shutil.rmtree(path)
+    again()
+    np.testing.assert_array_equal(read(path), values() if kind == "array" else updated())
+    assert is_tidy(path)
+
+
+@carries_out("{} is no receipt ({}); remove it, and verify --deep instead", "remove it, and verify deep")
+@pytest.mark.parametrize("torn", ["{", '"empty": [[0, 1000]]'])
+def test_a_receipt_that_is_torn(tmp_path, torn):
+    path = tmp_path / "x"
+    write(path)
+    receipt = path / RECEIPT_NAME
+    text = receipt.read_text()
+    receipt.write_text(torn if torn == "{" else re.sub(r'"empty": \[\]', torn, text))
+    refused("remove it, and verify", (JournalError, SpecError), lambda: shardwrite.verify(path))
+    receipt.unlink()
+    assert shardwrite.verify(path, deep=True).is_good
+    assert CliRunner().invoke(main, ["verify", "--deep", str(path)]).exit_code == 0
+
+
+@carries_out("restore it, or remove the array and write that again")
+def test_metadata_that_is_torn(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    text = (path / "zarr.json").read_text()
+    (path / "zarr.json").write_text(text[:50])
+    refused("restore it, or remove the array and write that again", SpecError, lambda: read(path))
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    (path / "zarr.json").write_text(text)
+    np.testing.assert_array_equal(read(path), values())
+    path = tmp_path / "copy" / "x"
+    shutil.rmtree(path)
+    write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+REPAIR = "write it again: shardwrite repair, with the source"
+
+
+@carries_out(REPAIR, "to be written again; give the source to do it", "written again", "to repair")
+def test_bad_shards(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    np.save(tmp_path / "x.npy", values())
+    (path / "c/1/1").write_bytes(b"torn")
+    assert [problem.remedy for problem in shardwrite.verify(path).problems] == [REPAIR]
+    refused(REPAIR, CorruptShardError, lambda: shardwrite.compact(path))
+    told = shardwrite.repair(path)
+    assert "to repair" in str(told)
+    assert "1 to be written again; give the source to do it" in str(told)
+    assert CliRunner().invoke(main, ["repair", str(path), "--source", str(tmp_path / "x.npy")]).exit_code == 0
+    np.testing.assert_array_equal(read(path), values())
+    shardwrite.compact(path)
+    (path / "c/1/1").write_bytes(b"torn")
+    assert "1 written again" in str(shardwrite.repair(path, source()))
+
+
+RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
+
+
+@carries_out(RECOVER)
+@pytest.mark.parametrize("remedy", ["again", "abandon"])
+def test_bad_shards_after_an_update(tmp_path, remedy):
+    path = tmp_path / "x"
+    interrupted_update(path)
+    (path / "c/3/3").write_bytes(b"torn")
+    assert [problem.remedy for problem in shardwrite.verify(path).problems] == [RECOVER]
+    refused(RECOVER, CorruptShardError, lambda: shardwrite.compact(path))
+    if remedy == "again":
+        update(path)
+    else:
+        assert CliRunner().invoke(main, ["abandon", str(path)]).exit_code == 0
+    assert [problem.remedy for problem in shardwrite.verify(path).problems] == [REPAIR]
+    whole = da.from_array(updated(), chunks=16)
+    assert shardwrite.repair(path, whole).is_done
+    assert shardwrite.verify(path, deep=True).is_good
+    np.testing.assert_array_equal(read(path)[48:, 48:], values()[48:, 48:])
+
+
+@carries_out("write the shard again from its source")
+def test_a_scan_that_would_prove_nothing(tmp_path):
+    path = tmp_path / "x"
+    write(path, index_location="start")
+    (path / "c/1/1").write_bytes(b"torn")
+    refused("write the shard again from its source", SpecError, lambda: shardwrite.repair(path, scan=True))
+    assert shardwrite.repair(path, source()).is_done
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out('write it again from its source with mode="w"')
+def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write(path)
+    update(path, strategy=AppendOnly())
+    real = shardwrite.compaction.execute_missing
+
+    def spoiled(*arguments):
+        found = real(*arguments)
+        other = tmp_path / "other"
+        da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
+        shutil.copy(other / "c/0/0", path / "c/0/0")
+        return found
+
+    monkeypatch.setattr(shardwrite.compaction, "execute_missing", spoiled)
+    refused('write it again from its source with mode="w"', CorruptShardError, lambda: shardwrite.compact(path, above=0))
+    write(path, 1, mode="w")
+    np.testing.assert_array_equal(read(path), values(1))
+
+
+# ---- no message is forgotten
+
+NAMES_A_REMEDY = re.compile(
+    r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|\bremove (it|the|that|\{)|"
+    r"move the|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
+)
+SHELL = re.compile(r"^(exec|srun|--scheduler) ")
+"""Lines of job scripts; the tests in tests/slurm run them."""
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Texts of the package that name a remedy, with their places; docstrings and the help of options are none."""
+    for path in sorted((ROOT / "shardwrite").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        others: set[ast.AST] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                others.add(node.value)
+            elif isinstance(node, ast.keyword) and node.arg == "help":
+                others.update(ast.walk(node))
+            elif isinstance(node, ast.JoinedStr):
+                others.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))
+        for node in ast.walk(tree):
+            text = ""
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in others:
+                text = node.value
+            elif isinstance(node, ast.JoinedStr):
+                text = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            if " " in text and NAMES_A_REMEDY.search(text) and not SHELL.match(text):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+
+
+def test_every_remedy_is_carried_out_by_a_test():
+    found = list(messages())
+    assert len(found) > 50
+    forgotten = [f"{place}: {text}" for place, text in found if not any(piece in text for piece in COVERED)]
+    assert not forgotten, "\n".join(forgotten)
+    stale = [piece for piece in COVERED if not any(piece in text for _, text in found)]
+    assert not stale, f"no message says this any more: {stale}"
+
+
+def test_the_tests_that_are_named_exist():
+    for where in COVERED.values():
+        file, name = where.split("::")
+        names = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
+        assert name in names, where
