@@ -41,8 +41,9 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
+from shardwrite.journal import Change, lease, lock
 from shardwrite.journal import facts as facts_of_plans
-from shardwrite.journal import lease, lock
+from shardwrite.journal.composed import encode_record
 from shardwrite.metadata import parse_metadata
 from shardwrite.stores import PosixStore
 from shardwrite.view import ShardedArray
@@ -105,47 +106,46 @@ def make_begun(path):
 
 
 def _leave_lease(run):
-    (run / "lease-abcdefabcdef.json").write_text(json.dumps({**lease.identity(), "pid": 2**22 - 1, "started": "1"}))
+    (run / "lease-abcdefabcdef.json").write_bytes(_dead())
 
 
 def make_updated(path):
-    """An array, and an update in place that ended before its first shard; a record and a lock that a kill has left."""
+    """An array, and an update in place that a kill has ended: its claim, and the record that undoes the change."""
     SOURCE.to_sharded_zarr(path, **KEYWORDS)
-    _interrupted_update(path, FixedOrder(in_place=True), 0)
+    run = _interrupted_update(path, FixedOrder(in_place=True))
+    key, claim = "c/0/0", run / "claim-c.0.0"
+    data = (path / key).read_bytes()
+    claim.mkdir()
+    (claim / "owner-0").write_bytes(_dead())
+    (claim / "undo-none").write_bytes(Change(key, len(data), (), [(0, data[:40])]).encode())
 
 
 def make_appended(path):
-    """The same by appends in place, and the lock of an end."""
+    """The same as the first version left it, with a record of what was to be written; and the claim of an end."""
     SOURCE.to_sharded_zarr(path, **KEYWORDS)
-    run = _interrupted_update(path, AppendOnly(in_place=True), 1)
-    (run.parent.parent.parent / "lock-end.json").write_bytes((run / "lock-c.0.1.json").read_bytes())
+    run = _interrupted_update(path, AppendOnly(in_place=True))
+    key = "c/0/1"
+    data = (path / key).read_bytes()
+    head = {"key": key, "old_nbytes": len(data), "writes": [[0, 40]], "append": False}
+    (run / "redo-c.0.1").write_bytes(encode_record(head, data[:40]))
+    (run / "lock-c.0.1.json").write_bytes(_dead())
+    claim = path.with_name("x.zarr.shardwrite") / "claim-end"
+    claim.mkdir()
+    (claim / "owner-0").write_bytes(_dead())
 
 
-def _interrupted_update(path, strategy, column):
-    reports = []
+def _dead():
+    """The identity of a process on this host that is gone."""
+    return json.dumps({**lease.identity(), "pid": 2**22 - 1, "started": "1", "token": "none"}).encode()
 
-    def stop(report):
-        reports.append(report)
-        interrupt(report)
 
+def _interrupted_update(path, strategy):
     with contextlib.suppress(InterruptedError):
         CHANGE.to_sharded_zarr(
-            path,
-            region=REGION,
-            source_id="two",
-            strategy=strategy,
-            progress=stop,
-            durability="none",
-            memory_limit="20kB",
-            max_graph_tasks=1,
+            path, region=REGION, source_id="two", strategy=strategy, progress=interrupt, durability="none", memory_limit="20kB"
         )
     (run,) = path.with_name(f"{path.name}.shardwrite").glob("updates/*/run-*")
     _leave_lease(run)
-    key = f"c/0/{column}"
-    data = (path / key).read_bytes()
-    (run / f"redo-c.0.{column}").write_bytes(shardwrite.journal.Change(key, len(data), [(0, data[:40])]).encode())
-    dead = {**lease.identity(), "pid": 2**22 - 1, "started": "1", "token": "none"}
-    (run / f"lock-c.0.{column}.json").write_text(json.dumps(dead))
     return run
 
 
@@ -385,7 +385,7 @@ def mutate(file, data, rng, scene):
         return "index", mutate_shard(data, rng, scene)
     if name.startswith("journal-"):
         return "lines", mutate_lines(data, rng)
-    if name.startswith("redo-"):
+    if name.startswith(("redo-", "undo-")):
         return "record", mutate_record(data, rng)
     if name == "plan.json":
         return "plan", mutate_plan(data, rng)
@@ -542,6 +542,22 @@ class Case:
     trouble: str = ""
 
 
+def draw(seed, number, scenes):
+    """A mutant by its number, and the file's bytes; one that is left out has an outcome already."""
+    rng = random.Random(f"{seed} {number}")
+    name = rng.choice(list(scenes))
+    scene = scenes[name]
+    file = rng.choice(list(scene.files))
+    if rng.random() < 0.5:  # what is beside the shards is as often mutated as they are
+        file = rng.choice([f for f in scene.files if f not in scene.shards])
+    kind, data = mutate(file, scene.files[file], rng, scene)
+    operation = rng.choice(list(READS)) if rng.random() < 0.6 else rng.choice(list(WRITES))
+    case = Case(number, name, file, kind, operation)
+    if data is not None:
+        case.outcome = "same" if data == scene.files[file] else "vast" if is_vast(data) else ""
+    return case, data
+
+
 class Worker:
     """Runs mutants in this process.
 
@@ -557,7 +573,6 @@ class Worker:
         self.directory, self.seed = Path(directory), seed
         self.scenes = make_scenes(self.directory / "templates")
         self.fresh = {}
-        self.signal_number = signal.signal(signal.SIGALRM, self._late)
         for name in self.scenes:  # everything is imported and has run once before memory is measured
             for operation in OPERATIONS.values():
                 with contextlib.suppress(ShardwriteError), dask.config.set(scheduler="sync"):
@@ -599,29 +614,20 @@ class Worker:
 
     def run(self, number):
         """Run one mutant."""
-        rng = random.Random(f"{self.seed} {number}")
-        name = rng.choice(list(self.scenes))
+        case, data = draw(self.seed, number, self.scenes)
+        if case.outcome:
+            return case
+        name, file = case.scene, case.file
         scene = self.scenes[name]
-        file = rng.choice(list(scene.files))
-        if rng.random() < 0.5:  # what is beside the shards is as often mutated as they are
-            file = rng.choice([f for f in scene.files if f not in scene.shards])
-        kind, data = mutate(file, scene.files[file], rng, scene)
-        operation = rng.choice(list(READS)) if rng.random() < 0.6 else rng.choice(list(WRITES))
-        case = Case(number, name, file, kind, operation)
-        if data is not None and data == scene.files[file]:
-            case.outcome = "same"
-            return case
-        if data is not None and is_vast(data):
-            case.outcome = "vast"
-            return case
         root = self._laid(name)
-        place(root / file, kind, data)
+        place(root / file, case.kind, data)
         self._operate(case, str(root / scene.array))
         case.trouble = case.trouble or self._judge(case, root, scene)
         self._lay_back(case, root, file, name)
         return case
 
     def _operate(self, case, at):
+        before = signal.signal(signal.SIGALRM, self._late)
         signal.setitimer(signal.ITIMER_REAL, SECONDS)
         start = time.perf_counter()
         try:
@@ -637,6 +643,7 @@ class Worker:
             case.trouble = "".join(traceback.format_exception(error)[-6:])
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
             case.seconds = time.perf_counter() - start
 
     def _judge(self, case, root, scene):
@@ -647,7 +654,7 @@ class Worker:
         altered = [path for path in before if path in now and now[path] != before[path] and path != mutated]
         shards = {str(root / shard) for shard in scene.shards}
         if case.kind == "record":  # it says what its shard is to hold
-            shards.discard(str(root / scene.array / "c/0" / case.file[-1]))
+            shards.discard(str(root / scene.array / ("c/0/1" if "redo-" in case.file else "c/0/0")))
         if case.operation in READS and (gone or altered):
             return f"a look changed {[*gone, *altered]}"
         if lost := sorted(shards.intersection(gone)):
@@ -815,7 +822,7 @@ def summary(cases, seconds):
 
 def _family(file):
     name = file.rpartition("/")[2]
-    for family in ("journal", "lease", "lock", "redo"):
+    for family in ("journal", "lease", "lock", "owner", "redo", "undo"):
         if name.startswith(f"{family}-"):
             return family
     return "shard" if "/c/" in file else name
