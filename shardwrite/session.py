@@ -99,7 +99,7 @@ class Session:
 
     def region_of(self, key: Any) -> str:
         """What a task's key says of where it is in the array; nothing where it says nothing."""
-        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition  # compaction has no source
+        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
         if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
             return ""
         if key[0].startswith("shardwrite-"):
