@@ -35,6 +35,9 @@ CAUGHT_BY = {
     "empty-taken-for-lost": "tests/test_bad_input.py::test_a_faulty_block",
     "journal-trusted-by-finalize": "tests/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
     "plan-of-this-machine": "tests/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
+    "pipe-waited-for": "tests/faults/test_bounds.py::test_something_else_in_the_array[shardwrite-receipt.json-pipe]",
+    "text-without-bound": "tests/faults/test_bounds.py::test_bombs_in_chunks_of_variable_length[zstandard]",
+    "shard-read-whole": "tests/faults/test_bounds.py::test_a_sparse_shard_of_a_tebibyte[nothing]",
     "source-run-twice": "tests/test_engines.py::test_no_source_block_runs_twice",
 }
 
