@@ -16,6 +16,7 @@ LAYERS = [
     ["codecs"],
     ["order", "fillvalue"],
     ["index", "placement"],
+    ["nested"],
     ["strategies", "metadata"],
     ["layout"],
     ["plan"],

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
@@ -188,6 +190,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
             "replaces": is_there(target.path) and plan["mode"] != "r+",
             "durability": durability,
             "begun_by": identity(),
+            "document_crc32c": crc32c(document.encode()),
             "array": target.path.name,
         }
     )

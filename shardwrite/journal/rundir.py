@@ -38,6 +38,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
@@ -55,7 +57,7 @@ from shardwrite.stores import (
     rights_of,
     write_file,
 )
-from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at
+from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
 __all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
 
@@ -105,11 +107,15 @@ class RunDirectory:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The array's metadata; what is not the plan's is refused, because it would be published."""
-        found = read_json(self.path / "zarr.json")
-        planned = self.facts.get("identity", {}).get("metadata")
-        if not isinstance(found, dict) or (isinstance(planned, dict) and not _is_planned(found, planned)):
-            raise JournalError(f"{self.path / 'zarr.json'} is not what the run was begun with", path=str(self.path))
+        """The array's metadata; what is not the run's is refused, because it would be published."""
+        path = self.path / "zarr.json"
+        found, seal = read_json(path), self.facts.get("document_crc32c")
+        is_ours = seal is None or crc32c(read_file(path) or b"") == seal  # an older version has left none
+        if not isinstance(found, dict) or not is_ours:
+            raise JournalError(
+                f"{path} is not what the run was begun with; remove {self.target.run_path} after a look", path=str(path)
+            )
+        shape_of(found, path)
         return found
 
     @property
@@ -205,12 +211,6 @@ class RunDirectory:
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Step 6, taken by a driver: the receipt."""
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
-
-
-def _is_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether a document is a plan's; a plan of an update leaves out the shape, which grows, and names its window."""
-    names = {*document, *planned} - ({"shape", "window"} if "window" in planned else set())
-    return all(document.get(name) == planned.get(name) for name in names)
 
 
 def groups_above(target: Target) -> Iterator[Path]:

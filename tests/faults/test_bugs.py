@@ -43,6 +43,9 @@ CAUGHT_BY = {
     "repair-not-ended": "tests/test_remedies.py::test_a_repair_that_was_interrupted_at_its_end",
     "nothing-tidied": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
     "draft-of-nobody": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
+    "pipe-waited-for": "tests/faults/test_bounds.py::test_something_else_in_the_array[shardwrite-receipt.json-pipe]",
+    "text-without-bound": "tests/faults/test_bounds.py::test_bombs_in_chunks_of_variable_length[zstandard]",
+    "shard-read-whole": "tests/faults/test_bounds.py::test_a_sparse_shard_of_a_tebibyte[nothing]",
     "source-run-twice": "tests/test_engines.py::test_no_source_block_runs_twice",
 }
 
