@@ -17,10 +17,10 @@ from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import identity, live_holders, signature
-from shardwrite.journal.rundir import RunDirectory, dump, held, remove
+from shardwrite.journal.rundir import RunDirectory, dump, held
 from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
 from shardwrite.journal.trust import check_name, require_trusted
-from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, write_file
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, remove_state, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = [
@@ -66,8 +66,8 @@ def interrupted_removal(target: Target) -> str:
     found = _planned(target)
     if found is None or _stands(found):
         return ""
-    if not found.is_in(TAKEN):
-        return f"run {found.run} has ended, and its files in {target.run_path} were not all removed; the next write removes them"
+    if not is_there(replace(found, state=TAKEN).path / "zarr.json"):  # goes once the shards are as they should be
+        return f"run {found.run} is over, and its files in {target.run_path} were not all removed; the next write removes them"
     what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
     return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
 
@@ -200,14 +200,14 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
         try:
             os.link(made.path / "plan.json", target.run_path / "plan.json")  # atomic, and fails where one is
         except FileExistsError:
-            remove(made.path)
+            remove_state(made.path)
             return None
         is_claimed = True
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
     except BaseException as error:
         with contextlib.suppress(OSError):  # the error that led here is the one to tell
-            remove(draft)
+            remove_state(draft)
         take_back(made, is_claimed=is_claimed)
         if not isinstance(error, OSError):
             raise

@@ -31,9 +31,8 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,10 +42,21 @@ from shardwrite.journal.lease import is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
-from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, read_json, write_file
+from shardwrite.stores import (
+    PosixStore,
+    Proof,
+    is_there,
+    listed,
+    make_directories,
+    read_file,
+    read_json,
+    remove_state,
+    set_aside,
+    write_file,
+)
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target
 
-__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
+__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,23 @@ class RunDirectory:
         """Directory for the encoded units of a driver's tasks."""
         return self.path / f"parts-{driver}"
 
+    def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
+        """What the run's own plan says to be the run's; nothing where its directory holds no plan.
+
+        Parameters
+        ----------
+        keys : callable
+            Keys of the shards that may go.
+        """
+        for path in (self.path / "plan.json", self.path / "plan-moved.json", self.target.run_path / "plan.json"):
+            try:
+                entry = json.loads(read_file(path) or b"{}")
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and entry.get("run") == self.run:
+                return Proof(self.path, entry, keys)
+        return Proof(self.path, {})
+
     def make_room(self, durability: str) -> None:
         """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
 
@@ -119,7 +146,7 @@ class RunDirectory:
         if self.facts["replaces"] and not is_there(replaced):
             with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
-                    os.rename(self.target.path, replaced)
+                    set_aside(self.target.path, "", self.proof(), replaced.name)
                 except FileNotFoundError:  # gone since the run began; take the name
                     nothing = self.path / f"nothing-{uuid.uuid4().hex}"
                     nothing.mkdir()  # no parents: where the run is gone, it must not come back
@@ -194,7 +221,7 @@ def discard_drafts(target: Target) -> None:
     """Remove what processes have left that died before their run began, or while they asked for the time."""
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
         if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
-            remove(draft)
+            remove_state(draft)
     for clock in listed(target.run_path, "clock-"):
         clock.unlink(missing_ok=True)
 
@@ -236,16 +263,6 @@ def losing(*numbers: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in numbers:
             raise
-
-
-def remove(directory: Path) -> None:
-    """Remove a tree, which another process may be removing too."""
-
-    def failed(_: object, __: str, error: Any) -> None:
-        if not isinstance(error[1], FileNotFoundError):
-            raise error[1]
-
-    shutil.rmtree(directory, onerror=failed)
 
 
 def dump(document: Mapping[str, Any]) -> bytes:

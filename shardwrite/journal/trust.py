@@ -30,13 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import UntrustedStateError
-from shardwrite.stores import as_store_error, owner_of
+from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 from shardwrite.target import Target
 
-__all__ = ["SET_ASIDE", "check_name", "require_trusted"]
-
-SET_ASIDE = ("replaced", "array-", "shard-")
-"""How names of data begin that a run has set aside in its directory."""
+__all__ = ["check_name", "require_trusted"]
 
 _ACL = "system.posix_acl_access"
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10

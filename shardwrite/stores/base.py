@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from shardwrite.stores.removal import Proof
+
 __all__ = ["DURABILITIES", "ObjectEditor", "ObjectReader", "ObjectWriter", "Store", "Transaction"]
 
 DURABILITIES = ("full", "batch", "none")
@@ -57,7 +59,7 @@ class Transaction(Protocol):
         Raises
         ------
         StoreError
-            If the transaction was given no such directory, or it is gone.
+            If the transaction was given no proof that the object is its own, or the directory is gone.
         """
 
     def __enter__(self) -> Transaction: ...
@@ -116,7 +118,7 @@ class Store(Protocol):
     """Objects by key. Picklable."""
 
     def transaction(
-        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, run_path: str = ""
+        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, proof: Proof | None = None
     ) -> Transaction:
         """Begin to write.
 
@@ -128,8 +130,8 @@ class Store(Protocol):
             ``<scope>.<name>``: makes temporary names unique; directories are not removed while a scope lasts.
         guard : callable, optional
             Called right before objects become visible; what it raises stops that.
-        run_path : str, optional
-            Directory of the run, needed to remove objects.
+        proof : Proof, optional
+            What says that objects are the run's own; needed to remove some.
         """
 
     def discard_scope(self, key: str, scope: str) -> None:

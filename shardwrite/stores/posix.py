@@ -22,7 +22,6 @@ import errno
 import itertools
 import os
 import stat
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.looking import is_there, listed, mode_of
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
+from shardwrite.stores.removal import Proof, remove_data
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
 
@@ -101,10 +101,10 @@ class PosixStore:
         return os.path.join(self._root, check_key(key))
 
     def transaction(
-        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, run_path: str = ""
+        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, proof: Proof | None = None
     ) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
-        return PosixTransaction(self, durability, attempt, guard, run_path)
+        return PosixTransaction(self, durability, attempt, guard, proof)
 
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""
@@ -202,9 +202,11 @@ def make_directories(path: Path, durability: str) -> None:
 class PosixTransaction:
     """See :class:`~shardwrite.stores.base.Transaction`."""
 
-    def __init__(self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None, run_path: str) -> None:
+    def __init__(
+        self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None, proof: Proof | None
+    ) -> None:
         self.store = store
-        self._run_path = run_path
+        self._proof = proof
         self.durability = durability
         self.attempt = attempt
         self.committed: set[str] = set()
@@ -250,26 +252,11 @@ class PosixTransaction:
             if mode_of(path, follow=False):
                 self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
                 self._check(guard)
-                self._move_away(path)
+                if self._proof is None:
+                    raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
+                remove_data(self.store.root, key, self._proof)
                 if self.durability != "none":
                     fsync_directory(path.parent)
-
-    def _move_away(self, path: Path) -> None:
-        """Rename a file into the run's directory, and remove it there.
-
-        A process that is frozen right before the rename may thaw after another has written a new
-        file here. By then the run's directory is gone, and the rename fails.
-        """
-        if not self._run_path:
-            raise StoreError("no run to remove it for", key=str(path), errno=errno.EPERM)
-        moved = f"{self._run_path}/removed-{uuid.uuid4().hex}"
-        try:
-            os.rename(path, moved)
-        except FileNotFoundError:
-            if not is_there(self._run_path):
-                raise
-            return  # a duplicate of this task was first
-        os.unlink(moved)
 
     def _finished(self, writer: PosixWriter) -> None:
         if self.durability == "batch":

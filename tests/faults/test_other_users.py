@@ -105,6 +105,7 @@ def plant_taken(path, place):
     beside(path).mkdir()
     (beside(path) / "plan.json").write_text(plan_of("abc"))
     (beside(path) / "taken-abc").mkdir()
+    shutil.copy(path / "zarr.json", beside(path) / "taken-abc")
 
 
 def plant_link(path, place):
@@ -112,6 +113,7 @@ def plant_link(path, place):
     elsewhere = directory(place / "elsewhere", 0o777)
     (elsewhere / "plan.json").write_text(plan_of("abc"))
     (elsewhere / "taken-abc").mkdir()
+    shutil.copy(path / "zarr.json", elsewhere / "taken-abc")
     give(elsewhere, EVE)
     beside(path).symlink_to(elsewhere)
 
