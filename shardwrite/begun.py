@@ -12,7 +12,7 @@ from typing import Any
 
 import dask.array
 
-from shardwrite.errors import JournalError, SpecError
+from shardwrite.errors import JournalError
 from shardwrite.grid import ShardGrid
 from shardwrite.journal import RunDirectory
 from shardwrite.metadata import parse_metadata
@@ -60,7 +60,7 @@ def plan_begun(run: RunDirectory, resources: Resources, x: dask.array.Array | No
             is_staged=run.facts["layout"] == "staged",
             write_empty_chunks=bool(facts["write_empty_chunks"]),
         )
-    except (KeyError, TypeError, ValueError, SpecError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalError(
             f"{run.target.run_path} does not hold a plan that can be written in parts ({error}); call prepare again with "
             "restart=True (shardwrite init --restart), which takes the shards away that are there",

@@ -285,7 +285,9 @@ def _try_shards(
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
     """One attempt: what is committed and not in the journal yet, and what stopped it."""
     written: dict[Shape, Written] = {}
-    transaction = spec.store.transaction(spec.durability, attempt, spec.check_current, progress.proof)
+    transaction = spec.store.transaction(
+        spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
+    )
     n_before = 0
     try:
         with transaction:

@@ -6,6 +6,7 @@ facts in typed attributes and survives pickling, because dask ships errors betwe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,34 @@ __all__ = [
     "WorkersLostError",
 ]
 
+_SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"  # of file:///, what follows is a path and no host
+_USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")  # up to the last @, since a secret may hold a slash
+_QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#][^\s'\"<>]*")
+_ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
+
+
+def redacted(text: str) -> str:
+    """A text without the credentials that addresses in it may hold: user and password, and what follows a question mark.
+
+    Examples
+    --------
+    >>> redacted("s3://KEY:SECRET@bucket/x")
+    's3://***@bucket/x'
+    >>> redacted("cannot read https://host/x?signature=abc at 7:30")
+    'cannot read https://host/x?*** at 7:30'
+    """
+    return _QUERY.sub(r"\1\2?***", _USER_INFO.sub(r"\1***@", text))
+
+
+def _without_credentials(value: Any) -> Any:
+    """A fact of an error, redacted if it is a text, or a list of texts."""
+    if isinstance(value, str):
+        address = _ADDRESS.match(value)  # all of it is one, whatever characters its secret holds
+        return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
+    if type(value) in (list, tuple) and any(isinstance(item, str) for item in value):
+        return type(value)(_without_credentials(item) if isinstance(item, str) else item for item in value)
+    return value
+
 
 class ShardwriteError(Exception):
     """Base of all errors raised by shardwrite.
@@ -38,13 +67,18 @@ class ShardwriteError(Exception):
         What is wrong, and what to do about it.
     **fields
         The facts behind the message; each becomes an attribute.
+
+    Notes
+    -----
+    Credentials in addresses are taken out of the message and of all facts.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
+        message = redacted(message)
         super().__init__(message)
         self.message = message
-        self.fields = fields
-        for name, value in fields.items():
+        self.fields = {name: _without_credentials(value) for name, value in fields.items()}
+        for name, value in self.fields.items():
             setattr(self, name, value)
 
     def __str__(self) -> str:

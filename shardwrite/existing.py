@@ -15,7 +15,7 @@ from shardwrite.grid import Box, Shape, ravel
 from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.placement import Stored
-from shardwrite.shard import decode_chunk, read_index
+from shardwrite.shard import chunk_range, decode_chunk, read_index
 from shardwrite.stores import ObjectReader, ObjectWriter, Store
 
 __all__ = ["Backdrop", "ExistingShard", "open_shard"]
@@ -70,7 +70,7 @@ class ExistingShard:
         """An inner chunk, decoded; None where it is empty."""
         if self.index.is_empty[rank]:
             return None
-        offset, nbytes = (int(v) for v in self.index.table[rank])
+        offset, nbytes = chunk_range(self._metadata, self.key, self.index, rank)
         return decode_chunk(self._metadata, self.key, self.index, rank, self.reader.read(offset, nbytes))
 
     def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:

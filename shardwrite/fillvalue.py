@@ -7,9 +7,12 @@ document holds them in hexadecimal, as the specification allows.
 from __future__ import annotations
 
 import base64
+import cmath
 import json
+import math
 import warnings
 from functools import lru_cache
+from numbers import Complex, Real
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,7 @@ from zarr.dtype import parse_dtype
 
 from shardwrite.errors import SpecError
 
-__all__ = ["exact_fill", "fill_from_json", "is_same_type", "zarr_dtype"]
+__all__ = ["check_fill", "exact_fill", "fill_from_json", "is_same_type", "zarr_dtype"]
 
 
 @lru_cache(maxsize=64)
@@ -87,3 +90,56 @@ def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) 
     width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
     bits = [f"0x{int(b):0{2 * width}x}" for b in np.atleast_1d(wanted).view(f"u{width}")]
     return bits if dtype.kind == "c" else bits[0]
+
+
+def check_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> None:
+    """Refuse a fill value that the document does not say as it was given; floats may be rounded, and stay finite.
+
+    Raises
+    ------
+    SpecError
+        Naming what would have become of it.
+    """
+    if fill_value is None:
+        return
+    stored = fill_from_json(document["data_type"], dtype, document["fill_value"])
+    if not _is_kept(fill_value, stored, dtype):
+        what = "text" if dtype.kind in "OTU" else str(dtype)
+        raise SpecError(
+            f"is no {what} and would become {stored}",
+            field="fill_value",
+            value=fill_value,
+            remedy="give a scalar of the array's dtype that holds it",
+        )
+
+
+def _is_kept(given: Any, stored: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a value that was given is the one that is stored."""
+    if isinstance(given, np.generic | np.ndarray) and given.dtype.kind not in "mMV":
+        given = given.item()
+    if dtype.fields is not None:
+        fields = given if isinstance(given, tuple) else ()
+        return all(_is_kept(value, stored[name], dtype[name]) for value, name in zip(fields, dtype.names or (), strict=False))
+    if dtype.kind in "biu":
+        text = isinstance(given, str) and dtype.kind != "b" and given.strip() == str(stored)
+        return text or (isinstance(given, Real) and bool(given == stored.item()))
+    if dtype.kind in "fc":
+        kept = complex(given) if isinstance(given, Complex | str) else complex(math.nan)
+        return not cmath.isfinite(kept) or bool(np.isfinite(stored))
+    if dtype.kind in "mM":
+        return _is_same_time(given, stored)
+    if dtype.kind == "U":
+        return isinstance(given, str) and given == str(stored)
+    if dtype.kind == "S":
+        return given in (bytes(stored), bytes(stored).decode("latin-1"))
+    if dtype.kind == "V":
+        return bool(np.asarray(given).tobytes() == stored.tobytes())
+    return type(given) is type(stored) and bool(given == stored)
+
+
+def _is_same_time(given: Any, stored: Any) -> bool:
+    """Whether a time or a count of its units is the one that is stored; no time is equal to itself here."""
+    if np.asarray(given).dtype.kind in "iu":
+        return int(given) == int(stored.view("i8"))
+    time = type(stored)(given)
+    return bool(time == stored) or bool(np.isnat(time) and np.isnat(stored))

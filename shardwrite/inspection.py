@@ -14,7 +14,7 @@ from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, ShardwriteError
 from shardwrite.grid import Shape, unravel
 from shardwrite.order import permutation
-from shardwrite.shard import decode_chunk, decode_shard, read_index
+from shardwrite.shard import check_whole, chunk_range, decode_chunk, decode_shard, read_index
 from shardwrite.view import ShardedArray
 
 __all__ = ["ORDERS", "ShardFacts", "ShardTable", "inspect_shard", "inspect_shards"]
@@ -129,6 +129,7 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         return None
     with reader:
         if any(metadata.codecs_around):
+            check_whole(metadata, key, reader.nbytes)
             decode_shard(metadata, key, reader.read(0, reader.nbytes))  # nothing less tells anything
             return ShardFacts(reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other")
         try:
@@ -139,7 +140,7 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         present = ~table.is_empty
         if deep:
             for rank in np.flatnonzero(present).tolist():
-                offset, nbytes = (int(v) for v in table.table[rank])
+                offset, nbytes = chunk_range(metadata, key, table, rank)
                 decode_chunk(metadata, key, table, rank, reader.read(offset, nbytes))
         order = _order_of(table.table[:, 0], present, metadata.grid.chunks_per_shard)
         return ShardFacts(reader.nbytes, table.used_nbytes, stop - start, int(present.sum()), table.checksum, order)

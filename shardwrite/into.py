@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwrite.compare import check_source
 from shardwrite.engines import Engine
-from shardwrite.errors import SpecError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
 from shardwrite.metadata import ArrayMetadata, parse_metadata
@@ -51,7 +51,7 @@ def region_plan(
     chosen = as_strategy(strategy)
     check_can_update(metadata, chosen)
     source = _cast(check_source(x), metadata.dtype, casting)
-    identity = source_id or identity_of(x)
+    identity = identity_of(x, source_id)
     if isinstance(region, str):
         if region != APPEND:
             raise SpecError("no region", field="region", value=region, remedy=f'give slices, or "{APPEND}" and an axis')
@@ -125,11 +125,14 @@ def _appended(target: Target, shape: Shape, given: Shape, axis: int, identity: s
     found = unfinished_append(target, identity, axis)
     receipt = read_receipt(target) if found is None and is_stable else None
     for update in reversed(receipt.updates if receipt is not None else []):
-        known = update.get("identity", {})
+        known = update["identity"]
         if known.get("append_axis") == axis and known.get("source") == identity:
             found = known["region"]
             break
     if found is not None:
+        if len(found) != len(shape):
+            message = f"what stands beside {target.path} tells of an append to another array; remove it after a look"
+            raise JournalError(message, path=str(target.path))
         return Box(tuple(a for a, _ in found), tuple(b for _, b in found))
     if len(given) != len(shape) or given[:axis] + given[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
         wanted = (*shape[:axis], "any", *shape[axis + 1 :])

@@ -27,7 +27,7 @@ from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import Plan
 from shardwrite.result import WriteResult, result_from_receipt
 from shardwrite.stores import DURABILITIES, read_json
-from shardwrite.target import Target, check_beside, kind_of
+from shardwrite.target import Target, check_beside, kind_of, shape_at
 from shardwrite.view import open_sharded
 
 _MAX_UPDATES = 100
@@ -154,7 +154,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     shape = job.plan.metadata.document["shape"] if receipt.updates else found["shape"]  # an update may have let it grow
     if {**found, "shape": shape} != job.plan.metadata.document:
         return None
-    return result_from_receipt(receipt.result)
+    return result_from_receipt(receipt.result, str(job.target.path))
 
 
 def has_ended(job: Job) -> bool:
@@ -170,7 +170,7 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     update = receipt.update(run_plan(job.plan, job.options.mode)["digest"])
     if update is None or not (job.plan.source.is_stable or update.get("run") == ending):
         return None
-    return result_from_receipt(update.get("result"))
+    return result_from_receipt(update.get("result"), str(job.target.path))
 
 
 def refuse_another(job: Job) -> None:
@@ -238,7 +238,7 @@ def updated_receipt(
     }
     before = read_receipt(directory.target) or Receipt("", "", {}, durability, finished, __version__, {}, None)
     updates = [*(kept for kept in before.updates if kept.get("digest") != directory.digest), update][-_MAX_UPDATES:]
-    shape = read_json(directory.target.path / "zarr.json")["shape"]
+    shape = shape_at(directory.target.path)
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
     is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)
     empty = empty_after(before, replace(part.grid, shape=tuple(shape)), first, is_empty, is_known)

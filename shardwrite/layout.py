@@ -15,7 +15,7 @@ import numpy as np
 import zarr
 
 from shardwrite.errors import SpecError
-from shardwrite.fillvalue import exact_fill, zarr_dtype
+from shardwrite.fillvalue import check_fill, exact_fill, zarr_dtype
 from shardwrite.grid import Shape
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 
@@ -96,7 +96,9 @@ def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Sha
         "attributes": _checked(layout.attributes),
     }
     document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
-    document["fill_value"] = exact_fill(document, np.dtype(zarr_dtype(document["data_type"]).to_native_dtype()), layout.fill_value)
+    native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    check_fill(document, native, layout.fill_value)
+    document["fill_value"] = exact_fill(document, native, layout.fill_value)
     index_codecs = DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
     document["codecs"] = [
         {

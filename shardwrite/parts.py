@@ -115,7 +115,7 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    target, identity = resolve_target(store, name), source_id or identity_of(x)
+    target, identity = resolve_target(store, name), identity_of(x, source_id)
     with local_threads() as engine:
         limit = memory_limit_of(memory_limit)
 
@@ -173,7 +173,7 @@ def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], ide
             ended = error
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
     is_ours = receipt is not None and identity in (None, receipt.identity.get("source"))
-    result = result_from_receipt(receipt.result) if receipt is not None and is_ours else None
+    result = result_from_receipt(receipt.result, str(target.path)) if receipt is not None and is_ours else None
     if result is not None:
         return result
     if ended is not None:

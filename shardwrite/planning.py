@@ -13,7 +13,7 @@ from dask.base import tokenize
 
 from shardwrite.compare import check_source, check_source_of
 from shardwrite.engines import Engine, active_engine
-from shardwrite.errors import PlanError, SpecError
+from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.graph import waves_reruns
 from shardwrite.layout import Layout, make_metadata
 from shardwrite.metadata import ArrayMetadata
@@ -154,7 +154,7 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         metadata,
         as_strategy(given["strategy"]),
         SourceLayout(
-            source.chunks, n_tasks_of(source), given["source_id"] or identity_of(source), is_stable=given["source_id"] is not None
+            source.chunks, n_tasks_of(source), identity_of(source, given["source_id"]), is_stable=given["source_id"] is not None
         ),
         resources_of(engine, given["memory_limit"]),
         write_empty_chunks=given["write_empty_chunks"],
@@ -242,8 +242,13 @@ def n_tasks_of(x: dask.array.Array) -> int:
     return sum(len(layer) if layer.is_materialized() else math.prod(x.numblocks) for layer in x.dask.layers.values())
 
 
-def identity_of(x: dask.array.Array) -> str:
-    """Names the source by what dask calls it; where that is drawn at random for each graph, by its chunks."""
+def identity_of(x: dask.array.Array, source_id: str | None = None) -> str:
+    """What the user calls the source, without credentials, since it is kept; else what dask calls it.
+
+    Where dask's name is drawn at random for each graph, the chunks stand for it.
+    """
+    if source_id:
+        return redacted(source_id)
     if any(_RANDOM_NAME.search(layer) for layer in x.dask.layers):
         return f"chunks:{tokenize(x.dtype, x.chunks)}"
     return f"dask:{tokenize(x.name)}"

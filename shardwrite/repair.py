@@ -7,6 +7,7 @@ write. A crash after any of them leaves something that the same call goes on fro
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import uuid
@@ -22,7 +23,7 @@ import numpy as np
 from shardwrite.commit import GroupReport
 from shardwrite.compare import check_source_of
 from shardwrite.engines import active_engine
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, StoreError
 from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
@@ -45,12 +46,14 @@ from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_missing
 from shardwrite.salvage import index_ends_at, scan_for_index
-from shardwrite.stores import mode_of, write_file
+from shardwrite.stores import PosixStore, as_store_error, make_directories, mode_of
 from shardwrite.target import Target
 from shardwrite.verify import Report, ShardState, open_begun, verify
 from shardwrite.view import ShardedArray
 
 __all__ = ["Repair", "RepairTask", "repair"]
+
+_PIECE_NBYTES = 4 * 2**20
 
 
 _INTERRUPTED = "an earlier repair has not ended; repair again with the source, or give it up with shardwrite abandon"
@@ -290,41 +293,66 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
 
 def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
     """Copies of the bad shards that are there."""
-    keys = [task.key for task in tasks if mode_of(target.path / task.key, follow=False)]
-    return tuple(_quarantine(target, key, durability) for key in keys)
+    return tuple(_quarantine(target, task.key, durability) for task in tasks if _has_object(target, task.key))
+
+
+def _has_object(target: Target, key: str) -> bool:
+    """Whether something stands in a shard's place that can be kept; a directory cannot, and stays."""
+    mode = mode_of(target.path / key, follow=False)
+    return mode != 0 and not stat.S_ISDIR(mode)
 
 
 def _quarantine(target: Target, key: str, durability: str) -> str:
     """Keep a bad shard's bytes under another name; the shard stays."""
     directory = target.path.with_name(target.path.name + ".quarantine")
-    directory.mkdir(exist_ok=True)
     copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
-    try:
-        os.link(target.path / key, copy, follow_symlinks=False)
-    except OSError:  # no links here
-        write_file(copy, (target.path / key).read_bytes(), durability=durability, attempt=uuid.uuid4().hex)
+    with as_store_error(str(copy), "cannot keep a copy as"):
+        make_directories(directory, durability, like=target.path)
+        try:
+            os.link(target.path / key, copy, follow_symlinks=False)
+        except OSError:  # no links here, or none of what stands there
+            _copy(PosixStore(target.path), key, None, PosixStore(directory), copy.name, durability)
     return str(copy)
+
+
+def _copy(source: PosixStore, key: str, nbytes: int | None, to: PosixStore, name: str, durability: str) -> None:
+    """Copy the first bytes of an object, or all of them, piece by piece and through this process."""
+    reader = source.open(key)
+    if reader is None:
+        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
+    with reader, to.transaction(durability, uuid.uuid4().hex) as transaction:
+        writer = transaction.create(name, like=Path(source.path_of(key)))
+        end = reader.nbytes if nbytes is None else nbytes
+        for start in range(0, end, _PIECE_NBYTES):
+            writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])
+        writer.finish()
 
 
 def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger | None, *, scan: bool) -> tuple[str, ...]:
     """Cut torn shards back to a size at which they are whole."""
     done = []
+    store = PosixStore(target.path)
     for problem in report.problems:
-        path = Path(target.path) / problem.key
-        if not stat.S_ISREG(mode_of(path, follow=False)):
+        if not stat.S_ISREG(mode_of(target.path / problem.key, follow=False)):
             continue
-        data = path.read_bytes()
         noted = int(ledger.nbytes[ravel(problem.index, array.metadata.grid.counts)]) if ledger is not None else 0
-        if noted and noted < len(data) and index_ends_at(array.metadata, data, noted):
-            size, how = noted, "the size in the journal"
-        elif scan:
-            found = scan_for_index(array.metadata, data)
-            if found is None:
-                continue
-            size, how = found, "found by a backward scan: an earlier state, of unknown age"
-        else:
+        found = _whole_size(array, store, problem.key, noted, scan=scan)
+        if found is None:
             continue
+        nbytes, size, how = found
         copy = _quarantine(target, problem.key, "full")
-        write_file(path, data[:size], durability="full", attempt=uuid.uuid4().hex)
-        done.append(f"{problem.key}: {len(data)} bytes cut to {size}, {how}; the torn one is {copy}")
+        _copy(store, problem.key, size, store, problem.key, "full")
+        done.append(f"{problem.key}: {nbytes} bytes cut to {size}, {how}; the torn one is {copy}")
     return tuple(done)
+
+
+def _whole_size(array: ShardedArray, store: PosixStore, key: str, noted: int, *, scan: bool) -> tuple[int, int, str] | None:
+    """Size of a torn shard, the size at which it is whole, and how that was found; None where there is none."""
+    reader = store.open(key)
+    if reader is None:
+        return None
+    with reader:
+        if noted and noted < reader.nbytes and index_ends_at(array.metadata, reader, noted):
+            return reader.nbytes, noted, "the size in the journal"
+        size = scan_for_index(array.metadata, reader) if scan else None
+        return None if size is None else (reader.nbytes, size, "found by a backward scan: an earlier state, of unknown age")

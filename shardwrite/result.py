@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
 from typing import Any
 
 from shardwrite.errors import JournalError
@@ -119,17 +119,35 @@ def result_of(
     )
 
 
-def result_from_receipt(kept: Any) -> WriteResult:
+def result_from_receipt(kept: Any, path: str) -> WriteResult:
     """The result that a receipt keeps as a document; all of its shards were there before.
+
+    Parameters
+    ----------
+    kept : object
+        The document.
+    path : str
+        Of the array.
 
     Raises
     ------
     JournalError
         If the receipt does not say what it should.
     """
-    names = {field.name for field in fields(WriteResult)}
-    try:
-        found = WriteResult(**{name: value for name, value in kept.items() if name in names})
-    except (AttributeError, TypeError) as error:
-        raise JournalError(f"the receipt lacks fields: {error}", path="") from error
-    return replace(found, n_resumed_shards=found.n_shards + found.n_empty_shards, seconds=0.0)
+    found = {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)} if isinstance(kept, dict) else {}
+    wrong = [name for name, value in found.items() if not isinstance(value, _KINDS.get(name, int))]
+    if wrong or not found:
+        what = f"it is wrong in {', '.join(wrong)}" if wrong else "there is none"
+        raise JournalError(f"the receipt of {path} does not hold a result ({what}); remove the receipt", path=path)
+    result = WriteResult(**found)
+    return replace(result, n_resumed_shards=result.n_shards + result.n_empty_shards, seconds=0.0)
+
+
+_KINDS: dict[str, Any] = {"path": str, "layout": str, "seconds": int | float, "peak_nbytes_by_process": dict}
+
+
+def _missing(field: Field[Any]) -> Any:
+    """What stands for a field that a document does not have: the default of those that came later, else nothing."""
+    if field.default_factory is not MISSING:
+        return field.default_factory()
+    return None if field.default is MISSING else field.default

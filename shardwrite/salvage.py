@@ -12,24 +12,30 @@ import numpy.typing as npt
 
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.metadata import ArrayMetadata
+from shardwrite.stores import ObjectReader
 
 __all__ = ["index_ends_at", "scan_for_index"]
 
+_ENTRY_NBYTES = 16
+_WINDOW_NBYTES = 4 * 2**20
 
-def index_ends_at(metadata: ArrayMetadata, data: bytes, end: int) -> bool:
+
+def index_ends_at(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bool:
     """Whether the first `end` bytes of a shard are a shard."""
     codec = metadata.index_codec
-    if end > len(data) or end < codec.encoded_nbytes:
+    if end > reader.nbytes or end < codec.encoded_nbytes:
         return False
     try:
-        codec.decode(data[end - codec.encoded_nbytes : end], end)
+        codec.decode(reader.read(end - codec.encoded_nbytes, codec.encoded_nbytes), end)
     except CorruptShardError:
         return False
     return True
 
 
-def scan_for_index(metadata: ArrayMetadata, data: bytes) -> int | None:
+def scan_for_index(metadata: ArrayMetadata, reader: ObjectReader) -> int | None:
     """The largest size below the shard's own at which it is a shard, or None.
+
+    What is searched is about what one append can have torn: all inner chunks of the shard and two indexes.
 
     Raises
     ------
@@ -44,24 +50,32 @@ def scan_for_index(metadata: ArrayMetadata, data: bytes) -> int | None:
             value=True,
             remedy="write the shard again from its source",
         )
-    for end in _candidates(data, codec.encoded_nbytes):
-        if end < len(data) and index_ends_at(metadata, data, int(end)):
-            return int(end)
+    stop = reader.nbytes - codec.encoded_nbytes  # where the last index can begin, and the first that is of interest cannot
+    least = max(0, stop - 2 * codec.encoded_nbytes - _most_torn(metadata))
+    while stop > least:
+        start = max(least, stop - _WINDOW_NBYTES)
+        window = reader.read(start, stop - start + _ENTRY_NBYTES - 1)
+        for at in _candidates(window, reader.nbytes).tolist():
+            if index_ends_at(metadata, reader, start + at + codec.encoded_nbytes):
+                return int(start + at + codec.encoded_nbytes)
+        stop = start
     return None
 
 
-def _candidates(data: bytes, index_nbytes: int) -> npt.NDArray[np.int64]:
-    """Ends at which an index may stand, the last first: where its first entry is empty or lies inside the file."""
-    n = len(data) - index_nbytes + 1
-    if n < 1:
-        return np.empty(0, dtype=np.int64)
-    raw = np.frombuffer(data, dtype=np.uint8)
-    words = np.zeros((2, n), dtype=np.uint64)
-    for row, at in enumerate((0, 8)):
-        for byte in range(8):
-            words[row] |= raw[at + byte : at + byte + n].astype(np.uint64) << np.uint64(8 * byte)
-    offset, nbytes = words
-    limit = np.uint64(len(data))
-    is_empty = (offset == np.uint64(2**64 - 1)) & (nbytes == offset)
-    starts = np.flatnonzero(is_empty | ((offset <= limit) & (nbytes <= limit)))
-    return (starts[::-1] + index_nbytes).astype(np.int64)
+def _most_torn(metadata: ArrayMetadata) -> int:
+    """Bytes of all inner chunks; of those of variable length together no more than one of them may have."""
+    n_chunks, most = metadata.grid.n_chunks_per_shard, metadata.pipeline.most_encoded_nbytes
+    is_variable = metadata.dtype.hasobject or metadata.dtype.kind == "T"
+    return most if is_variable else n_chunks * most
+
+
+def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
+    """Places at which an index may begin, the last first: its first entry is empty or lies inside the file."""
+    found = []
+    limit, empty = np.uint64(shard_nbytes), np.uint64(2**64 - 1)
+    for first in range(min(8, len(window))):
+        words = np.frombuffer(window, dtype="<u8", offset=first, count=(len(window) - first) // 8)
+        offset, nbytes = words[:-1], words[1:]
+        fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | ((offset == empty) & (nbytes == empty))
+        found.append(np.flatnonzero(fits) * 8 + first)
+    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))[::-1]

@@ -47,8 +47,8 @@ from shardwrite.journal import (
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.result import WriteResult, result_of
 from shardwrite.stopping import note_committed
-from shardwrite.stores import PosixStore, as_store_error, listed, make_directories, read_json
-from shardwrite.target import check_surroundings, check_target
+from shardwrite.stores import PosixStore, as_store_error, listed, make_directories
+from shardwrite.target import check_surroundings, check_target, shape_at
 from shardwrite.view import ShardedArray
 
 __all__ = ["Session", "begin", "join"]
@@ -99,7 +99,7 @@ class Session:
 
     def region_of(self, key: Any) -> str:
         """What a task's key says of where it is in the array; nothing where it says nothing."""
-        plan, source, partition = self.job.plan, _source(self.job), self.job.plan.partition
+        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
         if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
             return ""
         if key[0].startswith("shardwrite-"):
@@ -107,7 +107,11 @@ class Session:
                 return ""
             box = partition.group_box(key[1])
             box = box if plan.region is None else box.intersect(plan.region)
-        elif len(key) - 1 == source.ndim and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True)):
+        elif (
+            source is not None
+            and len(key) - 1 == source.ndim
+            and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True))
+        ):
             edges = source_edges(plan, source)
             box = Box(
                 tuple(e[i] for e, i in zip(edges, key[1:], strict=True)),
@@ -334,7 +338,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     region = job.plan.array_region
     if region is None:
         return
-    found = read_json(job.target.path / "zarr.json")["shape"]
+    found = shape_at(job.target.path)
     planned = list(job.plan.metadata.document["shape"])
     before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
     is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself

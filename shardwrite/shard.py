@@ -26,7 +26,17 @@ from shardwrite.index import ShardIndex
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.order import boxes, permutation
 
-__all__ = ["Background", "EncodedBatch", "Pieces", "decode_shard", "encode_unit", "read_index", "units_of"]
+__all__ = [
+    "Background",
+    "EncodedBatch",
+    "Pieces",
+    "check_whole",
+    "chunk_range",
+    "decode_shard",
+    "encode_unit",
+    "read_index",
+    "units_of",
+]
 
 Array = npt.NDArray[Any]
 _LEAST_ROW_NBYTES = 32  # shorter rows are copied as what they are
@@ -335,6 +345,36 @@ def read_index(metadata: ArrayMetadata, key: str, data: Buffer, shard_nbytes: in
         raise error.located(key=key) from error
 
 
+def chunk_range(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int) -> tuple[int, int]:
+    """Where an inner chunk lies, in bytes: offset and size, which is no larger than the metadata allow.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming shard and inner chunk.
+    """
+    offset, nbytes = (int(v) for v in index.table[rank])
+    most = metadata.pipeline.most_encoded_nbytes
+    if nbytes > most:
+        position = unravel(rank, metadata.grid.chunks_per_shard)
+        message = f"takes {nbytes} bytes where at most {most} can be"
+        raise CorruptShardError(message, key=key, inner_chunk=position, offset=offset, nbytes=nbytes)
+    return offset, nbytes
+
+
+def check_whole(metadata: ArrayMetadata, key: str, nbytes: int) -> None:
+    """Refuse to read a shard as one that is larger than codecs around the sharding can make it.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming the shard.
+    """
+    most = metadata.shard_pipeline.most_encoded_nbytes
+    if nbytes > most:
+        raise CorruptShardError(f"takes {nbytes} bytes where at most {most} can be", key=key)
+
+
 def decode_chunk(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int, data: Buffer) -> Array:
     """One inner chunk from its encoded bytes.
 
@@ -387,7 +427,7 @@ def decode_shard(metadata: ArrayMetadata, key: str, data: Buffer) -> Array:
         raise error.located(key=key) from error
     table = read_index(metadata, key, view[start:stop], len(view))
     for rank in np.flatnonzero(~table.is_empty):
-        offset, nbytes = (int(v) for v in table.table[rank])
+        offset, nbytes = chunk_range(metadata, key, table, int(rank))
         chunk = decode_chunk(metadata, key, table, int(rank), view[offset : offset + nbytes])
         position = unravel(int(rank), grid.chunks_per_shard)
         out[tuple(slice(i * c, (i + 1) * c) for i, c in zip(position, grid.chunks, strict=True))] = chunk

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, is_there, listed, mode_of, owner_of, read_json
+from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, is_file, is_there, listed, mode_of, owner_of, read_json
 
 __all__ = [
     "RECEIPT_NAME",
@@ -21,11 +23,15 @@ __all__ = [
     "check_target",
     "kind_of",
     "resolve_target",
+    "shape_at",
 ]
 
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
 RECEIPT_NAME = "shardwrite-receipt.json"
+_SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)  # a path object makes one slash of two
+_SHARDS = re.compile(r"c|\d+")  # directories of shards
+_NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)  # what file systems allow, less what stands beside an array
 
 
@@ -80,25 +86,48 @@ def resolve_target(store: Any, name: str | None) -> Target:
     SpecError
         Not a local path, or a name that does not stay inside the store.
     """
-    if not isinstance(store, str | os.PathLike):
-        raise SpecError("not a path", field="store", value=store, remedy="give a directory's path or a file:// URL")
-    text = os.fspath(store)
-    if text.startswith("file:///"):
-        text = text.removeprefix("file://")
-    elif text.startswith("file:"):
-        raise SpecError("no URL of a local directory", field="store", value=text, remedy="give file:///an/absolute/path, or a path")
-    elif "://" in text:
-        raise SpecError(
-            "only local files can be written yet", field="store", value=text, remedy="give a directory's path or a file:// URL"
-        )
-    root = Path(text).absolute() if text and _can_be_a_path(text) else None
+    root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
-        raise SpecError("not the path of a directory that can be made", field="store", value=text, remedy="give one with a name")
+        raise SpecError(
+            "not the path of a directory that can be made", field="store", value=str(store), remedy="give one with a name"
+        )
+    if root.name.endswith(RUN_SUFFIX):
+        remedy = f"give a path that does not end in {RUN_SUFFIX}, and rename what stands there"
+        raise SpecError("such names are for what lies beside an array", field="store", value=str(store), remedy=remedy)
     if name is None or name == "":
         return Target(root)
     if not isinstance(name, str) or not all(_is_plain(part) for part in name.split("/")):
         raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
     return Target(root, name)
+
+
+def _root_of(store: Any) -> Path | None:
+    """The directory that a path or a URL means; None where there can be none of that name."""
+    text = os.fspath(store) if isinstance(store, str | os.PathLike) else None
+    if not isinstance(text, str):
+        given = store if isinstance(store, int | float | None) else type(store).__name__  # whose text may hold credentials
+        raise SpecError("not a path", field="store", value=given, remedy="give a directory's path or a file:// URL")
+    scheme = _SCHEME.match(text)
+    if scheme is not None:
+        if scheme[1].lower() != "file":
+            remedy = "give a directory's path or a file:// URL"
+            raise SpecError("only local files can be written yet", field="store", value=text, remedy=remedy)
+        text = _path_of_url(text)
+    return Path(text).absolute() if text and _can_be_a_path(text) else None
+
+
+def _path_of_url(url: str) -> str:
+    """The path in a ``file:`` URL, its percent signs decoded."""
+    rest = url.partition(":")[2]
+    host, slash, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", rest[:1], rest[1:])
+    if host.lower() not in ("", "localhost") or slash != "/" or "?" in path or "#" in path:
+        remedy = "give file:///an/absolute/path, where %3F and %23 stand for ? and #, or a path"
+        raise SpecError("no URL of a local directory", field="store", value=url, remedy=remedy)
+    if _NO_BYTE.search(path):
+        raise SpecError(
+            "a percent sign without two digits after it", field="store", value=url, remedy="write %25 for %, or give a path"
+        )
+    return "/" + os.fsdecode(unquote_to_bytes(path))
 
 
 def _can_be_a_path(text: str) -> bool:
@@ -131,9 +160,24 @@ def kind_of(path: Path) -> str:
     try:
         found = read_json(document)
         node, version = found["node_type"], found["zarr_format"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return "torn"
     return node if node in ("array", "group") and version == 3 else "torn"
+
+
+def shape_at(path: Path) -> list[int]:
+    """The shape of the array that stands at a path.
+
+    Raises
+    ------
+    SpecError
+        If its document has none.
+    """
+    found = read_json(path / "zarr.json")
+    shape = found.get("shape") if isinstance(found, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
+        raise SpecError("no array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document")
+    return shape
 
 
 def _has_entries(path: Path) -> bool:
@@ -164,6 +208,39 @@ def check_target(target: Target, mode: str) -> None:
     if kind in _REFUSALS:
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
+    if mode != "r+":
+        _check_nesting(target)
+
+
+def _check_nesting(target: Target) -> None:
+    """Refuse an array inside another, and to replace one that holds another: neither could be removed or copied by itself."""
+    above = {*target.path.parents, *Path(os.path.realpath(target.path)).parents}
+    for directory in sorted(above):
+        if _is_array(directory):
+            remedy = "give a path outside of it, or a group for both"
+            raise SpecError(f"lies inside the array {directory}", field="store", value=str(target.path), remedy=remedy)
+    inside = _node_inside(target.path) if mode_of(target.path) else None
+    if inside is not None:
+        remedy = "move that away, or give another path"
+        raise SpecError(f"another array or group stands inside it, {inside}", field="store", value=str(target.path), remedy=remedy)
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a directory is an array, or is being made one."""
+    if path.name and is_file(path.with_name(path.name + RUN_SUFFIX) / "plan.json"):
+        return True
+    return is_file(path / ".zarray") or (is_file(path / "zarr.json") and kind_of(path) == "array")
+
+
+def _node_inside(path: Path) -> Path | None:
+    """Something in an array's directory that is a node itself, or is being made one; not looked for among its shards."""
+    for entry in listed(path):
+        if not _SHARDS.fullmatch(entry.name) and stat.S_ISDIR(mode_of(entry, follow=False)):
+            is_node = entry.name.endswith(RUN_SUFFIX) or any(is_there(entry / leaf) for leaf in ("zarr.json", ".zarray", ".zgroup"))
+            found = entry if is_node else _node_inside(entry)
+            if found is not None:
+                return found
+    return None
 
 
 def check_surroundings(target: Target) -> None:

@@ -6,7 +6,6 @@ shard is opened once: read whole where most of it is wanted, else its index and 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,12 +19,13 @@ from dask.base import tokenize
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 from shardwrite.metadata import ArrayMetadata, parse_metadata
-from shardwrite.shard import decode_chunk, decode_shard, read_index
-from shardwrite.stores import ObjectReader, PosixStore, Store, is_file, read_file
+from shardwrite.shard import check_whole, chunk_range, decode_chunk, decode_shard, read_index
+from shardwrite.stores import ObjectReader, PosixStore, Store, is_file, parse_json, read_file
 from shardwrite.target import resolve_target
 
 __all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
 
+_SMALL_NBYTES = 2**20
 _WHOLE_SHARE = 0.5  # of a shard's inner chunks: from here on one read beats many
 
 
@@ -102,8 +102,9 @@ class ShardedArray:
         last = tuple(ceil_div(b, c) for b, c in zip(inside.stop, grid.chunks, strict=True))
         cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
-        whole = cells.size >= _WHOLE_SHARE * n_inside
+        whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
         if any(metadata.codecs_around):
+            check_whole(metadata, key, reader.nbytes)
             out[...] = decode_shard(metadata, key, reader.read(0, reader.nbytes))[inside.slices]
             return
         data = memoryview(reader.read(0, reader.nbytes)) if whole else None
@@ -114,10 +115,17 @@ class ShardedArray:
         table = read_index(metadata, key, data[start:stop] if data else reader.read(start, stop - start), reader.nbytes)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
         for rank in ranks[~table.is_empty[ranks]].ravel().tolist():
-            offset, nbytes = (int(v) for v in table.table[rank])
+            offset, nbytes = chunk_range(metadata, key, table, rank)
             encoded = data[offset : offset + nbytes] if data else reader.read(offset, nbytes)
             chunk = decode_chunk(metadata, key, table, rank, encoded)
             self._place(chunk, rank, inside, out)
+
+    @property
+    def _most_at_once(self) -> int:
+        """Bytes of a shard that is read as a whole: more are read inner chunk by inner chunk, as far as its index leads to them."""
+        grid, metadata = self.metadata.grid, self.metadata
+        decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
+        return 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
 
     def _place(self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]) -> None:
         """Copy into `out`, which is what lies `inside` the shard, what it takes of an inner chunk; slices end where arrays do."""
@@ -171,9 +179,10 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
             remedy = "make the same call again to finish it, or shardwrite finalize, if all of its parts are written"
         raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy=remedy)
     try:
-        text = (read_file(document) or b"").decode()
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = read_file(document) or b""
+        parse_json(data)
+        text = data.decode()
+    except ValueError as error:
         raise SpecError(
             f"zarr.json is torn ({error})",
             field="store",

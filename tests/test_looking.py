@@ -61,7 +61,7 @@ def test_links_and_names(tmp_path):
         (is_there, "os.stat"),
         (is_file, "os.stat"),
         (listed, "os.listdir"),
-        (read_file, "io.open"),
+        (read_file, "os.open"),
         (kind_of, "os.stat"),
     ],
     ids=lambda value: getattr(value, "__name__", value),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 
@@ -20,6 +21,7 @@ from shardwrite.existing import open_shard
 from shardwrite.journal import lease
 from shardwrite.order import permutation
 from shardwrite.stores import PosixStore
+from shardwrite.stores.posix import PosixWriter
 from shardwrite.stores.reading import PosixReader
 
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
@@ -189,6 +191,24 @@ def test_compaction_halves_an_array_of_half_waste(path):
     assert 0.45 < done.stored_nbytes / done.stored_nbytes_before < 0.55
     assert abs(done.stored_nbytes - before) < 0.05 * before
     assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_compaction_that_fails_says_where_and_why(path, monkeypatch):
+    da.from_array(values((16, 64), 5)).to_sharded_zarr(path, region=(slice(0, 16), slice(0, 64)), strategy=AppendOnly())
+    seen = read(path)
+
+    def sync(writer):
+        if writer.key.startswith("c/"):
+            raise OSError(errno.ENOSPC, "no space")
+        os.fsync(writer._fd)
+
+    monkeypatch.setattr(PosixWriter, "sync", sync)
+    with pytest.raises(StoreError, match="no space") as raised:
+        shardwrite.compact(path, above=0.01)
+    assert any("region [0:64, 0:64]" in note for note in raised.value.__notes__)
+    monkeypatch.undo()
+    shardwrite.compact(path, above=0.01)
+    np.testing.assert_array_equal(read(path), seen)
 
 
 def test_growing_writes_the_shape_last(path):

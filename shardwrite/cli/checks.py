@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
+from shardwrite.cli.terminal import echo
 from shardwrite.journal import live_holders, look_beside, read_receipt
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.picture import html, terminal_picture, write_png
@@ -43,11 +44,11 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         **_history(array, name),
     }
     if as_json:
-        click.echo(json.dumps({**facts, **report.to_dict()}, indent=2))
+        echo(json.dumps({**facts, **report.to_dict()}, indent=2))
         return
     for field, value in facts.items():
-        click.echo(f"  {field:<15} {value}")
-    click.echo(str(report))
+        echo(f"  {field:<15} {value}")
+    echo(str(report))
 
 
 def _history(array: str, name: str | None) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def verify(
     with engine(threads, workers, address):
         compared = open_as_dask(against, source)[0] if against else None
         report = check(array, name, deep=deep, against=compared, quiet=as_json)
-    click.echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
+    echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
     exit_unless_good(report)
 
 
@@ -145,9 +146,9 @@ def census(array: str, name: str | None, html_path: str | None, png_path: str | 
     if png_path:
         write_png(found, png_path)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        echo(json.dumps(found.to_dict(), indent=2))
         return
-    click.echo(str(found))
+    echo(str(found))
     console = Console()
     console.print(terminal_picture(found, console.width))
 
@@ -188,6 +189,6 @@ def repair(
         done = shardwrite.repair(
             array, x, name=name, deep=not shallow, salvage=salvage, scan=scan, memory_limit=memory_limit, progress=not as_json
         )
-    click.echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
     if not done.is_done:
         raise SystemExit(INCOMPLETE)

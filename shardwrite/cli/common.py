@@ -101,6 +101,21 @@ class Json(click.ParamType[Any]):
             return None if value == "none" else value if value == "auto" else [{"name": value, "configuration": {}}]
 
 
+class Scalar(click.ParamType[Any]):
+    """``5``, ``0.5``, ``nan``, ``true`` or a text; whole numbers stay whole, however long."""
+
+    name = "scalar"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
+        """The narrowest of integer, float, bool and text that the value is."""
+        if str(value).lower() in ("true", "false"):
+            return str(value).lower() == "true"
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(value)
+        return value
+
+
 source_options = _options(
     click.option("--format", "source_format", help="Format of SRC; guessed from its name by default."),
     click.option("--dataset", help="Path of the array inside SRC."),
@@ -116,7 +131,7 @@ layout_options = _options(
         "--compressors", type=Json(), default="auto", help="JSON list of codecs, a codec's name, none, or auto (zstd and crc32c)."
     ),
     click.option("--filters", type=Json(), default="auto", help="JSON list of array-to-array codecs."),
-    click.option("--fill-value", type=float, help="Fill value."),
+    click.option("--fill-value", type=Scalar(), help="Fill value."),
     click.option("--index-location", type=click.Choice(["end", "start"]), default="end"),
     click.option("--strategy", default="fixed-order", help="fixed-order, append-only, C, F or morton."),
     click.option("--write-empty-chunks", is_flag=True, help="Store inner chunks of the fill value only, too."),

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import numpy.typing as npt
 import zarr
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 import shardwrite
+from shardwrite.cli.terminal import echo
 from shardwrite.environment import configured
 from shardwrite.errors import SpecError
 from shardwrite.sources import as_dask, open_source
@@ -73,13 +73,11 @@ def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
     expected = source[tuple(slice(0, n) for n in source.shape)]
     is_equal = bool(np.array_equal(read_back, expected))
     if as_json:
-        click.echo(json.dumps({"result": result.to_dict(), "verify": report.to_dict(), "equal": is_equal}, indent=2))
+        echo(json.dumps({"result": result.to_dict(), "verify": report.to_dict(), "equal": is_equal}, indent=2))
     else:
-        click.echo(
-            f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n"
-        )
+        echo(f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n")
         _show(read_back[:, :, read_back.shape[2] // 2, 0])
-        click.echo(f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}")
+        echo(f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}")
     if not (is_equal and report.is_good):
         raise SystemExit(1)
 

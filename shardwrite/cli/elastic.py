@@ -9,6 +9,7 @@ import dask
 
 import shardwrite
 from shardwrite.cli.common import engine
+from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.result import WriteResult
@@ -96,5 +97,5 @@ def write_with_jobs(x: Any, dst: str, given: dict[str, Any], identity: str, prog
     if find_run(target) is None:  # it was written before
         with dask.config.set(scheduler="threads"):
             return shardwrite.to_sharded_zarr(x, dst, source_id=identity, **options)  # type: ignore[no-any-return]
-    with opened(workers, target, lambda text: click.echo(f"shardwrite: {text}", err=True)):
+    with opened(workers, target, lambda text: echo(f"shardwrite: {text}", err=True)):
         return shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=progress, **options)  # type: ignore[no-any-return]

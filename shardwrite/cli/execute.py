@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from shardwrite.cli.common import engine, requeue_option, requeueing, scheduler_option
+from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
 from shardwrite.outcome import INCOMPLETE, exit_code_of, handling_signals
 
@@ -36,7 +37,7 @@ def execute(address: str | None, n_requeues: int | None, script: str, args: tupl
                 stack.enter_context(engine(None, None, address))
             _run(script)
     except Exception as error:
-        traceback.print_exc()
+        echo(traceback.format_exc(), err=True)
         raise SystemExit(exit_code_of(error)) from error
 
 

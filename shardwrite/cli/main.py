@@ -27,13 +27,14 @@ from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.execute import execute
 from shardwrite.cli.parts import finalize, init, write_part
 from shardwrite.cli.slurm import slurm
+from shardwrite.cli.terminal import Program, echo
 from shardwrite.cli.updates import abandon, compact, erase, update
 from shardwrite.outcome import handling_signals
 
 __all__ = ["main"]
 
 
-@click.group(name="shardwrite", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(name="shardwrite", cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(shardwrite.__version__)
 def main() -> None:
     """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
@@ -58,7 +59,7 @@ def plan(src: str, dst: str | None, as_json: bool, html_path: str | None, **opti
     if html_path:
         with open(html_path, "w") as page:
             page.write(f"<!doctype html><meta charset='utf-8'><title>plan</title>{made._repr_html_()}")
-    click.echo(made.to_json() if as_json else str(made))
+    echo(made.to_json() if as_json else str(made))
 
 
 @main.command()
@@ -108,9 +109,9 @@ def write(
             result = shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=not as_json, **options)
     report = check(dst, options["name"], deep=True, quiet=as_json) if checks else None
     if as_json:
-        click.echo(json.dumps({**result.to_dict(), **({"verify": report.to_dict()} if report else {})}, indent=2))
+        echo(json.dumps({**result.to_dict(), **({"verify": report.to_dict()} if report else {})}, indent=2))
     else:
-        click.echo(f"{result}\n{report}" if report else str(result))
+        echo(f"{result}\n{report}" if report else str(result))
     exit_unless_good(report)
 
 

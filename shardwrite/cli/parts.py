@@ -23,6 +23,7 @@ from shardwrite.cli.common import (
     requeueing,
     source_options,
 )
+from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.outcome import handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission
@@ -96,7 +97,7 @@ def init(
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
-    click.echo(plan.to_json() if as_json else str(plan))
+    echo(plan.to_json() if as_json else str(plan))
 
 
 @click.command("write-part")
@@ -131,7 +132,7 @@ def write_part(
         result = shardwrite.write_part(
             x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
         )
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @click.command()
@@ -154,7 +155,7 @@ def finalize(dst: str, name: str | None, n_parts: int | None, resubmit: str | No
             if resubmit and error.fields["parts"]:
                 error.add_note(_how_to_resubmit(error.fields["parts"], resubmit, resolve_target(dst, name)))
             raise
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 def _how_to_resubmit(parts: Sequence[int], directory: str, target: Target) -> str:

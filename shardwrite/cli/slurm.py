@@ -16,6 +16,7 @@ from click.core import ParameterSource
 import shardwrite
 from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
+from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal import find_run
 from shardwrite.outcome import INCOMPLETE
@@ -159,7 +160,7 @@ def script(
     settings = _settings(options)
     if program is not None and kind == "allocation":
         job = AllocationJob(n_nodes=n_nodes, n_workers=n_workers, program=program, arguments=words)
-        click.echo(allocation_script(job, settings), nl=False)
+        emit(allocation_script(job, settings), nl=False)
         return
     if program is not None or len(words) != 2:
         raise click.UsageError("give SRC and DST, or for an allocation --program")
@@ -175,14 +176,14 @@ def script(
     elif n_parts is not None:
         parts = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=source, name=name or "")
         text = (array_script if kind == "array" else finalize_script)(parts, settings)
-    click.echo(text, nl=False)
+    emit(text, nl=False)
 
 
 @slurm.command("run-directory")
 @command
 def run_directory() -> None:
     """Make the directory of this start of the job, with keys for its processes, and print its path."""
-    click.echo(str(make_run_directory()))
+    emit(str(make_run_directory()))
 
 
 @slurm.command()
@@ -212,7 +213,7 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
     Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not published.
     """
     found = status(resolve_target(dst, name))
-    click.echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+    echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
         raise SystemExit(INCOMPLETE)
 
@@ -231,13 +232,13 @@ def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
     """
     found = cancel_all(resolve_target(dst, name))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        echo(json.dumps(asdict(found), indent=2))
         return
-    click.echo(
+    echo(
         f"cancelled {', '.join(found.jobs)}" if found.jobs else f"nothing to cancel: {found.n_known} jobs known, none in the queue"
     )
     for process in found.alive:
-        click.echo(f"still at it, or ended without a word: {process}")
+        echo(f"still at it, or ended without a word: {process}")
 
 
 @slurm.command("doctor")
@@ -259,12 +260,10 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
     problems = doctor.problems_of(found, int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)))
     warnings = doctor.warnings_of(found)
     if as_json:
-        click.echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
+        echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
     else:
-        click.echo(doctor.report(found))
-        click.echo(
-            "\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"])
-        )
+        echo(doctor.report(found))
+        echo("\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"]))
     if problems:
         raise SystemExit(1)
 
@@ -325,14 +324,14 @@ def submit(
         source_options=arguments,
         name=name or "",
     )
-    scripts = {"array.sbatch": array_script(job, settings), "finalize.sbatch": finalize_script(job, settings)}
+    scripts = {"array.sbatch": exact(array_script(job, settings)), "finalize.sbatch": exact(finalize_script(job, settings))}
     where = Path(directory or default_directory(target)).absolute()
     check_directory(where, target)
     if dry_run:
-        click.echo(f"# in {where}, with a directory logs:")
-        click.echo("sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
+        echo(f"# in {where}, with a directory logs:")
+        echo("sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
         for leaf, text in scripts.items():
-            click.echo(f"\n# {leaf}\n{text}", nl=False)
+            emit(f"\n# {leaf}\n{text}", nl=False)
         return
     refuse_second(target)  # before anything is changed
     mode = "w" if overwrite else "w-"
@@ -347,10 +346,10 @@ def _submit(target: Target, where: Path, n_parts: int, tasks: str, as_json: bool
         array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch", tasks)
         record_jobs(target, array, last, n_parts)
     if as_json:
-        click.echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
+        echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
     else:
         which = f"tasks {tasks} of {n_parts}" if tasks else f"{n_parts} tasks"
-        click.echo(f"job array {array} of {which}, then job {last}; scripts and logs in {where}")
+        echo(f"job array {array} of {which}, then job {last}; scripts and logs in {where}")
 
 
 @slurm.command()

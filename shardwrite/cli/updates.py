@@ -19,6 +19,7 @@ from shardwrite.cli.common import (
     requeueing,
     source_options,
 )
+from shardwrite.cli.terminal import echo
 from shardwrite.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
@@ -93,10 +94,10 @@ def update(
     with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
         if dry_run:
             made = shardwrite.plan_region(x, array, **{k: v for k, v in options.items() if k not in ("durability", "restart")})
-            click.echo(made.to_json() if as_json else str(made))
+            echo(made.to_json() if as_json else str(made))
             return
         result = shardwrite.write_region(x, array, progress=not as_json, **options)
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @click.command()
@@ -123,7 +124,7 @@ def erase(
     """Make a region of ARRAY empty; shards that hold nothing then are removed."""
     with handling_signals(), engine(threads, workers, address):
         result = shardwrite.erase(array, options.pop("region"), strategy=_strategy(strategy, in_place=in_place), **options)
-    click.echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
+    echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
 @click.command()
@@ -140,7 +141,7 @@ def compact(array: str, threads: int | None, workers: int | None, address: str |
     """Write anew every shard of ARRAY that holds too much that nobody refers to."""
     with handling_signals(), engine(threads, workers, address):
         done = shardwrite.compact(array, progress=not as_json, **options)
-    click.echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
 
 
 @click.command()
@@ -152,4 +153,4 @@ def abandon(array: str, name: str | None, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY: their shards stay as they are, each old or new."""
     regions = shardwrite.abandon(array, name=name)
     shown = [",".join(f"{a}:{b}" for a, b in region) for region in regions]
-    click.echo(json.dumps(regions) if as_json else "\n".join(shown) or "nothing was interrupted")
+    echo(json.dumps(regions) if as_json else "\n".join(shown) or "nothing was interrupted")

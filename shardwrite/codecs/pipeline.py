@@ -21,7 +21,8 @@ import numpy.typing as npt
 import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
-from shardwrite.codecs.stages import UNBOUNDED, Buffer, BytesStage, build_stage
+from shardwrite.codecs.limits import chunk_limit
+from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
 __all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline"]
@@ -40,6 +41,10 @@ class Pipeline(Protocol):
     """Size of every encoded chunk, or None where it depends on the data."""
     is_identity: bool
     """Whether the encoded bytes are the batch's own memory."""
+
+    @property
+    def most_encoded_nbytes(self) -> int:
+        """No encoded chunk is larger: what claims to be is not read."""
 
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """Encode inner chunks.
@@ -95,6 +100,15 @@ class NativePipeline:
         self.encoded_nbytes = self._nbytes + sum(n or 0 for n in added) if fixed else None
         self.is_identity = not stages and vlen is None and not self._transposed
 
+    @property
+    def _limit_nbytes(self) -> int:
+        return self._nbytes if self._vlen is None else chunk_limit()
+
+    @property
+    def most_encoded_nbytes(self) -> int:
+        """See :attr:`Pipeline.most_encoded_nbytes`."""
+        return _most_added(self._stages, self._limit_nbytes)
+
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
         if self._transposed or self._vlen is not None:
@@ -108,6 +122,7 @@ class NativePipeline:
         encoded: Sequence[Buffer]
         if self._vlen is not None:
             encoded = [self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)]
+            _check_readable(encoded)
         elif self._nbytes:
             flat = np.ascontiguousarray(batch).reshape(len(batch), -1).view(np.uint8)
             encoded = list(flat) if rows is None else [flat[row] for row in rows.tolist()]
@@ -119,14 +134,14 @@ class NativePipeline:
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        data = _undo(self._stages, data, self._nbytes if self._vlen is None else UNBOUNDED)
+        data = _undo(self._stages, data, self._limit_nbytes)
         shape = self._stored_shape
         if self._vlen is not None:
-            claimed = int.from_bytes(memoryview(data)[:4], "little")
-            if claimed != math.prod(shape):
-                raise CorruptShardError(f"claims {claimed} elements, not {math.prod(shape)}")
+            claimed, n_found = int.from_bytes(memoryview(data)[:4], "little"), len(memoryview(data)) // 4
+            if claimed != math.prod(shape) or claimed > n_found:  # each has its length before it
+                raise CorruptShardError(f"claims {claimed} elements, not {math.prod(shape)}, in {4 * n_found} bytes")
             try:
-                stored = np.asarray(self._vlen.decode(bytes(data)), dtype=object)
+                stored = np.asarray(self._vlen.decode(data if isinstance(data, bytes) else bytes(data)), dtype=object)
             except (ValueError, TypeError, UnicodeDecodeError) as error:
                 raise CorruptShardError(f"variable-length elements: {error}") from error
             stored = stored.astype(self._dtype)
@@ -141,10 +156,25 @@ class NativePipeline:
 def _undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
     """What the stages were given, which is no more than `limit` bytes."""
     for i in range(len(stages) - 1, -1, -1):
-        # what an earlier stage added is still there when this one is undone
-        slack = sum(s.added_nbytes if s.added_nbytes is not None else limit // 8 + 65536 for s in stages[:i])
-        data = stages[i].decode(data, limit + slack)
+        data = stages[i].decode(data, _most_added(stages[:i], limit))  # what an earlier stage added is still there
     return data
+
+
+def _most_added(stages: Sequence[BytesStage], nbytes: int) -> int:
+    """The most that stages make of some bytes: compressors add a little to what they cannot compress."""
+    return nbytes + sum(s.added_nbytes if s.added_nbytes is not None else nbytes // 8 + 65536 for s in stages)
+
+
+def _check_readable(encoded: Sequence[Buffer]) -> None:
+    """Refuse to write what would be refused on reading."""
+    limit = chunk_limit()
+    largest = max(map(len, encoded))
+    if largest > limit:
+        raise CodecError(
+            f"an inner chunk of variable-length elements takes {largest} bytes, and at most {limit} would be read again; make "
+            "chunks smaller, or raise shardwrite.read.chunk-limit in dask's configuration, here and wherever the array is read",
+            codec="vlen",
+        )
 
 
 class ForeignPipeline:
@@ -194,12 +224,21 @@ class ForeignPipeline:
             encoded = stage.encode(encoded)
         return encoded
 
-    @cached_property
+    @property
+    def most_encoded_nbytes(self) -> int:
+        """See :attr:`Pipeline.most_encoded_nbytes`."""
+        return _most_added(self._stages, self._limit_nbytes)
+
+    @property
     def _limit_nbytes(self) -> int:
-        """The most that the stages can have been given: known where the serializer writes elements as they are."""
+        """The most that the stages can have been given."""
+        is_variable = self.stored_dtype.hasobject or self.stored_dtype.kind == "T"
+        return chunk_limit() if is_variable else self._fixed_nbytes
+
+    @cached_property
+    def _fixed_nbytes(self) -> int:
+        """The same where no element has variable length: known where the serializer writes elements as they are."""
         nbytes = math.prod(self._chunk_shape) * self.stored_dtype.itemsize
-        if self.stored_dtype.hasobject or self.stored_dtype.kind == "T":
-            return UNBOUNDED
         if self._document["codecs"][-1]["name"] != "bytes":
             return 256 * nbytes + 2**20  # each element in a frame of its own, with a checksum and an entry in an index
         array, memory = self.open()
@@ -208,7 +247,7 @@ class ForeignPipeline:
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        data = _undo(self._stages, data, self._limit_nbytes) if self._stages else data
+        data = _undo(self._stages, data, self._limit_nbytes)
         array, memory = self.open()
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:

@@ -26,14 +26,15 @@ import numpy as np
 
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["UNBOUNDED", "Buffer", "BytesStage", "build_stage"]
-
-UNBOUNDED = 2**40
-"""Limit for what has none: elements of variable length."""
+__all__ = ["Buffer", "BytesStage", "build_stage"]
 
 _SMALL_NBYTES = 128 * 2**10
 _GZIP_WBITS = 31  # the largest window, and gzip's header and trailer
-_ZSTD_MAX_RATIO = 128 * 2**10 // 4  # a block holds at most 128 KiB (RFC 8878, 3.1.1.2) and takes 4 bytes or more
+_ZSTD_BLOCK_NBYTES = 128 * 2**10  # a block holds at most this (RFC 8878, 3.1.1.2)
+_ZSTD_MAX_RATIO = _ZSTD_BLOCK_NBYTES // 4  # and takes 4 bytes or more
+_ZSTD_PIECE_NBYTES = 2**10  # of a frame, which may become 32 MiB
+_WINDOW_NBYTES = 2**16
+_LZMA_NBYTES = 2**28  # for the largest dictionary that is taken
 _LZ4_MAX_RATIO = 255  # of a byte that lengthens a match
 
 Buffer = Any  # whatever supports the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
@@ -108,20 +109,58 @@ class ZstdStage:
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
         """See :meth:`BytesStage.decode`."""
-        claimed, is_unbounded = _zstd_content_nbytes(memoryview(data)), limit_nbytes >= UNBOUNDED
+        claimed = _zstd_content_nbytes(memoryview(data))
         limit_nbytes = min(limit_nbytes, len(memoryview(data)) * _ZSTD_MAX_RATIO)
         if claimed is not None and claimed > limit_nbytes:
             raise CorruptShardError(f"zstd frame claims {claimed} bytes where at most {limit_nbytes} can be")
         try:
-            if claimed is None and is_unbounded:
-                return self._numcodec.decode(data)
+            if claimed is None:
+                return self._decode_unsized(data, limit_nbytes)
             if self._zstandard is not None:
-                room = limit_nbytes if claimed is None else 0  # a size in the frame is a limit, too
-                return self._contexts[1].decompress(data, max_output_size=room, allow_extra_data=False)
-            # a frame that says no size must fill `out` here, which all but stacked compressors do
-            return self._numcodec.decode(data, out=np.empty(limit_nbytes if claimed is None else claimed, np.uint8))
+                return self._contexts[1].decompress(data, allow_extra_data=False)  # the size in the frame is a limit, too
+            return self._numcodec.decode(data, out=np.empty(claimed, np.uint8))
         except (RuntimeError, ValueError, self._error) as error:
             raise CorruptShardError(f"zstd: {error}") from error
+
+    def _decode_unsized(self, data: Buffer, limit_nbytes: int) -> Buffer:
+        """Decode a frame that does not say its size: piece by piece, so that memory goes with what is found, not with the limit."""
+        if self._zstandard is None:
+            most = _zstd_most_nbytes(memoryview(data))
+            if most > 2 * limit_nbytes + _ZSTD_BLOCK_NBYTES:  # blocks need not be full
+                raise CorruptShardError(f"zstd frame has room for {most} bytes where at most {limit_nbytes} can be")
+            decoded: Buffer = self._numcodec.decode(data)
+            if len(decoded) > limit_nbytes:
+                raise CorruptShardError(f"zstd frame holds {len(decoded)} bytes where at most {limit_nbytes} can be")
+            return decoded
+        stream, view, pieces, room = self._contexts[1].decompressobj(), memoryview(data), [], limit_nbytes
+        for at in range(0, len(view), _ZSTD_PIECE_NBYTES):
+            if stream.eof:
+                raise CorruptShardError("zstd: bytes after the end of the frame")
+            pieces.append(stream.decompress(view[at : at + _ZSTD_PIECE_NBYTES]))
+            room -= len(pieces[-1])
+            if room < 0:
+                raise CorruptShardError(f"zstd frame holds more than {limit_nbytes} bytes")
+        if not stream.eof or stream.unused_data:
+            raise CorruptShardError("zstd: torn, or bytes after the end of the frame")
+        return b"".join(pieces)
+
+
+def _zstd_most_nbytes(frame: memoryview) -> int:
+    """The most that the blocks of one whole frame can hold (RFC 8878, 3.1.1.2), from their headers."""
+    descriptor = frame[4]
+    single_segment, dictionary = descriptor >> 5 & 1, descriptor & 3
+    at = 5 + (not single_segment) + (0, 1, 2, 4)[dictionary] + ((1 if single_segment else 0), 2, 4, 8)[descriptor >> 6]
+    most = 0
+    while at + 3 <= len(frame):
+        header = int.from_bytes(frame[at : at + 3], "little")
+        is_last, kind, nbytes = header & 1, header >> 1 & 3, header >> 3
+        most += nbytes if kind < 2 else _ZSTD_BLOCK_NBYTES  # as it is, one byte again and again, or compressed
+        at += 3 + (1 if kind == 1 else nbytes)
+        if is_last:
+            break
+    if at + (descriptor >> 2 & 1) * 4 != len(frame):
+        raise CorruptShardError("zstd: torn, or bytes after the end of the frame")
+    return most
 
 
 def _zstd_content_nbytes(frame: memoryview) -> int | None:
@@ -164,15 +203,18 @@ class GzipStage:
 
 def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -> bytes:
     """Streams laid end to end, decompressed to at most `limit_nbytes` in all; EOFError if they are torn or hold more."""
+    view = memoryview(data).cast("B")
     pieces: list[bytes] = []
-    room, rest = limit_nbytes + 1, data
-    while not pieces or len(rest):
-        stream = decompressor()
-        pieces.append(stream.decompress(rest, room))
+    room, at, stream = limit_nbytes + 1, 0, decompressor()
+    while not stream.eof or at < len(view):
+        if stream.eof:
+            stream = decompressor()
+        window = view[at : at + _WINDOW_NBYTES]  # what lies behind a stream's end is copied each time
+        pieces.append(stream.decompress(window, room))
         room -= len(pieces[-1])
-        if room < 1 or not stream.eof:
+        at += len(window) - (len(stream.unused_data) if stream.eof else 0)
+        if room < 1 or (at == len(view) and not stream.eof):
             raise EOFError(f"torn, or more than {limit_nbytes} bytes")
-        rest = stream.unused_data
     return b"".join(pieces)
 
 
@@ -256,7 +298,8 @@ class NumcodecsStage:
             return lambda data, limit: _bounded(bz2.BZ2Decompressor, data, limit)
         if identifier == "lzma":
             form, filters = self._codec.format, self._codec.filters
-            return lambda data, limit: _bounded(lambda: lzma.LZMADecompressor(form, None, filters), data, limit)
+            most = None if form == lzma.FORMAT_RAW else _LZMA_NBYTES
+            return lambda data, limit: _bounded(lambda: lzma.LZMADecompressor(form, most, filters), data, limit)
         return self._decode_lz4 if identifier == "lz4" else self._decode_plain
 
     def _decode_lz4(self, data: Buffer, limit_nbytes: int) -> Buffer:

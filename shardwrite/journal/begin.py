@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import JournalError, StoreError
+from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held
 from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
@@ -85,25 +86,21 @@ def _planned(target: Target) -> RunDirectory | None:
     if data is None:
         return None
     try:
-        facts = json.loads(data)
-        found = RunDirectory(target, {**facts, "replaces": bool(facts["replaces"])})
-        is_ours = found.run.isalnum() and isinstance(facts["digest"], str)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise JournalError(f"{path} is torn ({error}); remove {target.run_path} after a look", path=str(path)) from error
-    if not is_ours:
-        raise JournalError(f"{path} is no plan of shardwrite's; remove {target.run_path} after a look", path=str(path))
-    check_name(target, facts)
+        found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
+    except ValueError as error:
+        raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
+    check_name(target, found.facts)
     return found
 
 
 def facts_of(target: Target) -> dict[str, Any]:
     """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
     require_trusted(target)
+    data = read_file(target.run_path / "plan.json")
     try:
-        found = json.loads(read_file(target.run_path / "plan.json") or b"{}")
+        return {} if data is None else parse_facts(data, is_update=bool(target.update))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def interrupted_end(target: Target) -> str:
@@ -180,20 +177,23 @@ def _check_alone(made: RunDirectory) -> None:
 
 def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
     """A new run, or None where another process was first."""
-    facts = {
-        **plan,
-        "run": uuid.uuid4().hex[:12],
-        "replaces": is_there(target.path) and plan["mode"] != "r+",
-        "durability": durability,
-        "begun_by": identity(),
-        "array": target.path.name,
-    }
+    facts = sealed(
+        {
+            **plan,
+            "run": uuid.uuid4().hex[:12],
+            "replaces": is_there(target.path) and plan["mode"] != "r+",
+            "durability": durability,
+            "begun_by": identity(),
+            "array": target.path.name,
+        }
+    )
     made = RunDirectory(target, facts)
     attempt = uuid.uuid4().hex
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        make_directories(draft, durability)
+        # What lies in it is of that array; the directory stays this user's, or it would not be trusted.
+        make_directories(draft, durability, like=target.path, keeps_owner=False)
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)

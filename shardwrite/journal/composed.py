@@ -13,7 +13,10 @@ from crc32c import crc32c
 
 from shardwrite.stores import ObjectReader
 
-__all__ = ["Composed", "encode_record", "parse_record", "ranges_of"]
+__all__ = ["MOST_NBYTES", "Composed", "encode_record", "parse_record", "ranges_of"]
+
+MOST_NBYTES = 2**36
+"""Of a record, which holds what stood in one shard."""
 
 
 def encode_record(fields: dict[str, Any], data: bytes) -> bytes:

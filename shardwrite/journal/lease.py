@@ -1,9 +1,11 @@
 """Leases: files that say who works on a run, and that they still do.
 
-A lease appears whole, under a name that only its holder has, and is touched every `HEARTBEAT_SECONDS`.
-File locks are not used, because some cluster file systems grant them to everybody. A holder lives as
-long as its lease is touched; on its own host, a process that is gone is known to be dead at once. Ages
-are taken from the file system's clock, so that the clocks of hosts need not agree.
+A lease appears whole, under a name that only its holder has, and is touched at the interval that
+`lease_times` gives. File locks are not used, because some cluster file systems grant them to
+everybody. A holder lives as long as its lease is touched; on its own host, a process that is gone is
+known to be dead at once. Ages are taken from the file system's clock, so that the clocks of hosts
+need not agree. A lease or claim says itself after how many seconds it is old: processes with other
+settings judge it as its holder does.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import contextlib
 import errno
 import getpass
 import json
+import math
 import os
 import socket
 import threading
@@ -19,11 +22,13 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import quote, unquote
 
-from shardwrite.errors import StoreError
-from shardwrite.stores import as_store_error, listed, read_file
+import dask
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores import as_store_error, listed, parse_json, read_file
 
 __all__ = [
     "HEARTBEAT_SECONDS",
@@ -33,6 +38,7 @@ __all__ = [
     "is_alive",
     "is_left_behind",
     "is_this_process",
+    "lease_times",
     "live_holders",
     "release_all",
     "signature",
@@ -42,6 +48,37 @@ HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _held: set[Path] = set()
+
+
+def lease_times() -> tuple[float, float]:
+    """Heartbeat and lifetime of a lease in seconds, as dask's configuration sets them.
+
+    Raises
+    ------
+    SpecError
+        If a setting is no positive number, or a living process would count as dead.
+    """
+    heartbeat, ttl = _configured("heartbeat", HEARTBEAT_SECONDS), _configured("ttl", TTL_SECONDS)
+    if (heartbeat, ttl) != (HEARTBEAT_SECONDS, TTL_SECONDS) and ttl <= 2 * heartbeat:
+        remedy = f"give more than twice shardwrite.lease.heartbeat, which is {heartbeat:g} s"
+        raise SpecError("a living process could count as dead", field="shardwrite.lease.ttl", value=ttl, remedy=remedy)
+    return heartbeat, ttl
+
+
+def _configured(name: str, default: float) -> float:
+    seconds = dask.config.get(f"shardwrite.lease.{name}", None)
+    if seconds is None:
+        return default
+    if not _is_duration(seconds):
+        remedy = "give a positive number of seconds in dask's configuration"
+        raise SpecError("is no time", field=f"shardwrite.lease.{name}", value=seconds, remedy=remedy)
+    return float(seconds)
+
+
+def _is_duration(seconds: object) -> TypeGuard[float]:
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        return False
+    return math.isfinite(seconds) and seconds > 0
 
 
 def _read(path: str) -> str:
@@ -68,7 +105,10 @@ def _pid_namespace() -> str:
 
 
 def identity() -> dict[str, Any]:
-    """Who this process is: host, pid, and what tells it from others of the same pid; job and user for people."""
+    """Who this process is: host, pid, and what tells it from others of the same pid; job and user for people.
+
+    ``ttl`` is the age in seconds at which its leases and locks count as dead.
+    """
     job = next((f"{name}={os.environ[name]}" for name in _JOBS if name in os.environ), "")
     user = ""
     with contextlib.suppress(KeyError, OSError):  # a container may have no name for its user
@@ -79,6 +119,7 @@ def identity() -> dict[str, Any]:
         "boot": boot_id(),
         "pids": _pid_namespace(),
         "started": _started(os.getpid()),
+        "ttl": lease_times()[1],
         "job": job,
         "user": user,
     }
@@ -97,6 +138,7 @@ class Lease:
 
     def __init__(self, run_path: str | os.PathLike[str], driver: str) -> None:
         self.path = Path(run_path) / f"lease-{driver}.json"
+        self._heartbeat, _ = lease_times()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease-{driver}", daemon=True)
 
@@ -121,7 +163,7 @@ class Lease:
             os.unlink(self.path)
 
     def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_SECONDS):
+        while not self._stop.wait(self._heartbeat):
             try:
                 os.utime(self.path)
             except OSError as error:
@@ -167,7 +209,10 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
             now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
-            holder = _parse(path.read_bytes())
+            data = read_file(path)
+            if data is None:
+                continue  # given back meanwhile
+            holder = _parse(data)
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
@@ -175,7 +220,7 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
 
 
 def is_alive(path: Path, data: bytes) -> bool:
-    """Whether the holder that a lock names lives, or may; one that is not touched is old after `TTL_SECONDS`.
+    """Whether the holder that a lock names lives, or may; one that is not touched is old after the time that it says.
 
     A lock appears whole, so that one which is torn is what a power cut has left.
     """
@@ -189,7 +234,7 @@ def is_alive(path: Path, data: bytes) -> bool:
 def _parse(data: bytes) -> dict[str, Any]:
     """What a lease says; one that is torn says nothing, and its age decides."""
     try:
-        holder = json.loads(data)
+        holder = parse_json(data)
     except ValueError:
         return {}
     return holder if isinstance(holder, dict) else {}
@@ -211,8 +256,14 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
             return False
         if holder.get("pids") == me["pids"] and isinstance(holder.get("pid"), int):
             lives = bool(holder.get("started")) and _started(holder["pid"]) == holder["started"]
-            return lives and age < TTL_SECONDS  # it may be frozen, or have failed to give the lease back
-    return age < TTL_SECONDS
+            return lives and age < _ttl_of(holder)  # it may be frozen, or have failed to give the lease back
+    return age < _ttl_of(holder)
+
+
+def _ttl_of(holder: dict[str, Any]) -> float:
+    """Age in seconds at which a lease counts as dead: what it says itself, or else this process's setting."""
+    seconds = holder.get("ttl")
+    return float(seconds) if _is_duration(seconds) else lease_times()[1]
 
 
 def signature() -> str:

@@ -208,8 +208,8 @@ def give_up(run: RunDirectory) -> None:
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:
-    """Shards that are in both of two windows; None where one of them is the whole array."""
-    if mine is None or theirs is None:
+    """Shards that are in both of two windows; None where one of them is the whole array, or of an array with other axes."""
+    if mine is None or theirs is None or len(mine[0]) != len(theirs[0]):
         return None
     n = 1
     for a, k, b, m in zip(*mine, *theirs, strict=True):

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
+from shardwrite.journal.facts import check_region
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.stores import read_file
+from shardwrite.stores import parse_json, read_file
 from shardwrite.target import RECEIPT_NAME, Target
 
 __all__ = ["Receipt", "empty_after", "read_receipt"]
@@ -73,7 +74,7 @@ class Receipt:
         ValueError
             If it is none.
         """
-        found = json.loads(data)
+        found = parse_json(data)
         if not isinstance(found, Mapping) or found.get("format") != 1:
             raise ValueError("not a receipt of format 1")
         texts = {name: found[name] for name in ("digest", "run", "durability", "finished", "version")}
@@ -82,15 +83,21 @@ class Receipt:
         if not isinstance(found["identity"], dict) or not isinstance(found["result"], dict):
             raise ValueError("fields that are no objects")  # noqa: TRY004 (the file is wrong, not its type)
         updates = found.get("updates", [])
-        if not isinstance(updates, list) or not all(isinstance(update, dict) for update in updates):
-            raise ValueError("updates that are no objects")
+        if not isinstance(updates, list):
+            raise ValueError("no list of updates")  # noqa: TRY004 (as above)
+        for update in updates:
+            _check_update(update)
+        shape = found.get("shape")
+        if shape is not None and not (isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**63 for n in shape)):
+            raise ValueError("a shape that is none")
+        _check_runs(found["empty"])
         return cls(
             **texts,
             identity=found["identity"],
             result=found["result"],
             empty=found["empty"],
             updates=updates,
-            shape=found.get("shape"),
+            shape=shape,
         )
 
     def update(self, digest: str) -> dict[str, Any] | None:
@@ -117,17 +124,39 @@ class Receipt:
 
         Raises
         ------
-        ValueError
+        SpecError
             If the receipt does not fit the array.
         """
         if self.empty is None:
             return np.zeros(grid.counts, dtype=bool)
-        counts = replace(grid, shape=tuple(self.shape or self.identity["metadata"]["shape"])).counts
-        before = np.zeros(math.prod(counts), dtype=bool)
-        before[from_runs(self.empty, len(before))] = True
+        try:
+            shape = tuple(self.shape or self.identity["metadata"]["shape"])
+            if len(shape) != grid.ndim or any(m > n for m, n in zip(shape, grid.shape, strict=True)):
+                raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301 (one refusal for all that is wrong)
+            counts = replace(grid, shape=shape).counts
+            before = np.zeros(math.prod(counts), dtype=bool)
+            before[from_runs(self.empty, len(before))] = True
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            message, remedy = f"does not fit the array ({error})", "remove it, and verify deep"
+            raise SpecError(message, field="receipt", value=RECEIPT_NAME, remedy=remedy) from error
         now = np.ones(grid.counts, dtype=bool)
         now[tuple(slice(n) for n in counts)] = before.reshape(counts)
         return now
+
+
+def _check_update(update: Any) -> None:
+    """Refuse what is not an update as a receipt keeps it."""
+    if not isinstance(update, dict) or not isinstance(update.get("digest"), str) or not isinstance(update.get("identity"), dict):
+        raise ValueError("updates that are none")  # noqa: TRY004 (the file is wrong, not its type)
+    check_region(update["identity"].get("region"))
+
+
+def _check_runs(runs: Any) -> None:
+    """Refuse what is not a list of first ranks and counts."""
+    if runs is None:
+        return
+    if not isinstance(runs, list) or not all(isinstance(run, list) and [*map(type, run)] == [int, int] for run in runs):
+        raise ValueError("empty shards that are no ranks")
 
 
 def read_receipt(target: Target) -> Receipt | None:
@@ -144,7 +173,7 @@ def read_receipt(target: Target) -> Receipt | None:
     data = read_file(path)
     try:
         return None if data is None else Receipt.decode(data)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError) as error:
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=str(path)) from error
 

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from crc32c import crc32c
 
+from shardwrite.stores import parse_json, read_limit
+
 __all__ = ["Beginning", "Entry", "cause_of", "encode_line", "parse_lines"]
+
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,17 @@ class Entry:
         if found.get("more", False) not in (False, True):
             raise ValueError("whether more follows is neither true nor false")
         shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
+        seconds, peak_nbytes = found.get("seconds", 0.0), found.get("peak_nbytes", 0)
+        if not isinstance(seconds, int | float) or not -_LARGEST < seconds < _LARGEST or type(peak_nbytes) is not int:
+            raise ValueError("no times or sizes")
         return cls(
             attempt=str(found.get("attempt", "")),
             shards=shards,
             nbytes=nbytes,
             index_crcs=index_crcs,
             n_chunks=n_chunks,
-            seconds=float(found.get("seconds", 0.0)),
-            peak_nbytes=int(found.get("peak_nbytes", 0)),
+            seconds=float(seconds),
+            peak_nbytes=peak_nbytes,
             more=bool(found.get("more", False)),
         )
 
@@ -113,6 +120,27 @@ class Beginning:
         """As it stands in a line."""
         return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
 
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Beginning:
+        """From a line, checked.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing or cannot be right.
+        """
+        attempt, corners = found.get("attempt"), found.get("begins")
+        if not isinstance(attempt, str) or "/" in attempt or "\0" in attempt:
+            raise ValueError("no name of an attempt")  # it becomes part of a path
+        if not isinstance(corners, list) or len(corners) != 2 or not all(_are_positions(corner) for corner in corners):
+            raise ValueError("no box of shards")
+        start, stop = corners
+        return cls(attempt, tuple(start), tuple(stop))
+
+
+def _are_positions(found: Any) -> bool:
+    return isinstance(found, list) and all(type(n) is int and -_LARGEST < n < _LARGEST for n in found)
+
 
 def cause_of(error: BaseException) -> str:
     """What a line says of an error: its class, and the system's name of its number.
@@ -132,16 +160,33 @@ def encode_line(fields: Mapping[str, Any]) -> bytes:
     return b"%08x %s\n" % (crc32c(text), text)
 
 
-def parse_lines(data: bytes) -> Iterator[dict[str, Any] | None]:
+def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
     """Lines in turn; None for one that is torn or whose checksum differs.
 
     Losing a line costs work that is done again, never a shard.
+
+    Parameters
+    ----------
+    blocks : iterable of bytes
+        A file, cut anywhere.
     """
-    for line in data.split(b"\n"):
-        if not line:
-            continue
+    for line in _lines(blocks):
         try:
-            fields = json.loads(line[9:]) if line[8:9] == b" " and int(line[:8], 16) == crc32c(line[9:]) else None
+            fields = parse_json(line[9:]) if line[8:9] == b" " and int(line[:8], 16) == crc32c(line[9:]) else None
         except ValueError:
             fields = None
         yield fields if isinstance(fields, dict) else None
+
+
+def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines that hold anything; the beginning alone stands for one that is too long to be read."""
+    limit = read_limit()
+    held: list[bytes] = []
+    for block in blocks:
+        first, *others = block.split(b"\n")
+        if sum(map(len, held)) <= limit:
+            held.append(first)
+        for line in others:
+            yield from filter(None, [b"".join(held)])
+            held = [line]
+    yield from filter(None, [b"".join(held)])

@@ -14,7 +14,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError
-from shardwrite.journal.composed import Composed, parse_record, ranges_of
+from shardwrite.journal.composed import MOST_NBYTES, Composed, parse_record, ranges_of
 from shardwrite.stores import ObjectReader, Store, listed, read_file
 
 __all__ = ["Redo", "old_records"]
@@ -74,7 +74,7 @@ def old_records(run_path: Path, store: Store) -> Iterator[tuple[Path, Redo | Non
 def _decode(path: Path) -> Redo | None:
     """A record, or None where it is torn: then the shard was not touched."""
     try:
-        parsed = parse_record(read_file(path) or b"")
+        parsed = parse_record(read_file(path, MOST_NBYTES) or b"")
         if parsed is None:
             return None
         head, data = parsed

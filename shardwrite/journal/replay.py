@@ -15,7 +15,7 @@ from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, remove_state
+from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, read_blocks, read_limit, remove_state
 from shardwrite.target import Target
 
 __all__ = [
@@ -31,6 +31,9 @@ __all__ = [
     "sweep_listed",
     "unended",
 ]
+
+_NBYTES_PER_SHARD = 4096  # of a journal: a task of one shard takes two lines of a few hundred bytes, and may be run again
+_LATEST = 2.0**40  # seconds
 
 
 @dataclass(slots=True)
@@ -125,7 +128,7 @@ def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
 
 
 def _parse(path: Path, n_shards: int) -> _File:
-    lines = parse_lines(path.read_bytes())
+    lines = parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
     head = next(lines, None) or {}
     said = head.get("writer")
     writer: dict[str, Any] = said if isinstance(said, dict) else {}
@@ -136,7 +139,7 @@ def _parse(path: Path, n_shards: int) -> _File:
         driver=str(head.get("driver", "")),
         process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
         job=str(writer.get("job", "")),
-        begun=float(head["begun"]) if isinstance(head.get("begun"), float | int) else changed,
+        begun=_time(head.get("begun"), changed),
         changed=changed,
         is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
         is_of_this_boot=is_of_this_boot,
@@ -149,8 +152,8 @@ def _parse(path: Path, n_shards: int) -> _File:
             continue
         try:
             if "begins" in line:
-                start, stop = line["begins"]
-                begun[line["attempt"]] = Beginning(str(line["attempt"]), tuple(map(int, start)), tuple(map(int, stop)))
+                beginning = Beginning.from_dict(line)
+                begun[beginning.attempt] = beginning
             elif "failed" in line:
                 file.failures.append(str(line["failed"]))
             else:
@@ -158,10 +161,14 @@ def _parse(path: Path, n_shards: int) -> _File:
                 if not entry.more:
                     begun.pop(entry.attempt, None)
                 file.entries.append(entry)
-        except (ValueError, TypeError, KeyError):
+        except ValueError:
             file.n_bad_lines += 1
     file.unended = list(begun.values())
     return file
+
+
+def _time(said: Any, otherwise: float) -> float:
+    return float(said) if isinstance(said, float | int) and 0 <= said < _LATEST else otherwise
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shardwrite.errors import JournalError, RunEndedError, StoreError
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.journal.facts import parse_facts
 from shardwrite.journal.lease import is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
@@ -48,13 +49,16 @@ from shardwrite.stores import (
     is_there,
     listed,
     make_directories,
+    make_directory,
+    parse_json,
     read_file,
     read_json,
     remove_state,
+    rights_of,
     set_aside,
     write_file,
 )
-from shardwrite.target import RECEIPT_NAME, UPDATES, Target
+from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at
 
 __all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty"]
 
@@ -104,8 +108,11 @@ class RunDirectory:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The array's metadata."""
-        found: dict[str, Any] = read_json(self.path / "zarr.json")
+        """The array's metadata; what is not the plan's is refused, because it would be published."""
+        found = read_json(self.path / "zarr.json")
+        planned = self.facts.get("identity", {}).get("metadata")
+        if not isinstance(found, dict) or (isinstance(planned, dict) and not _is_planned(found, planned)):
+            raise JournalError(f"{self.path / 'zarr.json'} is not what the run was begun with", path=str(self.path))
         return found
 
     @property
@@ -129,18 +136,18 @@ class RunDirectory:
             Keys of the shards that may go.
         """
         for path in (self.path / "plan.json", self.path / "plan-moved.json", self.target.run_path / "plan.json"):
-            try:
-                entry = json.loads(read_file(path) or b"{}")
-            except ValueError:
-                continue
-            if isinstance(entry, dict) and entry.get("run") == self.run:
-                return Proof(self.path, entry, keys)
+            data = read_file(path)
+            with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
+                entry = parse_facts(data or b"", is_update=bool(self.target.update))
+                if entry["run"] == self.run:
+                    return Proof(self.path, entry, keys)
         return Proof(self.path, {})
 
     def make_room(self, durability: str) -> None:
         """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
 
-        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes.
+        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes. The array's new
+        directory has the mode and group of the old one.
         """
         replaced = self.path / "replaced"
         if self.facts["replaces"] and not is_there(replaced):
@@ -152,6 +159,11 @@ class RunDirectory:
                     nothing.mkdir()  # no parents: where the run is gone, it must not come back
                     (nothing / "was-there").mkdir()
                     os.rename(nothing, replaced)
+        if self.facts["replaces"] and not is_there(self.target.path):
+            fresh = self.path / f"fresh-{uuid.uuid4().hex}"
+            make_directory(fresh, rights_of(replaced))
+            with losing(errno.ENOTEMPTY, errno.EEXIST):
+                os.rename(fresh, self.target.path)
         make_directories(self.target.path, durability)
 
     def publish(self, durability: str, driver: str) -> None:
@@ -178,10 +190,12 @@ class RunDirectory:
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
-        current = read_json(self.target.path / "zarr.json")
-        shape = [max(sizes) for sizes in zip(current["shape"], to, strict=True)]
-        if shape != current["shape"]:
-            document = {**current, "shape": shape}
+        before = shape_at(self.target.path)
+        if len(before) != len(to):
+            raise JournalError(f"{self.target.path} is not the array that this run was begun for", path=str(self.target.path))
+        shape = [max(sizes) for sizes in zip(before, to, strict=True)]
+        if shape != before:
+            document = {**read_json(self.target.path / "zarr.json"), "shape": shape}
             self._write(self.target.path / "zarr.json", dump(document), durability, driver)
             self._consolidate(document, durability, driver)
 
@@ -193,10 +207,13 @@ class RunDirectory:
         """Put the array into the consolidated metadata of every group above that has some."""
         for group in groups_above(self.target):
             metadata = read_json(group / "zarr.json")
-            if metadata.get("node_type") != "group":
+            if not isinstance(metadata, dict) or metadata.get("node_type") != "group":
                 return
             consolidated = metadata.get("consolidated_metadata")
             if consolidated:
+                if not isinstance(consolidated, dict) or not isinstance(consolidated.get("metadata"), dict):
+                    message, remedy = "does not hold consolidated metadata", "consolidate the group again, or remove it"
+                    raise SpecError(message, field="consolidated_metadata", value=str(group / "zarr.json"), remedy=remedy)
                 relative = self.target.path.relative_to(group)
                 for parent in [p for p in relative.parents if p != Path()]:
                     below = read_json(group / parent / "zarr.json")
@@ -207,6 +224,12 @@ class RunDirectory:
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Step 6, taken by a driver: the receipt."""
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
+
+
+def _is_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
+    """Whether a document is a plan's; a plan of an update leaves out the shape, which grows, and names its window."""
+    names = {*document, *planned} - ({"shape", "window"} if "window" in planned else set())
+    return all(document.get(name) == planned.get(name) for name in names)
 
 
 def groups_above(target: Target) -> Iterator[Path]:
@@ -229,8 +252,8 @@ def discard_drafts(target: Target) -> None:
 def _current_run(target: Target) -> str:
     """Name of the run that ``plan.json`` tells of; nothing where it tells of none."""
     try:
-        return str(json.loads(read_file(target.run_path / "plan.json") or b"{}")["run"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(parse_json(read_file(target.run_path / "plan.json") or b"{}")["run"])
+    except (ValueError, KeyError, TypeError):
         return ""
 
 

@@ -22,7 +22,9 @@ import json
 import os
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
+from shardwrite.errors import JournalError
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
@@ -30,13 +32,14 @@ from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shard
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove_empty
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
-from shardwrite.metadata import ArrayMetadata
+from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.stores import (
     PosixStore,
     as_store_error,
     data_in,
     is_there,
     listed,
+    parse_json,
     read_file,
     read_json,
     remove_data,
@@ -154,9 +157,17 @@ def _move_plan(over: RunDirectory) -> None:
         os.rename(plan, moved)
     except FileNotFoundError:
         return
-    if json.loads(read_file(moved) or b"{}").get("run") != over.run:
+    if _run_in(moved) != over.run:
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
+
+
+def _run_in(plan: Path) -> str:
+    """Name of the run that a plan tells of; nothing where it is torn."""
+    try:
+        return str(parse_json(read_file(plan) or b"{}")["run"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> None:
@@ -176,7 +187,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names may be lost
             sweep_listed(over.target.path, lambda: drivers_on(over.target))
-        grid = ArrayMetadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
+        grid = parse_metadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
         _remove_outside(over, part, store, grid)
         _tell_receipt(over, part, store, found, grid)
 
@@ -210,11 +221,15 @@ def _tell_receipt(over: RunDirectory, part: ArrayMetadata, store: PosixStore, fo
 
 def _metadata_of(run: RunDirectory) -> ArrayMetadata:
     """The array, or the part of it that an update touches; all of it where that is a repair."""
-    metadata = ArrayMetadata(json.dumps(run.document))
+    metadata = parse_metadata(json.dumps(run.document))
     if run.makes_array:
         return metadata
     grid = metadata.grid
     first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
+    if len(first) != grid.ndim or any(a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)):
+        raise JournalError(
+            f"{run.path} holds the metadata of another array; rename {run.target.run_path} after a look", path=str(run.path)
+        )
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
     stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
     return metadata.part(Box(start, stop))[0]

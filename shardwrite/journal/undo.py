@@ -37,7 +37,7 @@ from crc32c import crc32c
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.existing import ExistingShard
-from shardwrite.journal.composed import Composed, encode_record, parse_record, ranges_of
+from shardwrite.journal.composed import MOST_NBYTES, Composed, encode_record, parse_record, ranges_of
 from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
 from shardwrite.metadata import ArrayMetadata
@@ -186,7 +186,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
                     os.rename(path, fenced)
                 except FileNotFoundError:
                     continue  # its writer has finished
-        data = read_file(fenced)
+        data = read_file(fenced, MOST_NBYTES)
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
             _restore(store, metadata, found.key, found.undone, fenced)

@@ -14,7 +14,7 @@ from typing import Any
 
 from shardwrite.errors import SubmitError
 from shardwrite.journal import JOBS_PREFIX, RunDirectory, find_run, live_holders, write_note
-from shardwrite.journal.lease import HEARTBEAT_SECONDS, identity, is_alive
+from shardwrite.journal.lease import identity, is_alive, lease_times
 from shardwrite.journal.lock import exclusive
 from shardwrite.resources import job_id
 from shardwrite.slurm.client import cancel, command_words, queue
@@ -119,7 +119,7 @@ class DriverNote:
         """Whether the run is there and the note says so; gives a sign of life from time to time."""
         if self._run_path is None or list(workers) != self._workers or not is_there(self._run_path):
             return False
-        if time.monotonic() > self._touched + HEARTBEAT_SECONDS:
+        if time.monotonic() > self._touched + lease_times()[0]:
             os.utime(_note_of(self._run_path, self.name))
             self._touched = time.monotonic()
         return True

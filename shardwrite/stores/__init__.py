@@ -1,10 +1,24 @@
 """Stores: objects by key, and how they become visible. They know nothing of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
-from shardwrite.stores.looking import is_file, is_there, listed, mode_of, owner_of, read_file, read_json
-from shardwrite.stores.posix import PosixStore, make_directories, write_file
+from shardwrite.stores.directories import make_directories, make_directory
+from shardwrite.stores.looking import (
+    configured_nbytes,
+    is_file,
+    is_there,
+    listed,
+    mode_of,
+    owner_of,
+    parse_json,
+    read_blocks,
+    read_file,
+    read_json,
+    read_limit,
+)
+from shardwrite.stores.posix import PosixStore, write_file
 from shardwrite.stores.reading import as_store_error, check_key
 from shardwrite.stores.removal import SET_ASIDE, Proof, data_in, remove_data, remove_state, set_aside
+from shardwrite.stores.rights import rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
 
 __all__ = [
@@ -19,18 +33,24 @@ __all__ = [
     "Transaction",
     "as_store_error",
     "check_key",
+    "configured_nbytes",
     "data_in",
     "discard_open_temporaries",
     "is_file",
     "is_there",
     "listed",
     "make_directories",
+    "make_directory",
     "mode_of",
     "owner_of",
+    "parse_json",
+    "read_blocks",
     "read_file",
     "read_json",
+    "read_limit",
     "remove_data",
     "remove_state",
+    "rights_of",
     "set_aside",
     "write_file",
 ]

@@ -118,7 +118,13 @@ class Store(Protocol):
     """Objects by key. Picklable."""
 
     def transaction(
-        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, proof: Proof | None = None
+        self,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+        *,
+        proof: Proof | None = None,
+        is_fresh: bool = False,
     ) -> Transaction:
         """Begin to write.
 
@@ -132,6 +138,9 @@ class Store(Protocol):
             Called right before objects become visible; what it raises stops that.
         proof : Proof, optional
             What says that objects are the run's own; needed to remove some.
+        is_fresh : bool
+            Nothing stands where objects will be, so that none is looked at first. Else an object keeps the mode and group of the
+            one whose place it takes.
         """
 
     def discard_scope(self, key: str, scope: str) -> None:

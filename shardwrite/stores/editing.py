@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.reading import as_store_error, version_in
+from shardwrite.stores.reading import as_store_error, open_plain, version_in
 
 __all__ = ["PosixEditor"]
 
@@ -18,7 +18,7 @@ class PosixEditor:
     def __init__(self, key: str, path: str | os.PathLike[str]) -> None:
         self._key = key
         with as_store_error(key, "cannot open"):
-            self._fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            self._fd = open_plain(path, os.O_RDWR)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectEditor.read`."""

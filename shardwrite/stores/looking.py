@@ -6,17 +6,38 @@ cannot be listed for a moment would seem to have no journals, and nobody at work
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pwd
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shardwrite.stores.reading import as_store_error
+import dask.config
+from dask.utils import parse_bytes
 
-__all__ = ["is_file", "is_there", "listed", "mode_of", "owner_of", "read_file", "read_json"]
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.reading import as_store_error, open_plain
+
+__all__ = [
+    "configured_nbytes",
+    "is_file",
+    "is_there",
+    "listed",
+    "mode_of",
+    "owner_of",
+    "parse_json",
+    "read_blocks",
+    "read_file",
+    "read_json",
+    "read_limit",
+]
+
+READ_LIMIT = 32 * 2**20
+_BLOCK_NBYTES = 2**20
+_NBYTES_PER_VALUE = 16  # of a document's text; what a value takes in memory is a hundred bytes or two
 
 AnyPath = str | os.PathLike[str]
 A = TypeVar("A")
@@ -74,15 +95,87 @@ def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]
     return [Path(directory, name) for name in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
 
 
-def read_file(path: AnyPath) -> bytes | None:
-    """All of a small file, None where none stands.
+def read_limit() -> int:
+    """Most bytes of one file of state or metadata that are read: ``shardwrite.read.limit`` in dask's configuration.
+
+    Raises
+    ------
+    SpecError
+        If the configuration gives no size.
+    """
+    return configured_nbytes("limit", READ_LIMIT)
+
+
+def configured_nbytes(name: str, default: int) -> int:
+    """A size below ``shardwrite.read`` in dask's configuration."""
+    field = f"shardwrite.read.{name}"
+    value = dask.config.get(field, default)
+    try:
+        nbytes = int(parse_bytes(value))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SpecError("not a size", field=field, value=value, remedy='give for instance "32 MiB"') from error
+    return nbytes
+
+
+def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
+    """A plain file in blocks, to which at most `limit_nbytes` may add up.
 
     Raises
     ------
     StoreError
-        If it cannot be read.
+        If something else than a file stands there, or the file is larger.
+    OSError
+        What the system says.
     """
-    return _ask("cannot read", path, Path(path).read_bytes, None)
+    name = os.fspath(path)
+    fd = open_plain(path)
+    try:
+        nbytes = os.fstat(fd).st_size
+        while nbytes <= limit_nbytes and (block := os.read(fd, _BLOCK_NBYTES)):
+            yield block
+            limit_nbytes -= len(block)
+            nbytes -= len(block)
+        if nbytes > limit_nbytes:
+            remedy = "if that is right, raise shardwrite.read.limit in dask's configuration"
+            raise StoreError(f"{name!r} is larger than what is read of such a file; {remedy}", key=name, errno=errno.EFBIG)
+    finally:
+        os.close(fd)
+
+
+def read_file(path: AnyPath, limit_nbytes: int | None = None) -> bytes | None:
+    """All of a small file, None where none stands.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    limit_nbytes : int, optional
+        Most bytes that it may have; those of `read_limit` by default.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read, is no plain file, or is larger.
+    """
+    limit = read_limit() if limit_nbytes is None else limit_nbytes
+    return _ask("cannot read", path, lambda: b"".join(read_blocks(path, limit)), None)
+
+
+def parse_json(data: bytes) -> Any:
+    """A document, if it is one that can be held.
+
+    Raises
+    ------
+    ValueError
+        If it is torn, nested too deep, or holds too many values.
+    """
+    is_short = len(data) <= _BLOCK_NBYTES
+    if not is_short and sum(data.count(mark) for mark in (b",", b"[", b"{")) > read_limit() // _NBYTES_PER_VALUE:
+        raise ValueError("it holds too many values; if that is right, raise shardwrite.read.limit in dask's configuration")
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def read_json(path: AnyPath) -> Any:
@@ -92,8 +185,13 @@ def read_json(path: AnyPath) -> Any:
     ------
     StoreError
         If it cannot be read.
-    ValueError
+    SpecError
         If it is torn.
     """
     with as_store_error(os.fspath(path), "cannot read"):
-        return json.loads(Path(path).read_bytes())
+        data = b"".join(read_blocks(path, read_limit()))
+    try:
+        return parse_json(data)
+    except ValueError as error:
+        message, remedy = f"is no whole document ({error})", "remove it after a look, or write it again"
+        raise SpecError(message, field=Path(path).name, value=os.fspath(path), remedy=remedy) from error

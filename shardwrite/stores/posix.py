@@ -4,6 +4,8 @@ A commit, and what a crash after each step leaves behind:
 
 1. Open a temporary file in the object's own directory (``O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC``), its name unique to
    run and attempt. Directories that are missing are made. *A crash leaves an empty temporary.*
+   Where an object stands already, the temporary is for this user alone until it is whole, and then takes over that object's mode,
+   group and owner (see `rights`). *The same.*
 2. Write, in a loop, since writes may be short. *A torn temporary; the object is the old one, or not there.* Where step 3
    follows, the system is asked every few MiB to begin with that, so that it goes on beside the encoding of what comes next.
 3. fsync the file (levels full and batch). *A whole temporary.*
@@ -19,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import stat
 from collections.abc import Callable, Sequence
@@ -28,19 +29,20 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
-from shardwrite.stores.looking import is_there, listed, mode_of
-from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, version_of
+from shardwrite.stores.looking import listed, mode_of
+from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, open_plain, version_of
 from shardwrite.stores.removal import Proof, remove_data
+from shardwrite.stores.rights import NARROW, Rights, keep_rights, rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
 
-__all__ = ["PosixStore", "make_directories", "write_file"]
+__all__ = ["PosixStore", "write_file"]
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
-_MAX_TRIES = 8
 _WRITEBACK_NBYTES = 4 * 2**20  # 2 to 8 MiB were equally fast
 
 
@@ -63,15 +65,6 @@ def _known(scope: str) -> _Directories:
             _directories.pop(list(_directories)[0], None)  # noqa: RUF015 (threads may change it while an iterator looks)
         _directories[scope] = _Directories()
     return _directories[scope]
-
-
-def fsync_directory(path: Path) -> None:
-    """Make a directory's entries durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class PosixStore:
@@ -101,10 +94,16 @@ class PosixStore:
         return os.path.join(self._root, check_key(key))
 
     def transaction(
-        self, durability: str, attempt: str, guard: Callable[[], None] | None = None, proof: Proof | None = None
+        self,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+        *,
+        proof: Proof | None = None,
+        is_fresh: bool = False,
     ) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
-        return PosixTransaction(self, durability, attempt, guard, proof)
+        return PosixTransaction(self, durability, attempt, guard, proof=proof, is_fresh=is_fresh)
 
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""
@@ -122,11 +121,11 @@ class PosixStore:
         return True
 
     def open(self, key: str) -> PosixReader | None:
-        """See :meth:`Store.open`; a link is not followed."""
+        """See :meth:`Store.open`; a link is not followed, and what is no plain file is refused."""
         path = self.path_of(key)
         with as_store_error(key, "cannot open"):
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                fd = open_plain(path)
             except FileNotFoundError:
                 return None
             return PosixReader(key, fd)
@@ -173,37 +172,18 @@ class PosixStore:
         synced.update(new)  # only now: another thread must not take the lower ones for durable before the upper ones are
 
 
-def make_directories(path: Path, durability: str) -> None:
-    """Make a directory and its missing ancestors; their entries are durable unless the level is ``"none"``."""
-    made: dict[Path, None] = {}
-    for attempt in itertools.count():
-        missing = []
-        directory = path
-        while not is_there(directory):
-            missing.append(directory)
-            directory = directory.parent
-        try:
-            for directory in reversed(missing):
-                directory.mkdir(exist_ok=True)
-                made[directory] = None
-            break
-        except OSError as error:
-            if isinstance(error, FileNotFoundError) and attempt < _MAX_TRIES:
-                continue  # another process has just removed an empty ancestor
-            for directory in reversed(made):
-                with contextlib.suppress(OSError):  # others use it already
-                    directory.rmdir()
-            raise
-    if durability != "none":
-        for directory in made:
-            fsync_directory(directory.parent)
-
-
 class PosixTransaction:
     """See :class:`~shardwrite.stores.base.Transaction`."""
 
     def __init__(
-        self, store: PosixStore, durability: str, attempt: str, guard: Callable[[], None] | None, proof: Proof | None
+        self,
+        store: PosixStore,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None,
+        *,
+        proof: Proof | None,
+        is_fresh: bool,
     ) -> None:
         self.store = store
         self._proof = proof
@@ -211,6 +191,7 @@ class PosixTransaction:
         self.attempt = attempt
         self.committed: set[str] = set()
         self._guard = guard
+        self._is_fresh = is_fresh
         self._known = _known(attempt.partition(".")[0])
         self._open: dict[str, PosixWriter] = {}
         self._waiting: list[PosixWriter] = []
@@ -226,8 +207,8 @@ class PosixTransaction:
             for writer in (*self._waiting, *self._open.values()):
                 writer.abort()
 
-    def create(self, key: str) -> PosixWriter:
-        """Begin an object (step 1)."""
+    def create(self, key: str, *, like: Path | None = None) -> PosixWriter:
+        """Begin an object (step 1); a new one takes the mode and group of the file `like`, if that is given."""
         path = self.store.path_of(key)  # text, not objects that stand for paths: small shards are many
         directory, name = os.path.split(path)
         temporary = temporary_path(directory, name, self.attempt)
@@ -235,13 +216,15 @@ class PosixTransaction:
         with as_store_error(key, "cannot create"):
             if directory not in self._known.plain:
                 self.store.make_parents(Path(path), self._known.plain)
+            replaced = None if self._is_fresh else rights_of(path) or (None if like is None else rights_of(like))
+            mode = 0o666 if replaced is None else NARROW
             begin_temporary(temporary)
             try:
-                fd = os.open(temporary, flags, 0o666)
+                fd = os.open(temporary, flags, mode)
             except FileNotFoundError:
                 self.store.make_parents(Path(path), self._known.plain)
-                fd = os.open(temporary, flags, 0o666)
-        writer = PosixWriter(self, key, path, temporary, fd)
+                fd = os.open(temporary, flags, mode)
+        writer = PosixWriter(self, key, path, temporary, fd, replaced)
         self._open[key] = writer
         return writer
 
@@ -302,13 +285,16 @@ class PosixTransaction:
 class PosixWriter:
     """See :class:`~shardwrite.stores.base.ObjectWriter`."""
 
-    def __init__(self, transaction: PosixTransaction, key: str, path: str, temporary: str, fd: int) -> None:
+    def __init__(
+        self, transaction: PosixTransaction, key: str, path: str, temporary: str, fd: int, replaced: Rights | None
+    ) -> None:
         self.key = key
         self.path = path
         self.guard: Callable[[], None] | None = None
         self._transaction = transaction
         self._temporary = temporary
         self._fd = fd
+        self._replaced = replaced
         self._identity = (0, 0, 0)
         self._is_published = False
         self._is_synced = transaction.durability != "none"
@@ -347,6 +333,9 @@ class PosixWriter:
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Steps 3 to 6."""
         self.guard = guard
+        if self._replaced is not None:
+            with as_store_error(self.key, "cannot keep the mode and group of"):
+                keep_rights(self._fd, rights_of(self.path) or self._replaced)
         self._transaction._finished(self)  # noqa: SLF001 (writer and transaction are one class in two parts)
 
     def sync(self) -> None:
@@ -404,9 +393,29 @@ def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
     return total
 
 
-def write_file(path: Path, data: bytes, *, durability: str, attempt: str, guard: Callable[[], None] | None = None) -> None:
-    """Write one small file by the same protocol as a shard; `guard` is called right before it becomes visible."""
+def write_file(
+    path: Path,
+    data: bytes,
+    *,
+    durability: str,
+    attempt: str,
+    guard: Callable[[], None] | None = None,
+    like: Path | None = None,
+) -> None:
+    """Write one small file by the same protocol as a shard.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    data : bytes
+        All of it.
+    durability, attempt, guard
+        See :meth:`PosixStore.transaction`.
+    like : pathlib.Path, optional
+        A file whose mode and group a new one takes.
+    """
     with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
-        writer = transaction.create(path.name)
+        writer = transaction.create(path.name, like=like)
         writer.write([data])
         writer.finish()

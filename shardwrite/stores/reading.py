@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
 
-__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "version_in", "version_of"]
+__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "open_plain", "version_in", "version_of"]
 
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
@@ -50,6 +51,54 @@ class _Translation:
 def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
     """Turn an error of the system into a `StoreError` that says what was being done, to what."""
     return _Translation(key, doing)
+
+
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
+    """Open a plain file; a link is not followed, and a pipe or a device is neither waited for nor read.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    access : int
+        ``os.O_RDONLY`` or ``os.O_RDWR``.
+
+    Returns
+    -------
+    int
+        A file descriptor.
+
+    Raises
+    ------
+    StoreError
+        If something else than a file stands there.
+    OSError
+        What the system says.
+    """
+    fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_plain(fd, os.fspath(path))
+        os.set_blocking(fd, True)  # some file systems give up early on a descriptor that must not wait
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_plain(fd: int, name: str) -> None:
+    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+    if kind != stat.S_IFREG:
+        found = _KINDS.get(kind, "something else")
+        raise StoreError(f"{name!r} is {found} and not a file; remove it after a look", key=name, errno=errno.EINVAL)
 
 
 class PosixReader:

@@ -40,6 +40,14 @@ def power_cuts(filesystem, durability, n_states):
     return row(f"power cut, {filesystem}, level {durability}", *numbers)
 
 
+def failed_writes(filesystem, n_cases):
+    found = harness("lossy_disk.py", "--filesystem", filesystem, "--cases", str(n_cases))
+    assert not found["troubles"], found["troubles"]
+    assert not found["false"], "verify did not say what the readers found"
+    numbers = (found[name] for name in ("cases", "acked", "lost", "torn", "vacuous"))
+    return row(f"write-back fails once, twice or until the disk is well, {filesystem}", *numbers)
+
+
 def kills(name, *arguments):
     found = harness("kills.py", *arguments)["summary"]
     assert not found["troubles"], found["troubles"]
@@ -62,6 +70,7 @@ def rows(scale):
         for durability in ("full", "batch", "none"):
             n_states = {"full": 250, "batch": 125, "none": 40}[durability]
             yield power_cuts(filesystem, durability, max(4, int(n_states * scale)))
+        yield failed_writes(filesystem, max(20, int(500 * scale)))
     n_kills = max(4, int(200 * scale))
     yield kills("SIGKILL at a random moment", "--kills", str(n_kills), "--seed", "2")
     yield kills(

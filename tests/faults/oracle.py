@@ -76,6 +76,18 @@ def shard_boxes(metadata: ArrayMetadata) -> dict[int, Box]:
     return {n: grid.shard_box(i).intersect(grid.whole) for n, i in enumerate(grid.shards_in(grid.whole))}
 
 
+def _by_tensorstore(path, region):
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    return ts.open(spec).result()[region].read().result()
+
+
+READERS = {
+    "shardwrite": lambda path, region: np.asarray(shardwrite.open_sharded(path)[region]),
+    "zarr-python": lambda path, region: zarr.open_array(path, mode="r")[region],
+    "tensorstore": _by_tensorstore,
+}
+
+
 def read_everywhere(path, metadata: ArrayMetadata) -> dict[str, np.ndarray]:
     """The whole array by three readers, from a copy that has the metadata if the array has none yet.
 
@@ -87,12 +99,8 @@ def read_everywhere(path, metadata: ArrayMetadata) -> dict[str, np.ndarray]:
             shutil.copytree(path, copy)
         copy.mkdir(exist_ok=True)
         (copy / "zarr.json").write_text(metadata.text)
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(copy)}}
-        return {
-            "shardwrite": np.asarray(shardwrite.open_sharded(copy)[(slice(None),) * metadata.grid.ndim]),
-            "zarr-python": zarr.open_array(copy, mode="r")[...],
-            "tensorstore": ts.open(spec).result().read().result(),
-        }
+        whole = (slice(None),) * metadata.grid.ndim
+        return {name: np.asarray(read(copy, whole)) for name, read in READERS.items()}
 
 
 def check_partial(path, acked, *candidates):

@@ -59,7 +59,7 @@ _SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125  # FS_IOC_SHUTDOWN, th
 _NO_LOG_FLUSH = struct.pack("I", 2)
 _NBYTES = {"ext4": 48 * 2**20, "xfs": 304 * 2**20}  # xfs makes none smaller than 300 MiB
 # Nothing is discarded, so that the drive's file keeps its blocks and every write to it is one in place.
-_MKFS = {
+MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-K"],
 }
@@ -123,13 +123,13 @@ class Machine:
             path.mkdir()
         with open(self._directory / "drive.img", "wb") as file:
             file.truncate(nbytes + nbytes // 8 + 32 * 2**20)
-        subprocess.run([*_MKFS["ext4"], self._directory / "drive.img"], check=True)
+        subprocess.run([*MKFS["ext4"], self._directory / "drive.img"], check=True)
         try:
             self._mount(self._directory / "drive.img", self._drive, "ext4")
             with open(self._image, "wb") as file:
                 for _ in range(nbytes >> 20):
                     file.write(bytes(2**20))
-            subprocess.run([*_MKFS[self._filesystem], self._image], check=True)
+            subprocess.run([*MKFS[self._filesystem], self._image], check=True)
             fsync(self._image)
             self._mount(self._image, self.root, self._filesystem, self._options)
         except BaseException:

@@ -1,4 +1,7 @@
-/* Makes the k-th system call of a kind on files under a root fail. Preloaded; armed from inside the process.
+/* Makes the k-th system call of a kind on files under a root fail, or stops, kills or steps a process before its effects on them.
+ * Preloaded; armed from inside the process.
+ *
+ * An effect is a call that changes what others see: open for writing, write, copy, truncate, sync, rename, link, unlink, mkdir, rmdir.
  *
  * Built as: cc -shared -fPIC -O1 -o shim.so shim.c -ldl
  */
@@ -9,10 +12,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -56,6 +61,70 @@ static int fd_is_below(int fd) {
     path[n] = 0;
     return is_below(path);
 }
+static int at_is_below(int at, const char *path) {
+    return path[0] == '/' || at == AT_FDCWD ? is_below(path) : fd_is_below(at);
+}
+
+/* Effects of this process are counted; before one of them it gets a signal, or before each it asks whether it may. */
+static int is_watched, n_effects, struck_at, strike, ask_fd = -1, go_fd = -1;
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+/* Before effect number `at` get the signal `number`, and tell `ask` which it is; with 0 tell them all, and get none. Where `go` is a
+ * descriptor, wait for a byte from it before each: g to go on, r to go on without asking again. */
+void shim_watch(const char *where, int at, int number, int ask, int go) {
+    snprintf(root, sizeof root, "%s", where);
+    n_effects = 0;
+    struck_at = at, strike = number, ask_fd = ask, go_fd = go;
+    is_watched = 1;
+}
+void shim_unwatch(void) { is_watched = 0; }
+int shim_effects(void) { return n_effects; }
+
+static void tell(const char *call, const char *path) {
+    char line[2 * PATH_MAX + 64];
+    int n = snprintf(line, sizeof line, "%s %s\n", call, path);
+    if (syscall(SYS_write, ask_fd, line, (size_t)n) < 0) _exit(97);
+}
+static void effect(const char *call, const char *path) {
+    pthread_mutex_lock(&one_at_a_time);
+    if (is_watched) {
+        n_effects++;
+        if (go_fd >= 0) {
+            char answer = 0;
+            tell(call, path);
+            while (syscall(SYS_read, go_fd, &answer, 1) < 0 && errno == EINTR) {}
+            if (answer == 0) _exit(98);
+            if (answer == 'r') is_watched = 0;
+        } else if (struck_at == 0) {
+            tell(call, path);
+        } else if (n_effects == struck_at) {
+            tell(call, path);
+            syscall(SYS_tgkill, getpid(), (pid_t)syscall(SYS_gettid), strike);
+        }
+    }
+    pthread_mutex_unlock(&one_at_a_time);
+}
+static void effect_on(int fd, const char *call) {
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return;
+    path[n] = 0;
+    if (is_below(path)) effect(call, path);
+}
+static void effect_at(int at, const char *path, const char *call) {
+    char link[64], whole[2 * PATH_MAX];
+    if (path[0] != '/' && at != AT_FDCWD) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", at);
+        ssize_t n = readlink(link, whole, PATH_MAX - 1);
+        if (n < 0) return;
+        snprintf(whole + n, sizeof whole - (size_t)n, "/%s", path);
+        path = whole;
+    }
+    if (is_below(path)) effect(call, path);
+}
+#define IS_CHANGING(flags) (((flags) & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)) != 0)
+
 /* Whether this call is to fail. */
 static int fires(const char *call) {
     int fire = 0;
@@ -79,6 +148,7 @@ typedef int (*openat_t)(int, const char *, int, ...);
 int NAME(const char *path, int flags, ...) { \
     va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
     REAL(#NAME, open_t); \
+    if (is_watched && IS_CHANGING(flags) && is_below(path)) effect("open", path); \
     if (countdown && is_below(path) && fires("open")) FAIL; \
     return real(path, flags, mode); }
 OPEN(open)
@@ -87,6 +157,7 @@ OPEN(open64)
 int NAME(int at, const char *path, int flags, ...) { \
     va_list more; va_start(more, flags); mode_t mode = va_arg(more, mode_t); va_end(more); \
     REAL(#NAME, openat_t); \
+    if (is_watched && IS_CHANGING(flags)) effect_at(at, path, "open"); \
     if (countdown && is_below(path) && fires("open")) FAIL; \
     return real(at, path, flags, mode); }
 OPENAT(openat)
@@ -95,6 +166,7 @@ OPENAT(openat64)
 typedef ssize_t (*write_t)(int, const void *, size_t);
 ssize_t write(int fd, const void *data, size_t n) {
     REAL("write", write_t);
+    if (is_watched) effect_on(fd, "write");
     if (countdown && fd_is_below(fd) && fires("write")) { if (error_number) FAIL; n = n > 1 ? n / 2 : n; }
     return real(fd, data, n);
 }
@@ -102,6 +174,7 @@ typedef ssize_t (*pwrite_t)(int, const void *, size_t, off_t);
 #define PWRITE(NAME) \
 ssize_t NAME(int fd, const void *data, size_t n, off_t at) { \
     REAL(#NAME, pwrite_t); \
+    if (is_watched) effect_on(fd, "pwrite"); \
     if (countdown && fd_is_below(fd) && fires("write")) { if (error_number) FAIL; n = n > 1 ? n / 2 : n; } \
     return real(fd, data, n, at); }
 PWRITE(pwrite)
@@ -109,6 +182,7 @@ PWRITE(pwrite64)
 typedef ssize_t (*writev_t)(int, const struct iovec *, int);
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     REAL("writev", writev_t);
+    if (is_watched) effect_on(fd, "write");
     if (countdown && fd_is_below(fd) && fires("write")) {
         if (error_number) FAIL;
         struct iovec first = parts[0];
@@ -119,6 +193,7 @@ ssize_t writev(int fd, const struct iovec *parts, int n) {
 }
 typedef int (*fd_t)(int);
 static int sync_of(int fd, fd_t real) {
+    if (is_watched) effect_on(fd, "fsync");
     struct stat found;
     if (countdown && fd_is_below(fd) && fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
         pthread_mutex_lock(&lock);
@@ -146,55 +221,77 @@ int close(int fd) {
 typedef int (*two_paths_t)(const char *, const char *);
 int rename(const char *from, const char *to) {
     REAL("rename", two_paths_t);
+    if (is_watched && (is_below(from) || is_below(to))) effect("rename", to);
     if (countdown && is_below(to) && fires("rename")) FAIL;
     return real(from, to);
 }
 typedef int (*renameat_t)(int, const char *, int, const char *);
 int renameat(int a, const char *from, int b, const char *to) {
     REAL("renameat", renameat_t);
+    if (is_watched) effect_at(b, to, "rename");
     if (countdown && is_below(to) && fires("rename")) FAIL;
     return real(a, from, b, to);
 }
 int link(const char *from, const char *to) {
     REAL("link", two_paths_t);
+    if (is_watched && is_below(to)) effect("link", to);
     if (countdown && is_below(to) && fires("link")) FAIL;
     return real(from, to);
 }
 typedef int (*linkat_t)(int, const char *, int, const char *, int);
 int linkat(int a, const char *from, int b, const char *to, int flags) {
     REAL("linkat", linkat_t);
+    if (is_watched) effect_at(b, to, "link");
     if (countdown && is_below(to) && fires("link")) FAIL;
     return real(a, from, b, to, flags);
 }
 typedef int (*mkdir_t)(const char *, mode_t);
 int mkdir(const char *path, mode_t mode) {
     REAL("mkdir", mkdir_t);
+    if (is_watched && is_below(path)) effect("mkdir", path);
     if (countdown && is_below(path) && fires("mkdir")) FAIL;
     return real(path, mode);
 }
 typedef int (*mkdirat_t)(int, const char *, mode_t);
 int mkdirat(int at, const char *path, mode_t mode) {
     REAL("mkdirat", mkdirat_t);
+    if (is_watched) effect_at(at, path, "mkdir");
     if (countdown && is_below(path) && fires("mkdir")) FAIL;
     return real(at, path, mode);
 }
 typedef int (*path_t)(const char *);
 int unlink(const char *path) {
     REAL("unlink", path_t);
+    if (is_watched && is_below(path)) effect("unlink", path);
     if (countdown && is_below(path) && fires("unlink")) FAIL;
     return real(path);
 }
 int rmdir(const char *path) {
     REAL("rmdir", path_t);
+    if (is_watched && is_below(path)) effect("rmdir", path);
     if (countdown && is_below(path) && fires("rmdir")) FAIL;
     return real(path);
 }
 typedef int (*unlinkat_t)(int, const char *, int);
 int unlinkat(int at, const char *path, int flags) {
     REAL("unlinkat", unlinkat_t);
-    int is_ours = path[0] == '/' || at == AT_FDCWD ? is_below(path) : fd_is_below(at);
-    if (countdown && is_ours && fires(flags & AT_REMOVEDIR ? "rmdir" : "unlink")) FAIL;
+    if (is_watched) effect_at(at, path, flags & AT_REMOVEDIR ? "rmdir" : "unlink");
+    if (countdown && at_is_below(at, path) && fires(flags & AT_REMOVEDIR ? "rmdir" : "unlink")) FAIL;
     return real(at, path, flags);
+}
+typedef int (*truncate_t)(int, off_t);
+#define TRUNCATE(NAME) \
+int NAME(int fd, off_t size) { \
+    REAL(#NAME, truncate_t); \
+    if (is_watched) effect_on(fd, "ftruncate"); \
+    return real(fd, size); }
+TRUNCATE(ftruncate)
+TRUNCATE(ftruncate64)
+typedef ssize_t (*copy_t)(int, off64_t *, int, off64_t *, size_t, unsigned);
+ssize_t copy_file_range(int from, off64_t *at, int to, off64_t *where, size_t n, unsigned flags) {
+    REAL("copy_file_range", copy_t);
+    if (is_watched) effect_on(to, "copy");
+    return real(from, at, to, where, n, flags);
 }
 typedef int (*stat64_t)(const char *, struct stat64 *);
 #define STAT(NAME) \

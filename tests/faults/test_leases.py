@@ -290,6 +290,55 @@ def test_a_lease_beats_while_it_is_held(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_lease_times_are_a_setting(tmp_path):
+    assert lease.lease_times() == (15, 120)
+    with dask.config.set({"shardwrite.lease.heartbeat": 0.02, "shardwrite.lease.ttl": 0.5}), Lease(tmp_path, "me") as held:
+        assert json.loads(held.path.read_text())["ttl"] == 0.5
+        os.utime(held.path, (0, 0))
+        deadline = time.monotonic() + 10
+        while held.path.stat().st_mtime < 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_lease_times_can_be_set_in_the_environment():
+    script = "from shardwrite.journal.lease import lease_times; print(lease_times())"
+    environment = {**os.environ, "DASK_SHARDWRITE__LEASE__TTL": "4", "DASK_SHARDWRITE__LEASE__HEARTBEAT": "1.5"}
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout.strip() == "(1.5, 4.0)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "field"),
+    [
+        ({"ttl": 30}, "ttl"),  # twice the default heartbeat
+        ({"heartbeat": 60}, "ttl"),
+        ({"heartbeat": 0}, "heartbeat"),
+        ({"heartbeat": -1}, "heartbeat"),
+        ({"ttl": "120 s"}, "ttl"),
+        ({"ttl": True}, "ttl"),
+        ({"ttl": float("nan")}, "ttl"),
+        ({"ttl": float("inf")}, "ttl"),
+    ],
+)
+def test_lease_times_that_make_no_sense_are_refused(tmp_path, setting, field):
+    with (
+        dask.config.set({f"shardwrite.lease.{name}": value for name, value in setting.items()}),
+        pytest.raises(SpecError) as caught,
+    ):
+        write(oracle.source(SHAPE, (8, 8)), tmp_path / "x")
+    assert caught.value.field == f"shardwrite.lease.{field}"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("ttl", "lives"), [(600, True), (5, False), ("torn", False), (-1, False), (None, False)])
+def test_a_lease_is_judged_by_the_time_that_it_says(tmp_path, ttl, lives):
+    interrupted(tmp_path / "x")
+    file, run = lease_of(tmp_path / "x", host="elsewhere", ttl=ttl)
+    os.utime(file, (time.time() - 300,) * 2)
+    assert bool(live_holders(run.path)) == lives
+
+
 def test_a_killed_holder_is_taken_over(tmp_path):
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, os, shardwrite;"

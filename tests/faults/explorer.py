@@ -1,0 +1,341 @@
+"""Two processes on one array of two shards, their effects interleaved: every way to switch between them up to a depth.
+
+A schedule says after how many effects the first process stands still, after how many the second
+does, and so on; with depth d there are d switches. While it stands still a process is slow (its lease
+is touched), frozen (its lease runs out) or killed. A process that waits for the other gives way
+without that being counted. When both have ended the oracle judges, and a third process has to take
+over whatever is left.
+
+Only effects that the other process can see are places to switch at. Left out are syncs, which matter to power cuts alone, and
+writes into files of a name that nobody else looks for: temporaries and drafts before their rename or link, probes, clocks.
+
+Run as ``python tests/faults/explorer.py --depth 2 --json out.json``, for all scenarios; ``--cases 100`` takes a sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+import shardwrite
+
+sys.path.insert(0, str(Path(__file__).parent))
+import freeze
+import oracle
+import two_writers
+from two_writers import OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, start
+
+AT_ONCE = 16
+PATIENCE = 60
+"""Effects after which a process counts as waiting for the other."""
+
+WAYS = ("slow", "frozen", "killed")
+PAIRS = [
+    ("write", "write"),
+    ("write", "same"),
+    ("replacement", "write"),
+    ("replacement", "same"),
+    ("parts", "parts"),
+    ("erase", "erase"),
+    ("erase", "update replace"),
+    ("compact", "update replace"),
+    ("update in place with room", "part in place"),
+    ("takeover in place raw", "update in place"),
+    *((f"update {strategy} raw", takeover) for strategy in two_writers.STRATEGIES for takeover in (f"part {strategy}", "same")),
+]
+
+
+@dataclass
+class Case:
+    """One schedule and what came of it.
+
+    Attributes
+    ----------
+    operation, takeover, way : str
+        What the two processes do, and how one stands still.
+    turns : list of int
+        Effects after which the first, the second, the first ... stands still; then each in turn runs to its end.
+    stood : list of str
+        The effects before which they stood.
+    outcomes : list of str
+        What each came to.
+    trouble : str
+        Why the judgement failed.
+    """
+
+    operation: str
+    takeover: str
+    way: str
+    turns: list[int]
+    stood: list[str]
+    outcomes: list[str]
+    trouble: str = ""
+
+
+def is_visible(effect: str) -> bool:
+    """Whether the other process can tell that an effect came."""
+    call, _, path = effect.partition(" ")
+    name = path.rpartition("/")[2]
+    if call == "fsync" or name.startswith(("clock-", "probe-", ".probe-")):
+        return False
+    return not (call in ("write", "copy", "ftruncate") and (name.endswith(".swtmp") or name.startswith("draft-")))
+
+
+class Stepped:
+    """A process that asks before each effect."""
+
+    def __init__(self, run, place: Place) -> None:
+        self.place, self.asked, self.has_ended, self.is_killed = place, "", False, False
+        self._buffer = b""
+        self._asks, ask = os.pipe()
+        go, self._go = os.pipe()
+        self.pid = start(run, place, ask=ask, go=go, closes=(self._asks, self._go))
+        os.close(ask)
+        os.close(go)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Wait until it asks, or has ended."""
+        while b"\n" not in self._buffer:
+            if not select.select([self._asks], [], [], two_writers.TIMEOUT)[0]:
+                self.kill()
+                raise TimeoutError(f"hang: the {self.place.who} process stands after {self.asked}")
+            told = os.read(self._asks, 65536)
+            if not told:
+                return self._close()
+            self._buffer += told
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        self.asked = line.decode()
+        return None
+
+    def _close(self) -> None:
+        os.close(self._asks)
+        os.close(self._go)
+        os.waitpid(self.pid, 0)
+        self.has_ended = True
+
+    def advance(self, n: int) -> bool:
+        """Let it come to its n-th effect from here that can be seen; whether it is there."""
+        while not self.has_ended:
+            n -= is_visible(self.asked)
+            if n < 0:
+                return True
+            os.write(self._go, b"g")
+            self._listen()
+        return False
+
+    def freeze(self) -> None:
+        """Stop it, so that its lease is not touched."""
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it where it stands."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.is_killed = True
+        self._close()
+
+
+def play(case: Case, home: Path) -> Iterator[None]:
+    """Go through a schedule; waits where a lease has to run out."""
+    runs = (OPERATIONS[case.operation].run, second_of(case.operation, case.takeover).run)
+    both: list[Stepped] = []
+    stands_frozen = None
+    for number, n in enumerate([*case.turns, 2 * PATIENCE, 2 * PATIENCE]):
+        if number < 2:
+            both.append(Stepped(runs[number], Place(home, ("first", "second")[number])))
+        current = both[number % 2]
+        if stands_frozen is current:
+            current.thaw()
+        if not current.advance(n) or number >= len(case.turns):
+            continue
+        case.stood.append(current.asked.replace(str(home), ""))
+        if case.way == "killed":
+            current.kill()
+        elif case.way == "frozen" and number == 0:
+            current.freeze()
+            stands_frozen = current
+            yield
+    for _ in range(20):
+        for process in both:
+            process.advance(PATIENCE)
+    for process in both:
+        if not process.has_ended:
+            process.kill()
+            case.trouble = f"hang: the {process.place.who} process goes on and on, at {process.asked}"
+    if case.way == "killed":
+        yield  # so that what was only just begun counts as left behind
+
+
+def judge(case: Case, home: Path) -> None:
+    """What must hold when both have ended, and after a third."""
+    first, second = Place(home, "first"), Place(home, "second")
+    outcomes = [place.notes().get("outcome", "killed") for place in (first, second)]
+    for outcome in outcomes:
+        assert "Traceback" not in outcome, f"bare: {outcome[-600:]}"
+    is_new = case.operation.startswith(("write", "replacement", "parts"))
+    is_done = [outcome == "done" for outcome in outcomes]
+    path = home / "x.zarr"
+    if "killed" not in outcomes:
+        assert any(is_done), f"stuck: {outcomes}"
+        oracle.check_tidy(path)
+    if "killed" not in outcomes or not is_new:
+        compare(case, path, is_done, [first.acks.ranks(), second.acks.ranks()])
+    third = Place(home, "third")
+    by_update = two_writers.update(3, two_writers.MOST, "replace", restart=True)
+    closing = two_writers.write(3, mode="w", restart=True) if is_new else by_update
+    closing.run(third)
+    wanted = closing.after(two_writers.OLD)
+    found = shardwrite.open_sharded(path)[:, :]
+    where = (slice(None), slice(None)) if is_new else two_writers.MOST
+    assert (found[where] == wanted[where]).all(), "lost: the third process's values are not there"
+    assert shardwrite.verify(path, deep=True).is_good, "unreadable after the third process"
+    oracle.check_tidy(path)
+
+
+def compare(case: Case, path: Path, is_done: list[bool], acked: list[set[int]]) -> None:
+    """Whether each shard is of a version that may be there."""
+    if not is_done[0] and not is_done[1] and case.way == "killed":
+        shardwrite.abandon(path)
+    report = shardwrite.verify(path, deep=True)
+    assert report.is_good, f"unreadable: {[problem.message for problem in report.problems]}"
+    found = shardwrite.open_sharded(path)[:, :]
+    assert found.shape == SHAPE
+    operations = [OPERATIONS[case.operation], second_of(case.operation, case.takeover)]
+    for rank in range(2):
+        box = (slice(0, SHARD), slice(SHARD * rank, SHARD * (rank + 1)))
+        musts = [done or rank in acks for done, acks in zip(is_done, acked, strict=True)]
+        assert any((found[box] == version[box]).all() for version in versions(operations, musts, is_done)), (
+            f"lost: shard {rank} is of no version that may be there, {is_done=}, {acked=}"
+        )
+
+
+def versions(operations, musts: list[bool], is_done: list[bool]) -> Iterator[np.ndarray]:
+    """What may be there after some of the operations, each of those that must have been among them; what is done overwrites
+    what is not."""
+    for n in range(3):
+        for order in itertools.permutations(range(2), n):
+            if any(must and i not in order for i, must in enumerate(musts)):
+                continue
+            if n == 2 and is_done[order[0]] and not is_done[order[1]]:
+                continue  # what was given up has written over what was done
+            for found in operations[0].before:
+                for i in order:
+                    found = operations[i].after(found)
+                yield found
+
+
+def lengths(bench: freeze.Bench, operation: str, takeover: str) -> tuple[int, int]:
+    """Visible effects of the two, one after the other."""
+    home = bench.fresh(operation)
+    counts = []
+    for who, run in (("first", OPERATIONS[operation].run), ("second", second_of(operation, takeover).run)):
+        process, n = Stepped(run, Place(home, who)), 0
+        while process.advance(1):
+            n += 1
+        counts.append(n)
+    shutil.rmtree(home)
+    return counts[0], counts[1]
+
+
+def schedules(bench: freeze.Bench, pairs, ways, depth: int) -> Iterator[Case]:
+    """Every schedule with a number of switches."""
+    for operation, takeover in pairs:
+        n_first, n_second = lengths(bench, operation, takeover)
+        spans = [range(n_first), range(n_second + PATIENCE // 2), *itertools.repeat(range(n_first), depth)][: depth - 1]
+        for way, turns in itertools.product(ways, itertools.product(*spans)):
+            yield Case(operation, takeover, way, list(turns), [], [])
+
+
+def explore(bench: freeze.Bench, cases: list[Case]) -> None:
+    """Go through some schedules at once, as far as they wait for leases to run out, and judge them."""
+    under_way = [(case, home, play(case, home)) for case in cases for home in [bench.fresh(case.operation)]]
+    waiting = [entry for entry in under_way if goes_on(*entry)]
+    while waiting:
+        time.sleep(two_writers.TTL + 0.1)
+        waiting = [entry for entry in waiting if goes_on(*entry)]
+
+
+def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
+    """Whether a schedule waits; one that is over is judged."""
+    try:
+        for _ in played:
+            return True
+    except TimeoutError as error:
+        case.trouble = str(error)
+    notes = [Place(home, who).notes() for who in ("first", "second")]
+    case.outcomes = [two_writers.shortened(note.get("outcome", "killed")) for note in notes]
+    if not case.trouble:
+        case.trouble = in_child(judge, case, home).removeprefix("AssertionError: ")[:600].replace(str(home), "")
+    shutil.rmtree(home)
+    return False
+
+
+def run(pairs, ways, depth: int, n: int, seed: int = 0) -> list[Case]:
+    """Schedules, judged."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    top = Path(tempfile.mkdtemp(prefix="explorer-", dir=place))
+    try:
+        with two_writers.configured():
+            two_writers.warm_up()
+            bench = freeze.Bench(top)
+            cases = list(schedules(bench, pairs, ways, depth))
+            if n:
+                cases = random.Random(seed).sample(cases, min(n, len(cases)))
+            for begin in range(0, len(cases), AT_ONCE):
+                explore(bench, cases[begin : begin + AT_ONCE])
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    return cases
+
+
+def summary(cases: list[Case]) -> dict:
+    """Totals."""
+    return {
+        "cases": len(cases),
+        "both done": sum(case.outcomes == ["done", "done"] for case in cases),
+        "outcomes": dict(Counter(" | ".join(outcome.partition(":")[0] for outcome in case.outcomes) for case in cases)),
+        **{kind: sum(case.trouble.startswith(kind) for case in cases) for kind in ("lost", "unreadable", "stuck", "hang")},
+        "troubles": [asdict(case) for case in cases if case.trouble],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--depth", type=int, default=2, help="switches from one process to the other")
+    parser.add_argument("--cases", type=int, default=0, help="how many, sampled; all by default")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--operations", nargs="+", choices=sorted({pair[0] for pair in PAIRS}), help="of the first process")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write every case to this file")
+    given = parser.parse_args()
+    if "SHIM" not in os.environ:
+        sys.exit(freeze.preloaded(__file__, sys.argv[1:]))
+    pairs = [pair for pair in PAIRS if not given.operations or pair[0] in given.operations]
+    cases = run(pairs, given.ways, given.depth, given.cases, given.seed)
+    if given.json:
+        given.json.write_text(json.dumps({"summary": summary(cases), "cases": [asdict(case) for case in cases]}))
+    print(json.dumps(summary(cases), indent=1))
+
+
+if __name__ == "__main__":
+    main()

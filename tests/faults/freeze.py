@@ -1,0 +1,210 @@
+"""A process is frozen before each of its effects, another takes over, the first thaws: nothing that was acknowledged is lost.
+
+For every operation, every way to take over from it, and every k: SIGSTOP right before the k-th effect on the array or beside it.
+The lease runs out, since its life is made short by the setting. A second process takes over and ends. The first goes on (SIGCONT)
+and runs to its end. Then the oracle judges.
+
+Run as ``python tests/faults/freeze.py --freezes 500 --json out.json``; without ``--freezes`` every one is tried. It builds the
+shim and starts itself anew with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import two_writers
+from two_writers import OPERATIONS, TAKEOVERS, Place
+
+AT_ONCE = 24
+
+
+@dataclass
+class Freeze:
+    """One freeze and what came of it.
+
+    Attributes
+    ----------
+    operation, takeover : str
+        What the frozen process did, and how another took over.
+    k : int
+        Before which of its effects it was frozen.
+    before : str
+        That effect.
+    first : str
+        What the frozen process came to at last.
+    trouble : str
+        Why the judgement failed; begins with what kind it is of.
+    """
+
+    operation: str
+    takeover: str
+    k: int
+    before: str = ""
+    first: str = ""
+    trouble: str = ""
+
+
+class Bench:
+    """A directory in memory with what stands there before each operation."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self._effects: dict[str, list[str]] = {}
+
+    def before(self, operation: str) -> Path:
+        """What stands there before an operation, made once."""
+        home = self.top / "before" / operation
+        if not home.exists():
+            home.mkdir(parents=True)
+            trouble = two_writers.in_child(OPERATIONS[operation].prepare, Place(home, "before"))
+            assert not trouble, trouble
+        return home
+
+    def fresh(self, operation: str) -> Path:
+        """A copy of that."""
+        home = Path(tempfile.mkdtemp(prefix="case-", dir=self.top))
+        shutil.copytree(self.before(operation), home, dirs_exist_ok=True, symlinks=True)
+        return home
+
+    def effects(self, operation: str) -> list[str]:
+        """Effects of an operation that nobody disturbs."""
+        if operation not in self._effects:
+            home = self.fresh(operation)
+            place = Place(home, "first")
+            two_writers.wait(two_writers.start(OPERATIONS[operation].run, place), operation)
+            assert place.notes()["outcome"] == "done", place.notes()["outcome"]
+            self._effects[operation] = place.effects()
+            shutil.rmtree(home)
+        return self._effects[operation]
+
+
+def freeze_all(bench: Bench, freezes: list[Freeze], *, readers: float) -> None:
+    """Freeze some processes, wait until their leases have run out, then end case after case."""
+    frozen = []
+    for case in freezes:
+        home = bench.fresh(case.operation)
+        pid = two_writers.start(OPERATIONS[case.operation].run, Place(home, "first"), at=case.k, strike=signal.SIGSTOP)
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        is_frozen = os.WIFSTOPPED(status)
+        case.before = Place(home, "first").effects()[0] if is_frozen else "nothing"
+        frozen.append((case, home, pid if is_frozen else 0))
+    time.sleep(two_writers.TTL + 0.1)
+    for case, home, pid in frozen:
+        end(case, home, pid, with_readers=random.random() < readers)
+        shutil.rmtree(home)
+
+
+def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
+    """Take over, thaw, judge."""
+    first, second = Place(home, "first"), Place(home, "second")
+    try:
+        two_writers.wait(two_writers.start(TAKEOVERS[case.takeover].run, second), "the second process")
+    except TimeoutError as error:
+        case.trouble = f"hang: {error}"
+    if pid:
+        os.kill(pid, signal.SIGCONT)
+        try:
+            two_writers.wait(pid, "the first process")
+        except TimeoutError as error:
+            case.trouble = case.trouble or f"hang: {error}"
+    case.first = two_writers.shortened(first.notes().get("outcome", "no word"))
+    if not case.trouble:
+        found = two_writers.in_child(lambda: two_writers.judge(home, case.operation, case.takeover, readers=with_readers))
+        case.trouble = found.removeprefix("AssertionError: ")[:600].replace(str(home), "")
+
+
+def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
+    """Every freeze of some operations, or a sample that takes each operation and takeover in turn, and more of the effects on
+    the array itself than of those beside it."""
+    kinds = [(operation, takeover) for operation in operations for takeover in two_writers.takeovers_of(operation)]
+    drawn = random.Random(seed)
+    of_kinds = []
+    for operation, takeover in kinds:
+        effects = bench.effects(operation)
+        ks = list(range(1, len(effects) + 1))
+        if n:
+            ks.sort(key=lambda k: drawn.random() * (0.2 if "/x.zarr/" in effects[k - 1] else 1.0))
+        of_kinds.append([Freeze(operation, takeover, k) for k in ks])
+    if not n:
+        return [case for cases in of_kinds for case in cases]
+    drawn.shuffle(of_kinds)
+    in_turn = [cases[i] for i in range(max(map(len, of_kinds))) for cases in of_kinds if i < len(cases)]
+    return in_turn[:n]
+
+
+def run(operations, n: int, *, seed: int = 0, readers: float = 0.1) -> list[Freeze]:
+    """Freezes, judged."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    top = Path(tempfile.mkdtemp(prefix="freezes-", dir=place))
+    random.seed(seed)
+    try:
+        with two_writers.configured():
+            two_writers.warm_up()
+            bench = Bench(top)
+            freezes = chosen(bench, operations, n, seed)
+            for begin in range(0, len(freezes), AT_ONCE):
+                freeze_all(bench, freezes[begin : begin + AT_ONCE], readers=readers)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    return freezes
+
+
+def summary(freezes: list[Freeze]) -> dict:
+    """Totals."""
+    return {
+        "freezes": sum(case.before != "nothing" for case in freezes),
+        "vacuous": sum(case.before == "nothing" for case in freezes),
+        "operations": len({case.operation for case in freezes}),
+        "outcomes": dict(Counter(case.first.partition(":")[0] for case in freezes)),
+        **{kind: sum(case.trouble.startswith(kind) for case in freezes) for kind in ("lost", "unreadable")},
+        "troubles": [asdict(case) for case in freezes if case.trouble],
+    }
+
+
+def build(directory: Path) -> Path:
+    """The shim, compiled."""
+    shim = directory / "shim.so"
+    source = Path(__file__).parent / "shim.c"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", shim, source, "-ldl"], check=True)
+    return shim
+
+
+def preloaded(script: str, arguments: list[str]) -> int:
+    """Start a script anew with the shim; its exit code."""
+    with tempfile.TemporaryDirectory() as directory:
+        shim = str(build(Path(directory)))
+        environment = {**os.environ, "LD_PRELOAD": shim, "SHIM": shim}
+        return subprocess.run([sys.executable, script, *arguments], env=environment, check=False).returncode
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operations", nargs="+", choices=sorted(OPERATIONS), default=list(OPERATIONS))
+    parser.add_argument("--freezes", type=int, default=0, help="how many, sampled; all by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--readers", type=float, default=0.1, help="share of the freezes that three readers look at")
+    parser.add_argument("--json", type=Path, help="write every freeze to this file")
+    given = parser.parse_args()
+    if "SHIM" not in os.environ:
+        sys.exit(preloaded(__file__, sys.argv[1:]))
+    freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers)
+    if given.json:
+        given.json.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
+    print(json.dumps(summary(freezes), indent=1))
+
+
+if __name__ == "__main__":
+    main()

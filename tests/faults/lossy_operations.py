@@ -1,0 +1,367 @@
+"""Operations that `lossy_disk.py` has fail: what stands before, and what may stand afterwards.
+
+Values are a hash of coordinate and version. They do not compress, so zstd stores them as they are,
+and with them the mark that every inner chunk begins with, by which a disk can tell them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+import shardwrite
+from shardwrite import AppendOnly, ShardWriter
+from shardwrite.grid import Box
+from shardwrite.journal import find_run, replay
+from shardwrite.metadata import parse_metadata
+from shardwrite.target import resolve_target
+
+sys.path.insert(0, str(Path(__file__).parent))
+from update_cuts import STRATEGIES
+
+SHAPE, SHARDS, CHUNKS = (256, 512), (128, 256), (32, 32)
+FRAMES, FRAME_SHARDS, FRAME_CHUNKS = (20, 64, 64), (8, 64, 64), (1, 32, 32)
+MARK = b"\x91LOSSY!\x92"
+_COUNTS = tuple(n // s for n, s in zip(SHAPE, SHARDS, strict=True))
+_MEMORY = "1.4MB"
+
+
+def values(shape, version: int, chunks=CHUNKS) -> np.ndarray:
+    """A hash of coordinate and version that is never the fill value, with the marks."""
+    x = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64).reshape(shape) + np.uint64(version << 40)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    found = np.maximum((x >> np.uint64(32)).astype(np.uint32), 1)
+    corner = tuple(slice(None, None, c) for c in chunks[:-1])
+    for i, word in enumerate(np.frombuffer(MARK, "<u4")):
+        found[(*corner, slice(i, None, chunks[-1]))] = word
+    return found
+
+
+class Scenario:
+    """An operation: what stands before, what it does, and what may stand afterwards.
+
+    Attributes
+    ----------
+    candidates : list of numpy.ndarray
+        Arrays of which each unit is a part, unless it is acknowledged.
+    wanted : numpy.ndarray
+        What the operation brings about.
+    allowed : list of numpy.ndarray
+        What acknowledged units may hold. It is one array, unless another operation was begun on the
+        same shards.
+    acked : set of int
+        Units that were acknowledged.
+    """
+
+    chunks = CHUNKS
+
+    def __init__(self, case: Any, path: Path, rng: np.random.Generator) -> None:
+        self.case, self.path, self.rng = case, path, rng
+        self.acked: set[int] = set()
+        self.candidates: list[np.ndarray] = []
+        self.wanted = np.empty(0)
+        self.allowed: list[np.ndarray] = []
+
+    @property
+    def layout(self) -> dict:
+        """Keywords for the array."""
+        codecs = {} if self.case.compressed else {"compressors": None}
+        return {"shards": SHARDS, "chunks": CHUNKS, "index_location": self.case.location, **codecs}
+
+    def make(self) -> None:
+        """What stands before."""
+
+    def act(self) -> None:
+        """The operation; the same call again, too."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """The operation, after which all is acknowledged."""
+        self.act()
+        self.acked, self.allowed = set(self.boxes()), [self.wanted]
+
+    def report(self, report) -> None:
+        """Given to operations as `progress`."""
+        self.acked.update(self.rank_of(rank) for rank in report.shards)
+
+    def rank_of(self, rank: int) -> int:
+        """The unit that a run counts as `rank`."""
+        return rank
+
+    def enter_journalled(self) -> None:
+        """Have what journals say count as acknowledged."""
+        target = resolve_target(self.path, None)
+        for run in [found for place in (target, *target.others) if (found := find_run(place)) is not None]:
+            metadata = parse_metadata(json.dumps(run.document))
+            if run.facts.get("shards_from"):
+                first, counts = run.facts["shards_from"]
+                shards, shape = metadata.grid.shards, metadata.grid.shape
+                start = tuple(a * s for a, s in zip(first, shards, strict=True))
+                stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, shards, shape, strict=True))
+                metadata, _ = metadata.part(Box(start, stop))
+            self.acked.update(self.rank_of(int(rank)) for rank in np.flatnonzero(replay(run, metadata).ledger.is_done))
+
+    def boxes(self) -> dict[int, tuple[slice, ...]]:
+        """Units that are judged."""
+        return {
+            rank: tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, SHARDS, strict=True))
+            for rank, at in enumerate(np.ndindex(_COUNTS))
+        }
+
+    def other(self) -> None:
+        """Run another operation on the same shards, in the place of one that did not end."""
+        region = (slice(40, 200), slice(100, 300))
+        new = values(SHAPE, 9)[region]
+        strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
+        with self.overlaid(region, new):
+            da.from_array(new, chunks=(80, 100)).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
+
+    @contextlib.contextmanager
+    def overlaid(self, region, new) -> Iterator[None]:
+        """While a region is written: every unit with and without it; afterwards, with it."""
+
+        def over(arrays: list[np.ndarray]) -> list[np.ndarray]:
+            found = [array.copy() for array in arrays]
+            for array in found:
+                array[region] = new
+            return found
+
+        after, before = over(self.candidates), over(self.allowed or [self.wanted])
+        self.candidates, self.allowed = self.candidates + after, (self.allowed or [self.wanted]) + before
+        yield
+        self.candidates, self.allowed = after, before
+        self.wanted = self.rerun_over(over([self.wanted])[0])
+
+    def rerun_over(self, array: np.ndarray) -> np.ndarray:
+        """What the same call again makes of an array."""
+        return array
+
+    def bad_before(self) -> set[int]:
+        """Units that may be unreadable as long as they are not acknowledged."""
+        return set()
+
+
+class Update(Scenario):
+    """A region is written, after another was written in the same way."""
+
+    def make(self) -> None:
+        old = values(SHAPE, 1)
+        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        start = int(self.rng.integers(1, 100))
+        first = (slice(start, start + 130), slice(16, 500))
+        old[first] = values(SHAPE, 2)[first]
+        self._write(old[first], first)
+        start = int(self.rng.integers(1, 128))
+        self.region = (slice(start, start + int(self.rng.integers(2, 128))), slice(int(self.rng.integers(1, 250)), 260))
+        self.wanted = old.copy()
+        self.wanted[self.region] = self.new()[self.region]
+        self.candidates = [old]
+
+    def new(self) -> np.ndarray:
+        """What is written."""
+        return values(SHAPE, 3)
+
+    def rerun_over(self, array: np.ndarray) -> np.ndarray:
+        array[self.region] = self.new()[self.region]
+        return array
+
+    def _write(self, data, region, **keywords) -> None:
+        strategy = STRATEGIES[self.case.strategy]
+        source = da.from_array(data, chunks=(64, 100))
+        source.to_sharded_zarr(self.path, region=region, strategy=strategy, memory_limit=_MEMORY, **keywords)
+
+    def act(self) -> None:
+        keywords = {"durability": self.case.durability, "progress": self.report}
+        self._write(self.new()[self.region], self.region, **keywords)
+
+    def rank_of(self, rank: int) -> int:
+        first = [s.start // n for s, n in zip(self.region, SHARDS, strict=True)]
+        counts = [-(-s.stop // n) - f for s, n, f in zip(self.region, SHARDS, first, strict=True)]
+        at = [i + f for i, f in zip(np.unravel_index(rank, counts), first, strict=True)]
+        return int(np.ravel_multi_index(at, _COUNTS))
+
+
+class Erase(Update):
+    """A region is erased."""
+
+    def new(self) -> np.ndarray:
+        return np.zeros(SHAPE, "u4")
+
+    def act(self) -> None:
+        shardwrite.erase(
+            self.path,
+            self.region,
+            strategy=STRATEGIES[self.case.strategy],
+            durability=self.case.durability,
+            memory_limit=_MEMORY,
+            progress=self.report,
+        )
+
+
+class Compact(Scenario):
+    """Shards are written anew, and nothing changes."""
+
+    def make(self) -> None:
+        old = values(SHAPE, 1)
+        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        for version in (2, 3):
+            region = (slice(30, 240), slice(16 * version, 480))
+            old[region] = values(SHAPE, version)[region]
+            da.from_array(old[region]).to_sharded_zarr(self.path, region=region, strategy=AppendOnly())
+        self.wanted, self.candidates = old.copy(), []
+        self.acked = set(self.boxes())
+
+    def act(self) -> None:
+        shardwrite.compact(self.path, above=0.05, durability=self.case.durability, progress=self.report)
+
+
+class Repair(Scenario):
+    """One or two shards are bad, and are written again."""
+
+    def make(self) -> None:
+        self.wanted = values(SHAPE, 1)
+        self.candidates = []
+        da.from_array(self.wanted, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        self.bad = {int(rank) for rank in self.rng.choice(len(self.boxes()), 2, replace=False)}
+        for rank in self.bad:
+            key = "c/" + "/".join(map(str, np.unravel_index(rank, _COUNTS)))
+            os.truncate(self.path / key, 70_000)
+        self.acked = set(self.boxes()) - self.bad
+
+    def act(self) -> None:
+        x = da.from_array(self.wanted, chunks=SHARDS)
+        found = shardwrite.repair(self.path, x, durability=self.case.durability, progress=self.report)
+        assert found.is_done
+
+    def bad_before(self) -> set[int]:
+        return self.bad
+
+    def other(self) -> None:
+        """Cover all of the first shard, since any other update would decode bad ones."""
+        region = (slice(0, 128), slice(0, 256))
+        new = values(SHAPE, 9)[region]
+        with self.overlaid(region, new):
+            da.from_array(new, chunks=(64, 128)).to_sharded_zarr(self.path, region=region, restart=True)
+        self.acked.add(0)
+
+
+class Fresh(Scenario):
+    """An array is made."""
+
+    mode = "w-"
+
+    def make(self) -> None:
+        self.wanted = values(SHAPE, 3)
+        self.candidates = [np.zeros(SHAPE, "u4")]
+        self.keywords = {
+            **self.layout,
+            "mode": self.mode,
+            "publish": str(self.rng.choice(["first", "last"])),
+            "durability": self.case.durability,
+            "memory_limit": _MEMORY,
+            "source_id": "three",
+        }
+
+    def act(self) -> None:
+        da.from_array(self.wanted, chunks=(64, 512)).to_sharded_zarr(self.path, progress=self.report, **self.keywords)
+
+    def other(self) -> None:
+        wanted = values(SHAPE, 9)
+        keywords = {**self.keywords, "mode": "w", "source_id": "nine"}
+        self.candidates += [self.wanted, wanted]
+        self.acked = set()
+        da.from_array(wanted, chunks=(64, 512)).to_sharded_zarr(self.path, restart=True, **keywords)
+        self.wanted, self.acked, self.allowed, self.keywords = wanted, set(self.boxes()), [wanted], keywords
+
+
+class Replacement(Fresh):
+    """An array is made in the place of another."""
+
+    mode = "w"
+
+    def make(self) -> None:
+        old = values(SHAPE, 1)
+        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        super().make()
+        self.candidates.append(old)
+
+
+class Parts(Fresh):
+    """An array is made in three parts."""
+
+    def act(self) -> None:
+        x = da.from_array(self.wanted, chunks=(64, 512))
+        source_id = self.keywords["source_id"]
+        plan = shardwrite.plan(x, **self.layout, source_id=source_id, memory_limit=_MEMORY)
+        shardwrite.prepare(x, self.path, plan, mode=self.keywords["mode"], durability=self.case.durability)
+        for part in range(3):
+            shardwrite.write_part(x, self.path, part, 3, source_id=source_id, progress=self.report)
+        shardwrite.finalize(self.path, n_parts=3)
+
+
+class Stream(Scenario):
+    """Frames come, and are flushed; the first ones before anything fails."""
+
+    chunks = FRAME_CHUNKS
+
+    def make(self) -> None:
+        self.wanted = values(FRAMES, 1, FRAME_CHUNKS)
+        self.candidates = [np.zeros(FRAMES, "u4")]
+        self.n_flushed = 0
+        self.most = int(self.rng.integers(1, 4))
+        layout = {**self.layout, "shards": FRAME_SHARDS, "chunks": FRAME_CHUNKS}
+        shardwrite.create(self.path, (0, *FRAMES[1:]), "u4", **layout)
+        self._feed(int(self.rng.integers(0, 12)))
+
+    def _feed(self, stop: int) -> None:
+        strategy = STRATEGIES[self.case.strategy]
+        with ShardWriter(self.path, strategy=strategy, durability=self.case.durability, n_threads=2) as writer:
+            for t in range(writer.shape[0], stop):
+                writer.append(self.wanted[t])
+                if (t + 1) % self.most == 0:
+                    writer.flush()
+                    self._flushed(t + 1)
+        self._flushed(stop)
+
+    def _flushed(self, n: int) -> None:
+        self.n_flushed = max(n, self.n_flushed)
+        self.acked = set(range(self.n_flushed))
+
+    def act(self) -> None:
+        self._feed(FRAMES[0])
+
+    def enter_journalled(self) -> None:
+        """Enter nothing: the flush says how long the array is."""
+
+    def boxes(self) -> dict[int, tuple[slice, ...]]:
+        return {t: (slice(t, t + 1), slice(None), slice(None)) for t in range(FRAMES[0])}
+
+    def other(self) -> None:
+        n = shardwrite.open_sharded(self.path).shape[0]
+        if n:
+            region = (slice(n // 3, max(n // 3 + 1, n - 1)), slice(10, 40), slice(20, 64))
+            new = values(FRAMES, 9, FRAME_CHUNKS)[region]
+            strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
+            with self.overlaid(region, new):
+                da.from_array(new).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
+
+
+SCENARIOS: dict[str, Callable[..., Scenario]] = {
+    "stream": Stream,
+    "update": Update,
+    "erase": Erase,
+    "fresh": Fresh,
+    "replacement": Replacement,
+    "compact": Compact,
+    "repair": Repair,
+    "parts": Parts,
+}

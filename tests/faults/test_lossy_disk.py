@@ -1,0 +1,137 @@
+"""Failed write-back loses nothing that was acknowledged; see `lossy_disk.py`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+
+sys.path.insert(0, str(Path(__file__).parent))
+import lossy_device
+import lossy_disk
+import lossy_operations
+
+why_not = functools.cache(lossy_device.missing)
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory):
+    """A disk of each file system, made when it is asked for."""
+    made = {}
+
+    def disk(filesystem):
+        if why := why_not(filesystem):
+            pytest.skip(why)
+        if filesystem not in made:
+            made[filesystem] = lossy_device.Disk(tmp_path_factory.mktemp(filesystem), filesystem)
+            made[filesystem].__enter__()
+        return made[filesystem]
+
+    yield disk
+    for one in made.values():
+        one.close()
+
+
+def check(cases):
+    """Nothing was lost, torn, left over, or told wrongly."""
+    bad = [case for case in cases if case.is_bad]
+    assert not bad, "\n".join(map(str, bad[:5]))
+    found = lossy_disk.summary(cases)
+    print(found)
+    return found
+
+
+@pytest.mark.parametrize("filesystem", lossy_device.FILESYSTEMS)
+def test_a_file_that_is_synced_and_renamed_survives(disks, filesystem):
+    """A control: where nothing fails, nothing is lost, requests of many blocks included."""
+    disk = disks(filesystem)
+    data = np.random.default_rng(0).bytes(3_000_001)
+    disk.arm([lossy_operations.MARK])
+    with open(disk.root / "temporary", "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    os.rename(disk.root / "temporary", disk.root / "file")
+    disk.sync()
+    disk.remount()
+    assert (disk.root / "file").read_bytes() == data
+    assert disk.heal() == (0, 0)
+
+
+@pytest.mark.parametrize("filesystem", lossy_device.FILESYSTEMS)
+def test_a_failed_write_shows_until_the_file_system_is_mounted_again(disks, filesystem):
+    """A control: the second `fsync` succeeds, and what is read is not on the disk."""
+    disk = disks(filesystem)
+    old, new = b"old." * 4096, lossy_operations.MARK * 2048
+    with open(disk.root / "overwritten", "w+b") as file:
+        file.write(old)
+        file.flush()
+        os.fsync(file.fileno())
+        disk.arm([lossy_operations.MARK], times=1)
+        os.pwrite(file.fileno(), new, 0)
+        with pytest.raises(OSError, match="Input/output error"):
+            os.fsync(file.fileno())
+        assert os.pread(file.fileno(), len(new), 0) == new
+        os.fsync(file.fileno())
+        assert disk.heal() == (1, 1)
+    disk.remount()
+    assert (disk.root / "overwritten").read_bytes() == old
+
+
+def test_every_inner_chunk_carries_the_mark(tmp_path):
+    """Or the disk would not see it: random values are stored by zstd as they are."""
+    x = da.from_array(lossy_operations.values(lossy_operations.SHAPE, 1))
+    x.to_sharded_zarr(tmp_path / "x", shards=lossy_operations.SHARDS, chunks=lossy_operations.CHUNKS)
+    stored = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("x/c/*/*")))
+    assert stored.count(lossy_operations.MARK) == shardwrite.verify(tmp_path / "x").n_stored_chunks == 128
+
+
+@pytest.mark.parametrize("strategy", ["append in place", "in place"])
+@pytest.mark.parametrize("follow_up", lossy_disk.FOLLOW_UPS)
+def test_what_a_flush_returned_from_is_on_the_disk(disks, strategy, follow_up):
+    """A default stream, and one into free places, with one, two and lasting failures."""
+    ways = [(1, 3), (2, 0), (-1, 3)]
+    cases = [
+        lossy_disk.Case(
+            number=number + 1000 * lossy_disk.FOLLOW_UPS.index(follow_up) + 100_000 * (strategy == "in place"),
+            operation="stream",
+            strategy=strategy,
+            compressed=strategy == "append in place",
+            location="end",
+            durability="full",
+            where="data",
+            skip=skip,
+            times=times,
+            keep=1.0,
+            follow_up=follow_up,
+            again=False,
+        )
+        for number, (times, skip) in enumerate(ways)
+    ]
+    done = [lossy_disk.run_case(disks("ext4"), case, 0) for case in cases]
+    assert all(case.failed for case in done)
+    assert check(done)["acked"] > len(done)
+
+
+def test_a_sample_of_failed_writes(disks):
+    """Each operation by each strategy, with three of the five follow-ups."""
+    n_kinds, n_follow_ups = len(lossy_disk.KINDS), len(lossy_disk.FOLLOW_UPS)
+    numbers = [n for n in range(n_kinds * n_follow_ups) if (n % n_kinds + n // n_kinds) % n_follow_ups < 3]
+    cases = [lossy_disk.draw(1, n) for n in numbers]
+    found = check([lossy_disk.run_case(disks("ext4"), case, 1) for case in cases])
+    assert found["failed"] > 60
+    assert found["vacuous"] < len(cases) // 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("filesystem", lossy_device.FILESYSTEMS)
+def test_many_failed_writes(disks, filesystem):
+    cases = [lossy_disk.draw(2, n) for n in range(130)]
+    found = check([lossy_disk.run_case(disks(filesystem), case, 2) for case in cases])
+    assert found["failed"] > 150
