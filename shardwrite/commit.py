@@ -25,16 +25,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.grid import Box, Shape, ceil_div, ravel
-from shardwrite.journal import Beginning, Entry, ensure_current, journal_for
+from shardwrite.journal import Beginning, Entry, ensure_current, journal_for, shards_of
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stopping import is_draining
-from shardwrite.stores import Store, Transaction
+from shardwrite.stores import Proof, Store, Transaction
 from shardwrite.strategies import Strategy
 from shardwrite.turns import SMALL_NBYTES, Turn
 
@@ -189,6 +191,7 @@ class _Progress:
 
     def __init__(self, spec: WriteSpec) -> None:
         self.done: dict[Shape, Written] = {}
+        self.proof: Proof | None = None
         self._spec = spec
         self._journal = journal_for(spec.run_path, spec.driver, spec.durability)
         self._begun = self._entered = time.perf_counter()
@@ -203,7 +206,10 @@ class _Progress:
 
     def begin(self, group: Box, attempt: str) -> None:
         """Say in the journal what an attempt is about to write."""
-        self._journal.append(_beginning(self._spec, group, attempt).to_dict())
+        beginning = _beginning(self._spec, group, attempt)
+        self._journal.append(beginning.to_dict())
+        keys = cache(partial(_keys, self._spec.metadata, beginning))
+        self.proof = Proof(Path(self._spec.run_path), beginning.to_dict(), keys)
 
     def is_due(self, n_written: int) -> bool:
         """Whether so many shards, written since the last entry, are enough for another, or that was a second ago."""
@@ -308,7 +314,7 @@ def _try_shards(
     """One attempt: what is committed and not in the journal yet, and what stopped it."""
     written: dict[Shape, Written] = {}
     transaction = spec.store.transaction(
-        spec.durability, attempt, spec.check_current, run_path=spec.run_path, is_fresh=not spec.exists
+        spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
     try:
@@ -338,6 +344,11 @@ def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     start = tuple(a // s for a, s in zip(group.start, shards, strict=True))
     stop = tuple(ceil_div(b, s) for b, s in zip(group.stop, shards, strict=True))
     return Beginning(attempt, start, stop)
+
+
+def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:
+    """Keys of the shards that a task has said to write."""
+    return frozenset(metadata.shard_key(index) for index in shards_of(beginning, metadata))
 
 
 def _entry(spec: WriteSpec, written: Mapping[Shape, Written], attempt: str, seconds: float, *, more: bool = False) -> Entry:
