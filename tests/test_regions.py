@@ -22,6 +22,7 @@ from shardwrite.existing import open_shard
 from shardwrite.journal import lease
 from shardwrite.order import permutation
 from shardwrite.stores import PosixStore
+from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.posix import PosixWriter
 from shardwrite.stores.reading import PosixReader
 
@@ -147,13 +148,13 @@ def test_uncompressed_chunks_take_each_others_places(tmp_path, monkeypatch):
     x = da.from_array(values((64, 64)), chunks=32)
     x.to_sharded_zarr(path, shards=64, chunks=8, compressors=None)
     nbytes, writes = (path / "c/0/0").stat().st_size, []
-    real = os.pwrite
+    real = PosixEditor.write_at
 
-    def pwrite(fd, data, offset):
+    def write_at(editor, offset, data):
         writes.append((offset, len(data)))
-        return real(fd, data, offset)
+        real(editor, offset, data)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(PosixEditor, "write_at", write_at)
     write(path, (slice(8, 16), slice(8, 16)), FixedOrder(in_place=True))
     assert writes == [(9 * 256, 256)]
     assert (path / "c/0/0").stat().st_size == nbytes
@@ -436,8 +437,6 @@ def test_the_command_line(path, tmp_path):
 
 def test_an_interrupted_update_is_told(path, monkeypatch):
     """`info` names its region, `verify` what to do about a shard amid a change."""
-    from shardwrite.stores.editing import PosixEditor
-
     real = PosixEditor.write_at
 
     def write_half(self, offset, data):
