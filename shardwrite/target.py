@@ -309,6 +309,8 @@ def _only_ours(path: Path) -> bool:
     Such a directory holds an array's run directory; or it holds nothing but directories of that kind and empty ones,
     which lead to arrays further down.
     """
+    if not stat.S_ISDIR(mode_of(path, follow=False)):
+        return False
     entries = listed(path)
     if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
         return True

@@ -990,11 +990,13 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     real = shardwrite.compaction.execute_missing
 
     def spoiled(*arguments):
-        found = real(*arguments)
-        other = tmp_path / "other"
-        da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
-        shutil.copy(other / "c/0/0", path / "c/0/0")
-        return found
+        def check(*facts):
+            other = tmp_path / "other"
+            da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
+            shutil.copy(other / "c/0/0", path / "c/0/0")
+            return arguments[-1](*facts)
+
+        return real(*arguments[:-1], check)
 
     monkeypatch.setattr(shardwrite.compaction, "execute_missing", spoiled)
     refused('write it again from its source with mode="w"', CorruptShardError, lambda: shardwrite.compact(path, above=0))

@@ -116,7 +116,9 @@ class RunDirectory:
         is_ours = seal is None or crc32c(read_file(path) or b"") == seal  # an older version has left none
         if not isinstance(found, dict) or not is_ours:
             raise JournalError(
-                f"{path} is not what the run was begun with; remove {self.target.run_path} after a look", path=str(path)
+                f"{path} is not what the run was begun with. Move {self.target.run_path} away after a look, and keep it: it may "
+                "hold an array that was being replaced, or what is needed to undo a change",
+                path=str(path),
             )
         shape_of(found, path)
         return found
