@@ -296,11 +296,13 @@ def _only_ours(path: Path) -> bool:
     Such a directory holds an array's run directory; or it holds nothing but directories of that kind and empty ones,
     which lead to arrays further down.
     """
+    if not stat.S_ISDIR(mode_of(path, follow=False)):
+        return False
     entries = listed(path)
     if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
         return True
     return all(
-        kind_of(entry) == "nothing" or (stat.S_ISDIR(mode_of(entry, follow=False)) and _only_ours(entry))
+        kind_of(entry) == "nothing" or _only_ours(entry)
         for entry in entries
         if not entry.name.endswith(TEMPORARY_SUFFIX)  # of a run that publishes the group right now
     )
