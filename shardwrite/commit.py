@@ -12,7 +12,9 @@ A fault that may pass makes it go through these steps again, a few times and und
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import math
 import os
 import random
@@ -21,21 +23,24 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.grid import Box, Shape, ceil_div, ravel
-from shardwrite.journal import Beginning, Entry, ensure_current, journal_for
+from shardwrite.journal import Beginning, Entry, ensure_current, journal_for, shards_of
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.stopping import is_draining
-from shardwrite.stores import Store, Transaction
+from shardwrite.stores import Proof, Store, Transaction
 from shardwrite.strategies import Strategy
+from shardwrite.turns import SMALL_NBYTES, Turn
 
-__all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written", "commit_shards", "retried"]
+__all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written", "commit_shards", "has_small_shards", "in_turns", "retried"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +168,8 @@ PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, err
 RETRY_SECONDS = (0.05, 0.2, 0.8)
 _ENTRY_NBYTES = 4 * 2**20  # of decoded shards; lines for 1 MiB each would cost small shards 1 % of their time
 _ENTRY_SECONDS = 1.0
+_SHARDS_A_TURN = 32
+_SHARD_SECONDS = 4e-4  # for a small shard that is read, encoded and written: twice what it takes on a memory file system
 
 T = TypeVar("T")
 WriteShard = Callable[[Transaction, Shape], Written]
@@ -184,6 +191,7 @@ class _Progress:
 
     def __init__(self, spec: WriteSpec) -> None:
         self.done: dict[Shape, Written] = {}
+        self.proof: Proof | None = None
         self._spec = spec
         self._journal = journal_for(spec.run_path, spec.driver, spec.durability)
         self._begun = self._entered = time.perf_counter()
@@ -198,7 +206,10 @@ class _Progress:
 
     def begin(self, group: Box, attempt: str) -> None:
         """Say in the journal what an attempt is about to write."""
-        self._journal.append(_beginning(self._spec, group, attempt).to_dict())
+        beginning = _beginning(self._spec, group, attempt)
+        self._journal.append(beginning.to_dict())
+        keys = cache(partial(_keys, self._spec.metadata, beginning))
+        self.proof = Proof(Path(self._spec.run_path), beginning.to_dict(), keys)
 
     def is_due(self, n_written: int) -> bool:
         """Whether so many shards, written since the last entry, are enough for another, or that was a second ago."""
@@ -259,6 +270,29 @@ def commit_shards(spec: WriteSpec, group: Box, shards: Sequence[Shape], write: W
     )
 
 
+def has_small_shards(metadata: ArrayMetadata) -> bool:
+    """Whether threads commit shards of an array one after the other; see `turns`."""
+    return math.prod(metadata.grid.shards) * metadata.itemsize <= SMALL_NBYTES
+
+
+@contextlib.contextmanager
+def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[WriteShard]:
+    """What writes so many shards, for use in the block; where they are small, a thread has its turn until the block ends."""
+    if not has_small_shards(spec.metadata):
+        yield write
+        return
+    with Turn() as turn:
+        numbers = itertools.count()
+        n_together = min(n_shards, _SHARDS_A_TURN)
+
+        def write_in_turn(transaction: Transaction, index: Shape) -> Written:
+            if next(numbers) % n_together == 0:
+                turn.take(n_together * _SHARD_SECONDS)
+            return write(transaction, index)
+
+        yield write_in_turn
+
+
 def retried(attempt: Callable[[], T]) -> T:
     """What an attempt gives; one that a passing storage fault ends is made again, at most three times, with a pause that grows.
 
@@ -280,7 +314,7 @@ def _try_shards(
     """One attempt: what is committed and not in the journal yet, and what stopped it."""
     written: dict[Shape, Written] = {}
     transaction = spec.store.transaction(
-        spec.durability, attempt, spec.check_current, run_path=spec.run_path, is_fresh=not spec.exists
+        spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
     )
     n_before = 0
     try:
@@ -310,6 +344,11 @@ def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
     start = tuple(a // s for a, s in zip(group.start, shards, strict=True))
     stop = tuple(ceil_div(b, s) for b, s in zip(group.stop, shards, strict=True))
     return Beginning(attempt, start, stop)
+
+
+def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:
+    """Keys of the shards that a task has said to write."""
+    return frozenset(metadata.shard_key(index) for index in shards_of(beginning, metadata))
 
 
 def _entry(spec: WriteSpec, written: Mapping[Shape, Written], attempt: str, seconds: float, *, more: bool = False) -> Entry:

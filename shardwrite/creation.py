@@ -86,7 +86,7 @@ def create(
     options = options_for_new(mode=mode, durability=durability, restart=restart)
     job = Job(None, plan, resolve_target(store, name), options)
     if not has_ended(job):
-        execute_missing(job, engine, lambda _: None, known)
+        execute_missing(job, engine, lambda _: None, lambda: known)
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any]:

@@ -24,6 +24,7 @@ __all__ = [
     "kind_of",
     "resolve_target",
     "shape_at",
+    "shape_of",
 ]
 
 RUN_SUFFIX = ".shardwrite"
@@ -173,10 +174,22 @@ def shape_at(path: Path) -> list[int]:
     SpecError
         If its document has none.
     """
-    found = read_json(path / "zarr.json")
-    shape = found.get("shape") if isinstance(found, dict) else None
-    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
-        raise SpecError("no array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document")
+    return shape_of(read_json(path / "zarr.json"), path)
+
+
+def shape_of(document: Any, path: Path) -> list[int]:
+    """The shape that the document at a path gives.
+
+    Raises
+    ------
+    SpecError
+        If it gives none.
+    """
+    shape = document.get("shape") if isinstance(document, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise SpecError(
+            "not an array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document"
+        )
     return shape
 
 

@@ -16,6 +16,7 @@ LAYERS = [
     ["codecs"],
     ["order", "fillvalue"],
     ["index", "placement"],
+    ["nested"],
     ["strategies", "metadata"],
     ["layout"],
     ["plan"],
@@ -139,6 +140,74 @@ def test_files_stay_small(path):
             documented = ast.get_docstring(node, clean=False) or ""
             assert node.end_lineno - node.lineno - documented.count("\n") <= 70, f"{node.name} is long"
     assert ast.get_docstring(tree), "a module says what it is for"
+
+
+def removals(tree: ast.Module) -> set[str]:
+    """Functions of a file that remove, move or cut something, whatever it is."""
+    found = set()
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in functions:
+        for node in ast.walk(function):
+            if isinstance(node, ast.Attribute):
+                is_module = isinstance(node.value, ast.Name) and node.value.id in ("os", "shutil")
+                if node.attr in ANYWHERE or (is_module and node.attr in OF_MODULES):
+                    found.add(function.name)
+    return found
+
+
+def calls(tree: ast.Module, name: str) -> set[str]:
+    """Functions of a file that call another."""
+    return {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
+    }
+
+
+ANYWHERE = {"rmtree", "unlink", "rmdir", "rename", "ftruncate"}
+OF_MODULES = {"remove", "removedirs", "replace", "renames", "truncate", "move"}
+REMOVES_DATA = {
+    "stores/posix.py": {"remove"},  # a shard, by the line of the journal that its task began with
+    "journal/takeover.py": {"_remove"},  # what a run has set aside, by its plan
+}
+SETS_ASIDE = {
+    "stores/removal.py": {"remove_data"},
+    "journal/rundir.py": {"make_room"},  # the array that a run replaces
+    "journal/takeover.py": {"_leave"},  # the array that a run has begun and not published
+}
+REMOVES_ITS_OWN = {
+    "stores/removal.py": {"set_aside", "_remove"},
+    "stores/temporaries.py": {"discard_open_temporaries"},
+    "stores/posix.py": {"discard_scope", "discard_temporary", "publish", "abort", "skip"},  # temporaries
+    "stores/directories.py": {"make_directories"},  # that it has just made
+    "journal/begin.py": {"_create", "probe"},
+    "journal/lease.py": {"__enter__", "__exit__", "release_all", "file_system_time"},
+    "journal/jobs.py": {"write_note"},
+    "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
+    "journal/replay.py": {"sweep_listed"},  # temporaries
+    "journal/rundir.py": {"make_room", "discard_drafts", "remove_empty"},
+    "journal/takeover.py": {"end_run", "take_away", "settle", "_move_plan"},  # a run's directory is renamed, its tokens go
+    "journal/undo.py": {"recover_shard", "_forget"},  # records
+    "payload.py": {"__exit__"},
+    "session.py": {"enter", "discard_parts"},
+    "tasks.py": {"_update_shard"},
+}
+
+
+def test_data_are_removed_by_one_function_that_takes_a_proof():
+    """Nothing else removes, moves or cuts a shard or an array; what does so with other files is listed here."""
+    found, removing, moving = {}, {}, {}
+    for path in FILES:
+        tree, name = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))
+        removing[name] = calls(tree, "remove_data")
+        moving[name] = calls(tree, "set_aside")
+        if unit(path) not in ("slurm", "cli"):  # have directories of their own
+            found[name] = removals(tree)
+    assert {name: functions for name, functions in removing.items() if functions} == REMOVES_DATA
+    assert {name: functions for name, functions in moving.items() if functions} == SETS_ASIDE
+    assert {name: functions for name, functions in found.items() if functions} == REMOVES_ITS_OWN
 
 
 def test_strategies_and_metadata_do_not_know_each_other():

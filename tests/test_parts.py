@@ -137,14 +137,14 @@ def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(tmp
     (run.path / "parts-dead").mkdir()
     (run.path / "parts-dead" / "unit").touch()
     replay = sys.modules["shardwrite.journal.replay"]  # the package has a function of that name
-    real = replay.remove
+    real = replay.remove_state
 
     def swept_by_another(directory):
         real(directory)
         assert not directory.exists()
         real(directory)
 
-    monkeypatch.setattr(replay, "remove", swept_by_another)
+    monkeypatch.setattr(replay, "remove_state", swept_by_another)
     shardwrite.write_part(x, path, 0, 1)
     assert not (run.path / "parts-dead").exists()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +51,6 @@ def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
     source = open_source(str(_volume()))
     slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner gives them
     path = Path(directory) / "mri.zarr"
-    if path.exists():
-        shutil.rmtree(path)
     with (
         configured(),
         LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
@@ -68,6 +65,7 @@ def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
             chunks=_CHUNKS,
             strategy="morton",
             dimension_names=["x", "y", "z", "echo"],
+            mode="w",
             progress=not as_json,
         )
     report = shardwrite.verify(path, deep=True)

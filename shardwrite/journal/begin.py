@@ -15,13 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
-from shardwrite.journal.rundir import RunDirectory, dump, held, remove
+from shardwrite.journal.rundir import RunDirectory, dump, held
 from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
 from shardwrite.journal.trust import check_name, require_trusted
-from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, write_file
+from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, remove_state, write_file
 from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = [
@@ -67,8 +69,8 @@ def interrupted_removal(target: Target) -> str:
     found = _planned(target)
     if found is None or _stands(found):
         return ""
-    if not found.is_in(TAKEN):
-        return f"run {found.run} has ended, and its files in {target.run_path} were not all removed; the next write removes them"
+    if not is_there(replace(found, state=TAKEN).path / "zarr.json"):  # goes once the shards are as they should be
+        return f"run {found.run} is over, and its files in {target.run_path} were not all removed; the next write removes them"
     what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
     return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
 
@@ -188,6 +190,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
             "replaces": is_there(target.path) and plan["mode"] != "r+",
             "durability": durability,
             "begun_by": identity(),
+            "document_crc32c": crc32c(document.encode()),
             "array": target.path.name,
         }
     )
@@ -196,21 +199,22 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        make_directories(draft, durability, like=target.path)  # what lies in it is of that array
+        # What lies in it is of that array; the directory stays this user's, or it would not be trusted.
+        make_directories(draft, durability, like=target.path, keeps_owner=False)
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
         try:
             os.link(made.path / "plan.json", target.run_path / "plan.json")  # atomic, and fails where one is
         except FileExistsError:
-            remove(made.path)
+            remove_state(made.path)
             return None
         is_claimed = True
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
     except BaseException as error:
         with contextlib.suppress(OSError):  # the error that led here is the one to tell
-            remove(draft)
+            remove_state(draft)
         take_back(made, is_claimed=is_claimed)
         if not isinstance(error, OSError):
             raise

@@ -13,9 +13,9 @@ from shardwrite.grid import Box
 from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
-from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in, remove
+from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, read_blocks, read_limit
+from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, read_blocks, read_limit, remove_state
 from shardwrite.target import Target
 
 __all__ = [
@@ -228,7 +228,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     alive = drivers_of(run)  # only now, as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
-            remove(parts)
+            remove_state(parts)
     discard_ends(run.target, [driver for driver in drivers if driver not in alive])
     store = PosixStore(run.target.path)
     if may_list and (found.lost_boot or found.n_bad_lines):

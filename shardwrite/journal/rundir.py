@@ -31,20 +31,23 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.journal.facts import parse_facts
 from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
 from shardwrite.stores import (
     PosixStore,
+    Proof,
     is_there,
     listed,
     make_directories,
@@ -52,12 +55,14 @@ from shardwrite.stores import (
     parse_json,
     read_file,
     read_json,
+    remove_state,
     rights_of,
+    set_aside,
     write_file,
 )
-from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at
+from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
-__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove", "remove_empty"]
+__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +110,15 @@ class RunDirectory:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The array's metadata; what is not the plan's is refused, because it would be published."""
-        found = read_json(self.path / "zarr.json")
-        planned = self.facts.get("identity", {}).get("metadata")
-        if not isinstance(found, dict) or (isinstance(planned, dict) and not _is_planned(found, planned)):
-            raise JournalError(f"{self.path / 'zarr.json'} is not what the run was begun with", path=str(self.path))
+        """The array's metadata; what is not the run's is refused, because it would be published."""
+        path = self.path / "zarr.json"
+        found, seal = read_json(path), self.facts.get("document_crc32c")
+        is_ours = seal is None or crc32c(read_file(path) or b"") == seal  # an older version has left none
+        if not isinstance(found, dict) or not is_ours:
+            raise JournalError(
+                f"{path} is not what the run was begun with; remove {self.target.run_path} after a look", path=str(path)
+            )
+        shape_of(found, path)
         return found
 
     @property
@@ -124,6 +133,22 @@ class RunDirectory:
         """Directory for the encoded units of a driver's tasks."""
         return self.path / f"parts-{driver}"
 
+    def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
+        """What the run's own plan says to be the run's; nothing where its directory holds no plan.
+
+        Parameters
+        ----------
+        keys : callable
+            Keys of the shards that may go.
+        """
+        for path in (self.path / "plan.json", self.path / "plan-moved.json", self.target.run_path / "plan.json"):
+            data = read_file(path)
+            with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
+                entry = parse_facts(data or b"", is_update=bool(self.target.update))
+                if entry["run"] == self.run:
+                    return Proof(self.path, entry, keys)
+        return Proof(self.path, {})
+
     def make_room(self, durability: str) -> None:
         """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
 
@@ -134,7 +159,7 @@ class RunDirectory:
         if self.facts["replaces"] and not is_there(replaced):
             with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
-                    os.rename(self.target.path, replaced)
+                    set_aside(self.target.path, "", self.proof(), replaced.name)
                 except FileNotFoundError:  # gone since the run began; take the name
                     nothing = self.path / f"nothing-{uuid.uuid4().hex}"
                     nothing.mkdir()  # no parents: where the run is gone, it must not come back
@@ -207,12 +232,6 @@ class RunDirectory:
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
-def _is_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether a document is a plan's; a plan of an update leaves out the shape, which grows, and names its window."""
-    names = {*document, *planned} - ({"shape", "window"} if "window" in planned else set())
-    return all(document.get(name) == planned.get(name) for name in names)
-
-
 def groups_above(target: Target) -> Iterator[Path]:
     """Directories above an array that hold metadata, the nearest first."""
     for group in target.path.parents:
@@ -225,7 +244,7 @@ def discard_drafts(target: Target) -> None:
     """Remove what processes have left that died before their run began, or while they asked for the time."""
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
         if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
-            remove(draft)
+            remove_state(draft)
     claims = listed(target.run_path, "claim-")
     for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
         clock.unlink(missing_ok=True)
@@ -271,16 +290,6 @@ def losing(*numbers: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in numbers:
             raise
-
-
-def remove(directory: Path) -> None:
-    """Remove a tree, which another process may be removing too."""
-
-    def failed(_: object, __: str, error: Any) -> None:
-        if not isinstance(error[1], FileNotFoundError):
-            raise error[1]
-
-    shutil.rmtree(directory, onerror=failed)
 
 
 def dump(document: Mapping[str, Any]) -> bytes:

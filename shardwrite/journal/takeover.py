@@ -29,11 +29,23 @@ from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shards_of, sweep_listed, unended
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove, remove_empty
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove_empty
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
 from shardwrite.metadata import ArrayMetadata, parse_metadata
-from shardwrite.stores import PosixStore, as_store_error, is_there, listed, parse_json, read_file, read_json
+from shardwrite.stores import (
+    PosixStore,
+    as_store_error,
+    data_in,
+    is_there,
+    listed,
+    parse_json,
+    read_file,
+    read_json,
+    remove_data,
+    remove_state,
+    set_aside,
+)
 from shardwrite.target import Target
 
 __all__ = ["end_run", "remove_orphans", "settle", "take_away", "take_back"]
@@ -71,7 +83,7 @@ def take_back(run: RunDirectory, *, is_claimed: bool) -> None:
         if is_claimed:
             end_run(run)
         else:
-            remove(run.path)
+            remove_state(run.path)
             remove_empty(run.target)
 
 
@@ -116,7 +128,7 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
             if over.state == TAKEN:
                 _leave(over, metadata, store)
         _move_plan(over)
-        remove(over.path)
+        _remove(over)
         discard_drafts(over.target)
         remove_empty(over.target)
 
@@ -126,8 +138,16 @@ def remove_orphans(target: Target) -> None:
     for state in (ENDED, TAKEN):
         for path in listed(target.run_path, f"{state}-"):
             with as_store_error(str(path), "cannot remove"):
-                remove(path)
+                _remove(RunDirectory(target, {"run": path.name.removeprefix(f"{state}-")}, state))
     remove_empty(target)
+
+
+def _remove(over: RunDirectory) -> None:
+    """Remove a run's directory: what it has set aside first, as long as its plan is there to say whose that is."""
+    for name in data_in(over.path):
+        with contextlib.suppress(FileNotFoundError):  # another process does the same
+            remove_data(over.path, name, over.proof())
+    remove_state(over.path)
 
 
 def _move_plan(over: RunDirectory) -> None:
@@ -158,7 +178,7 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> No
         is_untouched = over.facts["replaces"] and not is_there(over.path / "replaced")
         if not is_untouched and is_there(over.target.path):
             with losing(errno.ENOENT):  # another process was first
-                os.rename(over.target.path, over.path / f"array-{uuid.uuid4().hex}")
+                set_aside(over.target.path, "", over.proof(), f"array-{uuid.uuid4().hex}")
 
 
 def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) -> None:
@@ -174,10 +194,14 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
 
 def _remove_outside(over: RunDirectory, part: ArrayMetadata, store: PosixStore, grid: ShardGrid) -> None:
     first, _ = part.window or ((), ())
-    with store.transaction("none", uuid.uuid4().hex, run_path=str(over.path)) as transaction:
-        for index in part.grid.shards_in(part.grid.whole):
-            if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True)):
-                transaction.remove(part.shard_key(index))
+    outside = [
+        part.shard_key(index)
+        for index in part.grid.shards_in(part.grid.whole)
+        if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True))
+    ]
+    with store.transaction("none", uuid.uuid4().hex, proof=over.proof(lambda: outside)) as transaction:
+        for key in outside:
+            transaction.remove(key)
 
 
 def _tell_receipt(over: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid) -> None:

@@ -30,13 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import UntrustedStateError
-from shardwrite.stores import as_store_error, owner_of
+from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
 from shardwrite.target import Target
 
-__all__ = ["SET_ASIDE", "check_name", "require_trusted"]
-
-SET_ASIDE = ("replaced", "array-", "shard-")
-"""How names of data begin that a run has set aside in its directory."""
+__all__ = ["check_name", "require_trusted"]
 
 _ACL = "system.posix_acl_access"
 _ACL_USER, _ACL_GROUP_OBJ, _ACL_GROUP, _ACL_MASK = 0x02, 0x04, 0x08, 0x10
@@ -121,7 +118,7 @@ def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterato
         except _GONE:
             continue
         is_data = name.startswith(SET_ASIDE)
-        why = "" if is_data else _why_not(found, around, circle)
+        why = "" if is_data else _why_not(found, around, circle) or _unreadable(path, found)
         if why:
             yield path, why
         elif stat.S_ISDIR(found.st_mode) and not is_data and not name.startswith("parts-"):
@@ -136,6 +133,12 @@ def _why_not(found: os.stat_result, around: os.stat_result, circle: _Circle) -> 
     if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         return "is neither a plain directory nor a plain file"
     return "" if circle.holds(found, around) else "belongs to a user who could not replace the array"
+
+
+def _unreadable(path: Path, found: os.stat_result) -> str:
+    """Whether this user may not read a file, in words."""
+    is_open = found.st_mode & stat.S_IROTH or found.st_uid == os.geteuid() or not stat.S_ISREG(found.st_mode)
+    return "" if is_open or os.access(path, os.R_OK) else "cannot be read by this user"
 
 
 def _circle(above: Path, found: os.stat_result) -> _Circle:

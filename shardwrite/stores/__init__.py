@@ -17,20 +17,24 @@ from shardwrite.stores.looking import (
 )
 from shardwrite.stores.posix import PosixStore, write_file
 from shardwrite.stores.reading import as_store_error, check_key
+from shardwrite.stores.removal import SET_ASIDE, Proof, data_in, remove_data, remove_state, set_aside
 from shardwrite.stores.rights import rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
 
 __all__ = [
     "DURABILITIES",
+    "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "ObjectReader",
     "ObjectWriter",
     "PosixStore",
+    "Proof",
     "Store",
     "Transaction",
     "as_store_error",
     "check_key",
     "configured_nbytes",
+    "data_in",
     "discard_open_temporaries",
     "is_file",
     "is_there",
@@ -44,6 +48,9 @@ __all__ = [
     "read_file",
     "read_json",
     "read_limit",
+    "remove_data",
+    "remove_state",
     "rights_of",
+    "set_aside",
     "write_file",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from shardwrite.stores.removal import Proof
+
 __all__ = ["DURABILITIES", "ObjectEditor", "ObjectReader", "ObjectWriter", "Store", "Transaction"]
 
 DURABILITIES = ("full", "batch", "none")
@@ -57,7 +59,7 @@ class Transaction(Protocol):
         Raises
         ------
         StoreError
-            If the transaction was given no such directory, or it is gone.
+            If the transaction was given no proof that the object is its own, or the directory is gone.
         """
 
     def __enter__(self) -> Transaction: ...
@@ -121,7 +123,7 @@ class Store(Protocol):
         attempt: str,
         guard: Callable[[], None] | None = None,
         *,
-        run_path: str = "",
+        proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> Transaction:
         """Begin to write.
@@ -134,8 +136,8 @@ class Store(Protocol):
             ``<scope>.<name>``: makes temporary names unique; directories are not removed while a scope lasts.
         guard : callable, optional
             Called right before objects become visible; what it raises stops that.
-        run_path : str, optional
-            Directory of the run, needed to remove objects.
+        proof : Proof, optional
+            What says that objects are the run's own; needed to remove some.
         is_fresh : bool
             Nothing stands where objects will be, so that none is looked at first. Else an object keeps the mode and group of the
             one whose place it takes.

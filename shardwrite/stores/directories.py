@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.stores.looking import is_there, mode_of
@@ -25,7 +26,7 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def make_directories(path: Path, durability: str, *, like: Path | None = None) -> None:
+def make_directories(path: Path, durability: str, *, like: Path | None = None, keeps_owner: bool = True) -> None:
     """Make a directory and its missing ancestors; their entries are durable unless the level is ``"none"``.
 
     Parameters
@@ -36,9 +37,13 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
         One of `DURABILITIES`.
     like : pathlib.Path, optional
         A directory whose mode and group the new ones take, if it is there.
+    keeps_owner : bool
+        Whether they take its owner, too, as far as this user may give them away.
     """
     made: dict[Path, None] = {}
     rights = None if like is None else rights_of(like)
+    if rights is not None and not keeps_owner:
+        rights = replace(rights, owner=os.geteuid())
     for attempt in itertools.count():
         missing = []
         directory = path

@@ -23,7 +23,6 @@ import contextlib
 import errno
 import os
 import stat
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +31,9 @@ from typing import Any
 from shardwrite.errors import StoreError
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
-from shardwrite.stores.looking import is_there, listed, mode_of
+from shardwrite.stores.looking import listed, mode_of
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, open_plain, version_of
+from shardwrite.stores.removal import Proof, remove_data
 from shardwrite.stores.rights import NARROW, Rights, keep_rights, rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
 from shardwrite.stores.writeback import begin_writeback
@@ -99,11 +99,11 @@ class PosixStore:
         attempt: str,
         guard: Callable[[], None] | None = None,
         *,
-        run_path: str = "",
+        proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> PosixTransaction:
         """See :meth:`Store.transaction`."""
-        return PosixTransaction(self, durability, attempt, guard, run_path=run_path, is_fresh=is_fresh)
+        return PosixTransaction(self, durability, attempt, guard, proof=proof, is_fresh=is_fresh)
 
     def discard_scope(self, key: str, scope: str) -> None:
         """See :meth:`Store.discard_scope`."""
@@ -182,11 +182,11 @@ class PosixTransaction:
         attempt: str,
         guard: Callable[[], None] | None,
         *,
-        run_path: str,
+        proof: Proof | None,
         is_fresh: bool,
     ) -> None:
         self.store = store
-        self._run_path = run_path
+        self._proof = proof
         self.durability = durability
         self.attempt = attempt
         self.committed: set[str] = set()
@@ -235,26 +235,11 @@ class PosixTransaction:
             if mode_of(path, follow=False):
                 self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
                 self._check(guard)
-                self._move_away(path)
+                if self._proof is None:
+                    raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
+                remove_data(self.store.root, key, self._proof)
                 if self.durability != "none":
                     fsync_directory(path.parent)
-
-    def _move_away(self, path: Path) -> None:
-        """Rename a file into the run's directory, and remove it there.
-
-        A process that is frozen right before the rename may thaw after another has written a new
-        file here. By then the run's directory is gone, and the rename fails.
-        """
-        if not self._run_path:
-            raise StoreError("no run to remove it for", key=str(path), errno=errno.EPERM)
-        moved = f"{self._run_path}/removed-{uuid.uuid4().hex}"
-        try:
-            os.rename(path, moved)
-        except FileNotFoundError:
-            if not is_there(self._run_path):
-                raise
-            return  # a duplicate of this task was first
-        os.unlink(moved)
 
     def _finished(self, writer: PosixWriter) -> None:
         if self.durability == "batch":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ NARROW = 0o600
 """Mode of what will take another object's place, until it is whole."""
 
 _ACCESS, _DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
+_HEAD, _ENTRY = 4, "<HHI"  # of a list, as the system keeps it: tag, permissions, number
+_OF_GROUP, _OF_OTHERS = 0x04, 0x20
 _REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_ACL = frozenset({errno.ENODATA, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -70,9 +73,9 @@ def keep_rights(fd: int, wanted: Rights) -> None:
     """
     found = os.fstat(fd)
     has_group = found.st_gid == wanted.group or _is_done(os.fchown, fd, -1, wanted.group)
-    has_acl = has_group and _keep_acl(fd, _ACCESS, wanted.acl)
+    has_acl = _keep_acl(fd, _ACCESS, wanted.acl if has_group else _narrowed(wanted.acl))
     if stat.S_ISDIR(found.st_mode):
-        _keep_acl(fd, _DEFAULT, wanted.default_acl if has_group else None)
+        _keep_acl(fd, _DEFAULT, wanted.default_acl if has_group else _narrowed(wanted.default_acl))
     mode = _kept_mode(wanted, has_group=has_group, has_acl=has_acl)
     if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         _is_done(os.fchmod, fd, mode)
@@ -86,8 +89,28 @@ def _kept_mode(wanted: Rights, *, has_group: bool, has_acl: bool) -> int:
         return wanted.mode & ~0o077  # the list said who of the group and the others may do what
     if has_group:
         return wanted.mode
+    if wanted.acl is not None:
+        return (wanted.mode & ~0o2007) | _of_both(wanted.acl)  # the group's bits are the mask of the list
     both = (wanted.mode >> 3) & wanted.mode & 0o007
     return (wanted.mode & ~0o2077) | both << 3 | both
+
+
+def _of_both(acl: bytes) -> int:
+    """What both the group and all others may do by an access control list."""
+    allowed = {tag: permissions for tag, permissions, _ in struct.iter_unpack(_ENTRY, acl[_HEAD:])}
+    return int(allowed.get(_OF_GROUP, 0) & allowed.get(_OF_OTHERS, 0))
+
+
+def _narrowed(acl: bytes | None) -> bytes | None:
+    """The list for another group: neither that one nor all others may do more than both could before."""
+    if acl is None:
+        return None
+    both = _of_both(acl)
+    entries = [
+        struct.pack(_ENTRY, tag, both if tag in (_OF_GROUP, _OF_OTHERS) else permissions, number)
+        for tag, permissions, number in struct.iter_unpack(_ENTRY, acl[_HEAD:])
+    ]
+    return acl[:_HEAD] + b"".join(entries)
 
 
 def _acl(path: str | os.PathLike[str], name: str) -> bytes | None:
