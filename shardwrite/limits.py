@@ -26,7 +26,7 @@ MAX_SHARDS = 2**26
 """Shards of one run, or of one look at an array; what is known of so many takes gigabytes."""
 
 _MAX_EXTENT = 2**62  # sums of two such still fit into 64 bits
-_MAX_NBYTES = 2**63 - 1
+_MAX_NBYTES = _MAX_END = 2**63 - 1
 _MAX_CHUNKS_PER_SHARD = 2**27  # an index of 2 GiB
 _MAX_EDGES = 2**25  # of tasks along an axis
 _MAX_TASKS = 2**32
@@ -80,13 +80,17 @@ def check_whole(grid: ShardGrid, path: str) -> None:
 
 
 def check_region(box: Box, shards: Shape) -> None:
-    """Refuse a region that touches too many shards.
+    """Refuse a region that touches too many shards, or that lies where 64 bits cannot count.
 
     Raises
     ------
     SpecError
-        With their number.
+        With the number of shards, or the farthest end there can be.
     """
+    if any(b > _MAX_END for b in box.stop):
+        raise SpecError(
+            "lies too far out", field="region", value=box.bounds, remedy=f"give one that ends at {_MAX_END:,} or before"
+        )
     n_shards = math.prod(ceil_div(b, s) - a // s for a, b, s in zip(box.start, box.stop, shards, strict=True))
     if box.size and n_shards > MAX_SHARDS:
         remedy = f"give a smaller region: at most {MAX_SHARDS:,} can be planned"

@@ -315,7 +315,7 @@ def _only_ours(path: Path) -> bool:
     if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
         return True
     return all(
-        kind_of(entry) == "nothing" or (stat.S_ISDIR(mode_of(entry, follow=False)) and _only_ours(entry))
+        kind_of(entry) == "nothing" or _only_ours(entry)
         for entry in entries
         if not entry.name.endswith(TEMPORARY_SUFFIX)  # of a run that publishes the group right now
     )

@@ -200,7 +200,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     is_claimed = False
     try:
         # What lies in it is of that array; the directory stays this user's, or it would not be trusted.
-        make_directories(draft, durability, like=target.path, keeps_owner=False)
+        make_directories(draft, durability, like=target.path)
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
