@@ -164,7 +164,7 @@ def compact(
         after = _inspected(target, array, before.ranks[wasteful])
         for facts in ("used_nbytes", "n_chunks"):
             if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
-                remedy = 'write it again from its source with mode="w"'
+                remedy = 'write it again from its source with mode="w" and restart=True'
                 raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
 
     seconds = 0.0

@@ -936,7 +936,7 @@ def test_bad_shards_after_an_update(tmp_path, remedy):
     interrupted_update(path)
     (path / "c/3/3").write_bytes(b"torn")
     assert [problem.remedy for problem in shardwrite.verify(path).problems] == [RECOVER]
-    refused(RECOVER, CorruptShardError, lambda: shardwrite.compact(path))
+    refused("has not ended", JournalError, lambda: shardwrite.compact(path))
     if remedy == "again":
         update(path)
     else:
@@ -982,7 +982,7 @@ def test_a_scan_that_would_prove_nothing(tmp_path):
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out('write it again from its source with mode="w"')
+@carries_out('write it again from its source with mode="w" and restart=True')
 def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
@@ -999,8 +999,9 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
         return real(*arguments[:-1], check)
 
     monkeypatch.setattr(shardwrite.compaction, "execute_missing", spoiled)
-    refused('write it again from its source with mode="w"', CorruptShardError, lambda: shardwrite.compact(path, above=0))
-    write(path, 1, mode="w")
+    remedy = 'write it again from its source with mode="w" and restart=True'
+    refused(remedy, CorruptShardError, lambda: shardwrite.compact(path, above=0))
+    write(path, 1, mode="w", restart=True)
     np.testing.assert_array_equal(read(path), values(1))
 
 

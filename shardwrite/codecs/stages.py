@@ -33,6 +33,7 @@ _GZIP_WBITS = 31  # the largest window, and gzip's header and trailer
 _ZSTD_BLOCK_NBYTES = 128 * 2**10  # a block holds at most this (RFC 8878, 3.1.1.2)
 _ZSTD_MAX_RATIO = _ZSTD_BLOCK_NBYTES // 4  # and takes 4 bytes or more
 _ZSTD_PIECE_NBYTES = 2**10  # of a frame, which may become 32 MiB
+_ZSTD_AT_ONCE_NBYTES = 2**25  # as much may be set aside for a frame that does not say its size
 _WINDOW_NBYTES = 2**16
 _LZMA_NBYTES = 2**28  # for the largest dictionary that is taken
 _LZ4_MAX_RATIO = 255  # of a byte that lengthens a match
@@ -140,6 +141,8 @@ class ZstdStage:
             if len(decoded) > limit_nbytes:
                 raise CorruptShardError(f"zstd frame holds {len(decoded)} bytes where at most {limit_nbytes} can be")
             return decoded
+        if limit_nbytes <= _ZSTD_AT_ONCE_NBYTES:
+            return self._contexts[1].decompress(data, max_output_size=limit_nbytes, allow_extra_data=False)
         stream, view, pieces, room = self._contexts[1].decompressobj(), memoryview(data), [], limit_nbytes
         for at in range(0, len(view), _ZSTD_PIECE_NBYTES):
             if stream.eof:
