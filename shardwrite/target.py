@@ -194,8 +194,9 @@ def shape_of(document: Any, path: Path) -> list[int]:
 
 
 def _has_entries(path: Path) -> bool:
+    """Whether a directory holds more than empty directories, which a killed run may leave."""
     with as_store_error(str(path), "cannot list"), os.scandir(path) as entries:
-        return next(entries, None) is not None
+        return any(not stat.S_ISDIR(mode_of(entry.path, follow=False)) or _has_entries(Path(entry.path)) for entry in entries)
 
 
 _REFUSALS = {

@@ -24,7 +24,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
@@ -116,6 +116,14 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
     own_journals : str
         See :func:`end_run`.
     """
+    try:
+        _settle(over, own_journals)
+    except (StoreError, RunEndedError):
+        if is_there(over.path):
+            raise  # else another process has settled it meanwhile
+
+
+def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
         if is_there(over.path / "zarr.json"):  # else its removal had begun
             metadata = _metadata_of(over)
