@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import active_engine
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.inspection import ShardTable, inspect_shards
-from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, look_beside, tidied_run, tidy
+from shardwrite.job import Job, Options, run_plan
+from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
+from shardwrite.limits import check_whole
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.render import human, table_html, table_text
@@ -132,10 +134,9 @@ def compact(
         raise SpecError("not a share", field="above", value=above, remedy="give a number from 0 to 1")
     target = resolve_target(store, name)
     array = open_sharded(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
-    before = _inspected(target, array, np.arange(metadata.grid.n_shards))
-    wasteful = unused(before) > above * before.stored_nbytes
     part, whole = metadata.part(metadata.grid.whole)
     plan = make_plan(
         part,
@@ -144,20 +145,32 @@ def compact(
         resources_of(engine),
         region=whole,
     )
-    known = Ledger(metadata.grid)
-    known.is_done[~wasteful] = True
-    known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
     job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
-    tidy(target)
+    make_way(job.target, run_plan(plan, "r+"), restart=restart)  # which makes shards whole that a crash has left amid a change
+    before, wasteful = _looked_at(target, array, above)
+
+    def look() -> Ledger:
+        nonlocal before, wasteful
+        before, wasteful = _looked_at(target, array, above)
+        known = Ledger(metadata.grid)
+        known.is_done[~wasteful] = True
+        known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
+        return known
+
+    after = ShardTable.empty(before.ranks[wasteful])
+
+    def check() -> None:
+        nonlocal after
+        after = _inspected(target, array, before.ranks[wasteful])
+        for facts in ("used_nbytes", "n_chunks"):
+            if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
+                remedy = 'write it again from its source with mode="w" and restart=True'
+                raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
+
     seconds = 0.0
     if wasteful.any() or tidied_run(job.target) is not None:  # one that was interrupted is to be ended
         with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
-            seconds = execute_missing(job, engine, on_report, known).seconds
-    after = _inspected(target, array, before.ranks[wasteful])
-    for facts in ("used_nbytes", "n_chunks"):
-        if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
-            remedy = 'write it again from its source with mode="w"'
-            raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
+            seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
     return Compaction(
         path=str(target.path),
@@ -169,6 +182,12 @@ def compact(
         unused_nbytes=int(unused(before)[stay].sum() + unused(after).sum()),
         seconds=seconds,
     )
+
+
+def _looked_at(target: Target, array: ShardedArray, above: float) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
+    """All shards, and which of them hold too much that is unused."""
+    table = _inspected(target, array, np.arange(array.metadata.grid.n_shards))
+    return table, unused(table) > above * table.stored_nbytes
 
 
 def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from shardwrite.engines import active_engine
+from shardwrite.errors import SpecError
+from shardwrite.grid import Shape
 from shardwrite.job import Job, has_ended, options_for_new
 from shardwrite.journal import Ledger
 from shardwrite.layout import make_metadata
-from shardwrite.plan import Sized, SourceLayout, make_plan, resolve_shapes
+from shardwrite.limits import check_new
+from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.planning import layout_from, resources_of
 from shardwrite.run import execute_missing
 from shardwrite.strategies import FixedOrder
@@ -63,19 +67,41 @@ def create(
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
-    kind, engine = np.dtype(dtype), active_engine()
-    whole = tuple((n,) for n in shape)
-    shard_shape, chunk_shape, _ = resolve_shapes(shape, kind.itemsize or 1, shards, chunks, whole)
-    metadata = make_metadata(shape, kind, shard_shape, chunk_shape, layout_from(layout))
-    plan = make_plan(
-        metadata,
-        FixedOrder(),
-        SourceLayout(metadata.grid.sizes, 0, "nothing", is_stable=True),
-        resources_of(engine),
+    kind, engine = _dtype_of(dtype), active_engine()
+    extents = _shape_of(shape)
+    whole = tuple((n,) for n in extents)
+    shard_shape, chunk_shape, _ = resolve_shapes(extents, kind.itemsize or 1, shards, chunks, whole)
+    check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
+    metadata = make_metadata(extents, kind, shard_shape, chunk_shape, layout_from(layout))
+    edges = tuple((0, n) if n else (0,) for n in extents)
+    plan = Plan(
+        metadata=metadata,
+        strategy=FixedOrder(),
+        source=SourceLayout(whole, 0, "nothing", is_stable=True),
+        partition=Partition(edges, edges),  # nothing is written, so nothing is cut
+        resources=resources_of(engine),
     )
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = options_for_new(mode=mode, durability=durability, restart=restart)
     job = Job(None, plan, resolve_target(store, name), options)
     if not has_ended(job):
-        execute_missing(job, engine, lambda _: None, known)
+        execute_missing(job, engine, lambda _: None, lambda: known)
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    """The data type that was given."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"no data type ({error})", field="dtype", value=str(dtype), remedy='give for instance "float32"') from error
+    return found
+
+
+def _shape_of(shape: Any) -> Shape:
+    """The shape that was given, in Python's integers."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
+    are_sizes = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes)
+    if not are_sizes or (not sizes and shape not in ((), [])):
+        raise SpecError("not a shape", field="shape", value=shape, remedy="give an integer, 0 or more, for each axis")
+    return tuple(int(n) for n in sizes)

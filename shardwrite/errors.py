@@ -53,8 +53,9 @@ def _without_credentials(value: Any) -> Any:
     if isinstance(value, str):
         address = _ADDRESS.match(value)  # all of it is one, whatever characters its secret holds
         return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
-    if type(value) in (list, tuple) and any(isinstance(item, str) for item in value):
-        return type(value)(_without_credentials(item) if isinstance(item, str) else item for item in value)
+    if type(value) in (list, tuple):
+        kept = type(value)(_without_credentials(item) if isinstance(item, str) else item for item in value)
+        return value if all(a is b for a, b in zip(kept, value, strict=True)) else kept
     return value
 
 

@@ -12,6 +12,7 @@ from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
+from shardwrite.limits import check_growth, check_region
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import Plan, SourceLayout, as_box, make_plan
 from shardwrite.planning import identity_of, n_tasks_of, resources_of
@@ -58,6 +59,7 @@ def region_plan(
         axis = check_axis(axis, metadata.grid.ndim)
         box = _appended(target, metadata.grid.shape, source.shape, axis, identity, is_stable=source_id is not None)
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
+        check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
     else:
         axis = -1
@@ -67,6 +69,7 @@ def region_plan(
         raise SpecError("is not the region's", field="x.shape", value=source.shape, remedy=remedy)
     if not box.size:
         raise SpecError("holds no elements", field="region", value=box.bounds, remedy="give a region of one element or more")
+    check_region(box, metadata.grid.shards)
     part, inside = metadata.part(box)
     made = make_plan(
         part,

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
+from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.fillvalue import fill_from_json, zarr_dtype
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 from shardwrite.index import IndexCodec
+from shardwrite.nested import build_with_sharding
 
 __all__ = ["ArrayMetadata", "parse_metadata"]
 
@@ -93,12 +94,12 @@ class ArrayMetadata:
     @cached_property
     def pipeline(self) -> Pipeline:
         """The inner pipeline."""
-        return build_pipeline(self.inner_codecs, self.grid.chunks, self.dtype, self.document)
+        return build_with_sharding(self.inner_codecs, self.grid.chunks, self.dtype, self.document, self.fill_value)
 
     @cached_property
     def shard_pipeline(self) -> Pipeline:
         """The whole codec chain on whole shards, for arrays with codecs around the sharding."""
-        return build_pipeline(self.document["codecs"], self.grid.shards, self.dtype, self.document)
+        return build_with_sharding(self.document["codecs"], self.grid.shards, self.dtype, self.document, self.fill_value)
 
     @cached_property
     def index_codec(self) -> IndexCodec:

@@ -16,6 +16,7 @@ from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.graph import waves_reruns
 from shardwrite.layout import Layout, make_metadata
+from shardwrite.limits import check_new
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan import (
     MAX_GRAPH_TASKS,
@@ -149,6 +150,7 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     check_knobs(given)
     itemsize = source.dtype.itemsize or 1
     shards, chunks, notes = resolve_shapes(source.shape, itemsize, given["shards"], given["chunks"], source.chunks)
+    check_new(source.shape, itemsize, shards, chunks)
     metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
     made = make_plan(
         metadata,

@@ -39,6 +39,7 @@ from shardwrite.journal import (
     sweep_listed,
     tidy,
 )
+from shardwrite.limits import check_whole
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
@@ -207,6 +208,7 @@ def repair(
     (True, True)
     """
     target, array, run = open_begun(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     if x is not None:
         check_source_of(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
@@ -240,10 +242,25 @@ def repair(
     job = _job(x, target, array, strategy, durability, memory_limit)
     engine = active_engine()
     good = np.flatnonzero(~np.isin(report.states.ravel(), (ShardState.BAD, ShardState.MISSING)))
-    known = _as_ledger(array, inspect_shards(engine, array, good, deep=False))
+    replaced: set[int] = set()
+
+    def look() -> Ledger:
+        replaced.update(_replaced_since(array, report))
+        return _as_ledger(array, inspect_shards(engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False))
+
     with reporting(progress, job.plan.raw_nbytes) as on_report:
-        result = execute_missing(job, engine, on_report, known)
-    return replace(found, result=result)
+        result = execute_missing(job, engine, on_report, look)
+    written = tuple(task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced)
+    return replace(found, tasks=written, result=result)
+
+
+def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
+    """Ranks of shards that were bad or missing, and that others have written or removed since."""
+    states = report.states.ravel()
+    ranks = np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.MISSING)))
+    table = inspect_shards(active_engine(), array, ranks, deep=True)
+    is_other = table.is_present | (states[ranks] == ShardState.BAD)
+    return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
 
 
 def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool) -> Ledger | None:
@@ -315,8 +332,19 @@ def _quarantine(target: Target, key: str, durability: str) -> str:
     return str(copy)
 
 
-def _copy(source: PosixStore, key: str, nbytes: int | None, to: PosixStore, name: str, durability: str) -> None:
-    """Copy the first bytes of an object, or all of them, piece by piece and through this process."""
+def _copy(
+    source: PosixStore,
+    key: str,
+    nbytes: int | None,
+    to: PosixStore,
+    name: str,
+    durability: str,
+    guard: Callable[[], None] | None = None,
+) -> None:
+    """Copy the first bytes of an object, or all of them, piece by piece and through this process.
+
+    `guard` is called right before the copy becomes visible.
+    """
     reader = source.open(key)
     if reader is None:
         raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
@@ -325,7 +353,7 @@ def _copy(source: PosixStore, key: str, nbytes: int | None, to: PosixStore, name
         end = reader.nbytes if nbytes is None else nbytes
         for start in range(0, end, _PIECE_NBYTES):
             writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])
-        writer.finish()
+        writer.finish(guard)
 
 
 def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger | None, *, scan: bool) -> tuple[str, ...]:
@@ -335,15 +363,22 @@ def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger
     for problem in report.problems:
         if not stat.S_ISREG(mode_of(target.path / problem.key, follow=False)):
             continue
+        check = partial(_check_version, store, problem.key, store.version(problem.key))
         noted = int(ledger.nbytes[ravel(problem.index, array.metadata.grid.counts)]) if ledger is not None else 0
         found = _whole_size(array, store, problem.key, noted, scan=scan)
         if found is None:
             continue
         nbytes, size, how = found
         copy = _quarantine(target, problem.key, "full")
-        _copy(store, problem.key, size, store, problem.key, "full")
+        _copy(store, problem.key, size, store, problem.key, "full", check)
         done.append(f"{problem.key}: {nbytes} bytes cut to {size}, {how}; the torn one is {copy}")
     return tuple(done)
+
+
+def _check_version(store: PosixStore, key: str, version: object) -> None:
+    """Refuse to go on from a shard that another process has changed since."""
+    if store.version(key) != version:
+        raise StoreError(f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE)
 
 
 def _whole_size(array: ShardedArray, store: PosixStore, key: str, noted: int, *, scan: bool) -> tuple[int, int, str] | None:

@@ -15,7 +15,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.commit import GroupReport
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import IncompleteError, RunEndedError, SpecError, WorkersLostError
+from shardwrite.errors import CorruptShardError, IncompleteError, RunEndedError, SpecError, WorkersLostError
 from shardwrite.fusion import fuse_source, is_worth_fusing
 from shardwrite.graph import rewriting
 from shardwrite.grid import ravel
@@ -32,16 +32,29 @@ OnReport = Callable[[GroupReport], None]
 Collect = Callable[[Any, GroupReport], None]
 
 
-def execute_missing(job: Job, engine: Engine, on_report: OnReport, known: Ledger) -> WriteResult:
-    """Write the shards of an existing array that `known` does not say are good; without a source, anew from themselves."""
+def execute_missing(
+    job: Job, engine: Engine, on_report: OnReport, look: Callable[[], Ledger], check: Callable[[], None] = lambda: None
+) -> WriteResult:
+    """Write the shards of an existing array that `look` does not find good; without a source, anew from themselves.
+
+    `look` is called when the run has begun. From then on no other run writes these shards, so that
+    nothing that was written before is overlooked. `check` is called at the end, while that still holds.
+    """
     start = time.perf_counter()
     with contextlib.ExitStack() as stack, _explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
         begun.append(session)
+        known = look()
         session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
         session.n_resumed = session.ledger.n_done
         for number, wave in enumerate(job.plan.waves):
             _run_wave(session, engine, str(number), wave.ranks(), on_report)
+        try:
+            check()
+        except CorruptShardError as error:
+            if session.directory.has_ended:
+                raise RunEndedError("another run has taken this one's place", path=str(session.directory.path)) from error
+            raise
         return session.finish(time.perf_counter() - start)
 
 

@@ -299,11 +299,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     for job in jobs:
         directory, is_new = begin_beside(job.target, partial(_begin_one, job))
         _check_shape(job, directory, is_new=is_new)
-        if is_new:
-            _probe_new(directory, engine)
-        else:
-            with _ended_or(directory):
-                _probe(directory, engine)
+        (_probe_new if is_new else _probe)(directory, engine)
         sessions.append(stack.enter_context(_open(job, directory)))
     for session in sessions:
         with _ended_or(session.directory), as_store_error(str(session.directory.path), "cannot go on with"):
@@ -362,6 +358,8 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
     outcomes = engine.on_every_worker(probe, str(directory.path), "zarr.json")
     troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
     if troubles:
+        if directory.has_ended:
+            raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
         raise StoreError(
             f"store={str(directory.target.path)!r}: {len(troubles)} of {len(outcomes)} workers cannot write there; {worker}: "

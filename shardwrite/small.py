@@ -109,12 +109,15 @@ class ShardBatches:
         """Whether a shard is of the batch that was encoded last."""
         return self._batch_of[index] is self._current
 
-    def encode(self, index: Shape) -> int:
-        """Encode the batch of a shard; gives its number of shards."""
+    def n_with(self, index: Shape) -> int:
+        """Shards in the batch of a shard."""
+        return self._batch_of[index].size
+
+    def encode(self, index: Shape) -> None:
+        """Encode the batch of a shard."""
         self._encoded, self._current = {}, None  # their memory is used again
         batch = self._batch_of[index]
         self._encoded, self._current = self._encode(batch), batch
-        return batch.size
 
     def encoded(self, index: Shape) -> EncodedShard:
         """A shard of the batch that was encoded last."""

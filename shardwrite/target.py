@@ -24,6 +24,7 @@ __all__ = [
     "kind_of",
     "resolve_target",
     "shape_at",
+    "shape_of",
 ]
 
 RUN_SUFFIX = ".shardwrite"
@@ -96,7 +97,7 @@ def resolve_target(store: Any, name: str | None) -> Target:
         raise SpecError("such names are for what lies beside an array", field="store", value=str(store), remedy=remedy)
     if name is None or name == "":
         return Target(root)
-    if not isinstance(name, str) or not all(_is_plain(part) for part in name.split("/")):
+    if not isinstance(name, str) or _SCHEME.match(name) or not all(_is_plain(part) for part in name.split("/")):
         raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
     return Target(root, name)
 
@@ -173,10 +174,22 @@ def shape_at(path: Path) -> list[int]:
     SpecError
         If its document has none.
     """
-    found = read_json(path / "zarr.json")
-    shape = found.get("shape") if isinstance(found, dict) else None
-    if not isinstance(shape, list) or not all(type(n) is int for n in shape):
-        raise SpecError("no array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document")
+    return shape_of(read_json(path / "zarr.json"), path)
+
+
+def shape_of(document: Any, path: Path) -> list[int]:
+    """The shape that the document at a path gives.
+
+    Raises
+    ------
+    SpecError
+        If it gives none.
+    """
+    shape = document.get("shape") if isinstance(document, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise SpecError(
+            "not an array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document"
+        )
     return shape
 
 
@@ -296,11 +309,13 @@ def _only_ours(path: Path) -> bool:
     Such a directory holds an array's run directory; or it holds nothing but directories of that kind and empty ones,
     which lead to arrays further down.
     """
+    if not stat.S_ISDIR(mode_of(path, follow=False)):
+        return False
     entries = listed(path)
     if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
         return True
     return all(
-        kind_of(entry) == "nothing" or (stat.S_ISDIR(mode_of(entry, follow=False)) and _only_ours(entry))
+        kind_of(entry) == "nothing" or _only_ours(entry)
         for entry in entries
         if not entry.name.endswith(TEMPORARY_SUFFIX)  # of a run that publishes the group right now
     )

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.assemble import EncodedUnit, OpenedShard, assemble, nothing, revise, rewrite, split_block
-from shardwrite.commit import EMPTY_SHARD, GroupReport, WriteSpec, Written, commit_shards, retried
+from shardwrite.commit import EMPTY_SHARD, GroupReport, WriteSpec, Written, commit_shards, has_small_shards, in_turns, retried
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.existing import Backdrop, ExistingShard, open_shard
 from shardwrite.grid import Box, Shape
@@ -28,10 +28,11 @@ from shardwrite.shard import Background, Pieces, check_block, encode_unit, ranks
 from shardwrite.small import ShardBatches
 from shardwrite.stopping import busy
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
-from shardwrite.turns import SMALL_NBYTES, Turn
+from shardwrite.turns import Turn
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
+_SHARD_SECONDS = 1e-4  # for one of many small shards: twice what it takes on a memory file system
 _UPDATE_NBYTES = 64 * 2**20  # of what a task encodes for a shard that exists; more goes by way of a part file
 
 
@@ -82,35 +83,46 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
             write_one = _stream_shard if spec.covers(index) else _update_shard
             return write_one(spec, transaction, index, units[index], pieces)
 
-        return commit_shards(spec, source.box, list(units), write)
+        with in_turns(spec, len(units), write) as write_in_turn:
+            return commit_shards(spec, source.box, list(units), write_in_turn)
 
 
 def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
     """Encode several shards at a time, and commit each."""
-    batches = ShardBatches(
-        spec.metadata,
-        source.box,
-        pieces,
-        order=spec.strategy.streaming_order,
-        batch_nbytes=spec.batch_nbytes,
-        write_empty_chunks=spec.write_empty_chunks,
-        skip=source.skip,
-    )
-    is_at_start = spec.metadata.index_codec.base_nbytes > 0
-    is_small = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize <= SMALL_NBYTES
+    metadata = spec.metadata
+    is_at_start = metadata.index_codec.base_nbytes > 0
+    is_small = has_small_shards(metadata)
+    compresses = metadata.pipeline.encoded_nbytes is None  # which threads had better do at a time
     with Turn() as turn:
+        if is_small and not compresses:
+            turn.take(_SHARD_SECONDS)
+        batches = ShardBatches(
+            metadata,
+            source.box,
+            pieces,
+            order=spec.strategy.streaming_order,
+            batch_nbytes=spec.batch_nbytes,
+            write_empty_chunks=spec.write_empty_chunks,
+            skip=source.skip,
+        )
+
+        def encode(index: Shape) -> None:
+            if compresses:
+                turn.give()
+                batches.encode(index)
+            if is_small:
+                turn.take(batches.n_with(index) * _SHARD_SECONDS)
+            if not compresses:
+                batches.encode(index)
 
         def write(transaction: Transaction, index: Shape) -> Written:
             with _as_source_error(spec, source.box):
                 if not batches.has(index):
-                    turn.give()
-                    n_shards = batches.encode(index)
-                    if is_small:
-                        turn.take(n_shards)
+                    encode(index)
                 shard = batches.encoded(index)
             if not shard.buffers:
                 return nothing(spec, transaction, index)
-            writer = transaction.create(spec.metadata.shard_key(index))
+            writer = transaction.create(metadata.shard_key(index))
             writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
             writer.finish()
             return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
@@ -244,8 +256,9 @@ def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupR
         with old:
             return rewrite(spec, transaction, index, old)
 
-    with busy():
-        return commit_shards(spec, group, [index for index in spec.metadata.grid.shards_in(group) if index not in skip], write)
+    shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
+    with busy(), in_turns(spec, len(shards), write) as write_in_turn:
+        return commit_shards(spec, group, shards, write_in_turn)
 
 
 def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> EncodedBlock:
@@ -313,5 +326,6 @@ def commit_group(
                 return revise(spec, transaction, index, units[index], payloads, there)
 
         shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
-        report = commit_shards(spec, group, shards, write)
+        with in_turns(spec, len(shards), write) as write_in_turn:
+            report = commit_shards(spec, group, shards, write_in_turn)
     return replace(report, part_files=tuple(b.payload.path for b in encoded if isinstance(b.payload, PartFile)))

@@ -17,7 +17,6 @@ __all__ = ["SMALL_NBYTES", "Turn"]
 SMALL_NBYTES = 64 * 2**10
 """Decoded size up to which a shard is small: copying its bytes takes less time than opening and renaming its file."""
 
-_SECONDS = 1e-4  # a shard's, twice what it takes on a memory file system
 _changed = threading.Condition()
 _holder: Turn | None = None
 _ends = 0.0
@@ -32,13 +31,13 @@ class Turn:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.give()
 
-    def take(self, n_shards: int) -> None:
-        """Wait for a turn at so many shards, but no longer than the present one should last."""
+    def take(self, seconds: float) -> None:
+        """Have a turn for so long, or for that much longer; waits until the present one is, or should be, at its end."""
         global _holder, _ends
         with _changed:
-            while _holder is not None and (left := _ends - time.monotonic()) > 0:
+            while _holder not in (None, self) and (left := _ends - time.monotonic()) > 0:
                 _changed.wait(left)
-            _holder, _ends = self, time.monotonic() + n_shards * _SECONDS
+            _holder, _ends = self, time.monotonic() + seconds
 
     def give(self) -> None:
         """End this turn, if it is not over."""

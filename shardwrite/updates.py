@@ -16,6 +16,7 @@ from shardwrite.errors import SpecError
 from shardwrite.into import region_plan
 from shardwrite.job import Job, Options, run_plan
 from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
+from shardwrite.limits import check_region
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.progress import reporting
 from shardwrite.result import WriteResult
@@ -264,6 +265,7 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     if isinstance(region, str):
         raise SpecError("no region", field="region", value=region, remedy="give slices")
     box = as_box(region, metadata.grid.shape)
+    check_region(box, metadata.grid.shards)
     fill = np.empty((), dtype=metadata.dtype)
     fill[...] = metadata.fill_value
     sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))

@@ -16,6 +16,7 @@ from shardwrite.engines import Engine, active_engine
 from shardwrite.grid import ravel, unravel
 from shardwrite.inspection import ORDERS, ShardTable, inspect_shards
 from shardwrite.journal import Beside, Ledger, RunDirectory, look_beside, read_receipt, replay
+from shardwrite.limits import check_whole
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.picture import Census, ShardState
 from shardwrite.plan.render import human, table_html, table_text
@@ -258,6 +259,7 @@ def verify(
     True
     """
     target, array, beside = _opened(store, name)
+    check_whole(array.metadata.grid, str(target.path))
     if against is not None:
         check_source_of(against, array.metadata, "against")
     grid = array.metadata.grid

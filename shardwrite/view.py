@@ -18,6 +18,7 @@ from dask.base import tokenize
 
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div, unravel
+from shardwrite.limits import check_chunks
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.shard import check_whole, chunk_range, decode_chunk, decode_shard, read_index
 from shardwrite.stores import ObjectReader, PosixStore, Store, is_file, parse_json, read_file
@@ -226,6 +227,7 @@ def from_sharded_zarr(store: Any, *, name: str | None = None, chunks: Sequence[i
     view = open_sharded(store, name)
     sizes = tuple(chunks) if chunks is not None else view.metadata.grid.shards
     sizes = tuple(max(1, min(size, n)) for size, n in zip(sizes, view.shape, strict=True))
+    check_chunks(view.shape, sizes)
     array: dask.array.Array = dask.array.from_array(
         view,
         chunks=sizes,

@@ -12,9 +12,11 @@ PACKAGE = Path(__file__).parent.parent / "shardwrite"
 LAYERS = [
     ["errors", "_version"],
     ["grid"],
+    ["limits"],
     ["codecs"],
     ["order", "fillvalue"],
     ["index", "placement"],
+    ["nested"],
     ["strategies", "metadata"],
     ["layout"],
     ["plan"],
@@ -41,7 +43,7 @@ LAYERS = [
     ["__init__"],
     ["cli"],
 ]
-PURE = {name for layer in LAYERS[:10] for name in layer}
+PURE = {name for layer in LAYERS[:11] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 ELSEWHERE = {"sources", "slurm", "cli", "resources", "environment"}  # look at users' paths and at this machine's, not at targets

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import zarr
 
+import shardwrite
 from shardwrite import SpecError, StoreError
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
@@ -89,3 +90,41 @@ def test_an_unfinished_array_is_marked(tmp_path, x):
     done = CliRunner().invoke(main, ["info", str(tmp_path / "x")])
     assert "unfinished" in done.output
     assert "True" in done.output
+
+
+def unfinished(tmp_path, x, name):
+    y = x.map_blocks(lambda b: 1 // 0, dtype="f4", meta=np.empty((0, 0), "f4"))
+    with pytest.raises(ZeroDivisionError):
+        y.to_sharded_zarr(tmp_path / "g", name=name, **GOOD)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("img/0", "img/1"), ("img/0", "lab/0"), ("a/b/c/0", "a/1"), ("a/1", "a/b/c/0"), ("0", "img/0"), ("img/0", "1")],
+)
+def test_arrays_of_one_group_are_begun_before_the_first_is_published(tmp_path, x, first, second):
+    unfinished(tmp_path, x, first)
+    (x + 1).to_sharded_zarr(tmp_path / "g", name=second, **GOOD)
+    with pytest.raises(SpecError, match="has not ended"):
+        shardwrite.open_sharded(tmp_path / "g", first)
+    x.to_sharded_zarr(tmp_path / "g", name=first, restart=True, **GOOD)
+    group = zarr.open_group(tmp_path / "g", mode="r")
+    np.testing.assert_array_equal(group[first][...], x.compute())
+    np.testing.assert_array_equal(group[second][...], x.compute() + 1)
+    assert not list(tmp_path.rglob("*.shardwrite"))
+
+
+def test_directories_that_a_killed_run_has_made_are_no_obstacle(tmp_path, x):
+    (tmp_path / "g" / "img").mkdir(parents=True)
+    x.to_sharded_zarr(tmp_path / "g", name="img/0", **GOOD)
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "g", mode="r")["img/0"][...], x.compute())
+
+
+@pytest.mark.parametrize("stranger", ["g/notes.txt", "g/other/notes.txt", "g/img/notes.txt"])
+def test_directories_that_hold_something_else_are_no_groups(tmp_path, x, stranger):
+    (tmp_path / stranger).parent.mkdir(parents=True)
+    (tmp_path / stranger).write_text("mine")
+    before = listing(tmp_path)
+    with pytest.raises(SpecError, match="something that is no Zarr array stands where its group should be"):
+        x.to_sharded_zarr(tmp_path / "g", name="img/0", **GOOD)
+    assert listing(tmp_path) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import os
 
@@ -21,9 +22,11 @@ from shardwrite.existing import open_shard
 from shardwrite.journal import lease
 from shardwrite.order import permutation
 from shardwrite.stores import PosixStore
+from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.posix import PosixWriter
 from shardwrite.stores.reading import PosixReader
 
+compaction = importlib.import_module("shardwrite.compaction")
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
 STRATEGIES = [FixedOrder("C"), FixedOrder("morton"), AppendOnly(), *LIVE]
 
@@ -145,13 +148,13 @@ def test_uncompressed_chunks_take_each_others_places(tmp_path, monkeypatch):
     x = da.from_array(values((64, 64)), chunks=32)
     x.to_sharded_zarr(path, shards=64, chunks=8, compressors=None)
     nbytes, writes = (path / "c/0/0").stat().st_size, []
-    real = os.pwrite
+    real = PosixEditor.write_at
 
-    def pwrite(fd, data, offset):
+    def write_at(editor, offset, data):
         writes.append((offset, len(data)))
-        return real(fd, data, offset)
+        real(editor, offset, data)
 
-    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(PosixEditor, "write_at", write_at)
     write(path, (slice(8, 16), slice(8, 16)), FixedOrder(in_place=True))
     assert writes == [(9 * 256, 256)]
     assert (path / "c/0/0").stat().st_size == nbytes
@@ -190,6 +193,22 @@ def test_compaction_halves_an_array_of_half_waste(path):
     assert done.n_rewritten == 4
     assert 0.45 < done.stored_nbytes / done.stored_nbytes_before < 0.55
     assert abs(done.stored_nbytes - before) < 0.05 * before
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_compaction_takes_what_is_written_until_it_begins(path, monkeypatch):
+    da.from_array(values((8, 64), 5), chunks=32).to_sharded_zarr(path, region=(slice(8), slice(64)), strategy=AppendOnly())
+    real = compaction.execute_missing
+
+    def execute_missing(*arguments):
+        shardwrite.erase(path, (slice(8, 16), slice(40, 48)))
+        return real(*arguments)
+
+    monkeypatch.setattr(compaction, "execute_missing", execute_missing)
+    wanted = read(path)
+    wanted[8:16, 40:48] = 0
+    shardwrite.compact(path, above=0.0)
+    np.testing.assert_array_equal(read(path), wanted)
     assert shardwrite.verify(path, deep=True).is_good
 
 
@@ -418,8 +437,6 @@ def test_the_command_line(path, tmp_path):
 
 def test_an_interrupted_update_is_told(path, monkeypatch):
     """`info` names its region, `verify` what to do about a shard amid a change."""
-    from shardwrite.stores.editing import PosixEditor
-
     real = PosixEditor.write_at
 
     def write_half(self, offset, data):

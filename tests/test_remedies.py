@@ -7,6 +7,8 @@ a piece of their text; the last test finds all messages that name a remedy in th
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
 import shutil
 import signal
@@ -32,16 +34,16 @@ from shardwrite import (
     JournalError,
     ShardWriter,
     SpecError,
+    StoreError,
 )
 from shardwrite.cli import main
 from shardwrite.journal import lock
 from shardwrite.slurm.status import status
 from shardwrite.stopping import request_drain, reset_drain
-from shardwrite.target import RECEIPT_NAME, resolve_target
+from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
-_CLUSTER = "tests/faults/test_cluster.py"
 COVERED: dict[str, str] = {
     # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
     "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
@@ -49,8 +51,6 @@ COVERED: dict[str, str] = {
     "submit it again.": "tests/slurm/test_array.py::test_usr1_drains_and_the_task_comes_again_by_itself_and_alone",
     "What is done lies on disk: submit it again to go on.": "tests/slurm/test_allocation.py::test_requeue_from_outside",
     "if parts are missing it says how to submit them again": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
-    "sbatch --parsable --array={} array.sbatch": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
-    "sbatch --dependency=afterany": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
     "sbatch --parsable --dependency=afterany:<id of the array>": "tests/slurm/test_array.py::test_array_then_finalize",
     "no answer in {} s; try again": "tests/slurm/test_workers.py::test_cancel_where_nothing_is_known_or_slurm_is_not_here",
     "still there after {} s: {}; try again": "tests/slurm/test_workers.py::test_cancel",
@@ -64,9 +64,15 @@ COVERED: dict[str, str] = {
     "give --cluster slurm": "tests/slurm/test_workers.py::test_options_that_go_together",
     "give --jobs": "tests/slurm/test_workers.py::test_options_that_go_together",
     "--cluster goes with none of": "tests/slurm/test_workers.py::test_options_that_go_together",
+    "shardwrite slurm resubmit {} --array": "tests/slurm/test_array.py::test_a_task_that_fails_is_named_and_comes_again",
+    "Wait for them, or end them first": (
+        "tests/slurm/test_submissions.py::test_a_second_submission_is_refused_until_the_first_has_ended"
+    ),
+    "the connection to dask's scheduler was lost": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
+    "make chunks smaller, or raise": "tests/faults/test_bounds.py::test_what_could_not_be_read_again_is_not_written",
     "{}: incomplete, run me again": "tests/faults/test_signals.py::test_abandon",
     "or plan with a smaller limit, and run it again": (
-        f"{_CLUSTER}::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone"
+        "tests/faults/test_cluster.py::test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone"
     ),
     "its scheduler is gone, or was restarted; run the same again": "tests/faults/test_cluster.py::test_the_scheduler_is_killed",
     "there have been no workers for too long; run the same again": "tests/slurm/test_elastic.py::test_all_workers_are_lost",
@@ -515,16 +521,33 @@ def test_another_process_is_at_work(tmp_path, remedy):
     assert is_tidy(path)
 
 
-@carries_out("{} was not given back in {} s; remove it if its holder is gone")
-def test_a_lock_whose_holder_nobody_can_ask(tmp_path, monkeypatch):
+HOLDS = """
+    import sys, time, pathlib
+    from shardwrite.journal.lock import exclusive
+    with exclusive(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])):
+        print("held", flush=True)
+        time.sleep(120)
+"""
+
+
+@carries_out("{} was not given back in {} s. End the process that holds it ({}), and run the same command again")
+def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
     path = tmp_path / "x"
     interrupted_update(path)
-    left = path.with_name("x.shardwrite") / "lock-end.json"
-    left.write_text('{"host": "elsewhere", "pid": 1}')
-    with monkeypatch.context() as patch:
-        patch.setattr(lock, "WAIT_SECONDS", 0.05)
-        refused("remove it if its holder is gone", JournalError, lambda: update(path))
-    left.unlink()
+    claim = path.with_name("x.shardwrite") / "claim-end"
+    (tmp_path / "run").mkdir()
+    other = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDS), claim, tmp_path / "run"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout.readline() == "held\n"
+        with monkeypatch.context() as patch:
+            patch.setattr(lock, "WAIT_SECONDS", 0.05)
+            error = refused("End the process that holds it", JournalError, lambda: update(path))
+            assert str(other.pid) in str(error)
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
     update(path)
     np.testing.assert_array_equal(read(path), updated())
     assert is_tidy(path)
@@ -563,7 +586,7 @@ def test_a_shard_that_nobody_committed(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out("call prepare first (shardwrite init)", "nothing was begun for {}; call shardwrite init first")
+@carries_out("call prepare first (shardwrite init)", "call shardwrite init first")
 @pytest.mark.parametrize("how", ["function", "command"])
 def test_nothing_was_begun(tmp_path, how):
     x, path = source(), tmp_path / "x"
@@ -725,7 +748,7 @@ def test_a_command_without_its_option(tmp_path):
 # ---- what is torn
 
 
-@carries_out("remove {} after a look")
+@carries_out("Move {} away after a look, and keep it")
 @pytest.mark.parametrize("kind", ["array", "update"])
 @pytest.mark.parametrize("torn", [b'{"run', b'{"run": "../../x", "digest": "d", "replaces": false}'])
 def test_a_plan_that_is_torn(tmp_path, kind, torn):
@@ -738,14 +761,28 @@ def test_a_plan_that_is_torn(tmp_path, kind, torn):
     plan.unlink()
     plan.write_bytes(torn)
     again = (lambda: write(path)) if kind == "array" else (lambda: update(path))
-    refused(f"remove {plan.parent} after a look", JournalError, again)
-    shutil.rmtree(plan.parent)
+    refused(f"Move {plan.parent} away after a look", JournalError, again)
+    plan.parent.rename(tmp_path / "kept")
     if kind == "array":  # shards without metadata are no array
         refused("give another path, or remove it yourself", SpecError, again)
         shutil.rmtree(path)
     again()
     np.testing.assert_array_equal(read(path), values() if kind == "array" else updated())
     assert is_tidy(path)
+
+
+def test_an_update_of_another_array(tmp_path):
+    path = tmp_path / "x"
+    interrupted_update(path)
+    (document,) = path.with_name("x.shardwrite").rglob("run-*/zarr.json")
+    document.write_text(json.dumps({**json.loads(document.read_text()), "shape": [8, 8]}))
+    (run,) = path.with_name("x.shardwrite").glob("updates/*")
+    refused(f"Move {run} away after a look, and keep it", JournalError, lambda: shardwrite.abandon(path))
+    run.rename(tmp_path / "kept")
+    assert shardwrite.abandon(path) == []
+    assert is_tidy(path)
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
 
 
 @carries_out("{} is no receipt ({}); remove it, and verify --deep instead", "remove it, and verify deep")
@@ -775,6 +812,96 @@ def test_metadata_that_is_torn(tmp_path):
     path = tmp_path / "copy" / "x"
     shutil.rmtree(path)
     write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("the receipt of {} does not hold a result ({}); remove the receipt")
+def test_a_receipt_without_a_result(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    update(path)
+    receipt = path / RECEIPT_NAME
+    found = json.loads(receipt.read_text())
+    found["updates"][-1]["result"] = {"n_shards": "many"}
+    receipt.write_text(json.dumps(found))
+    refused("remove the receipt", JournalError, lambda: update(path))
+    receipt.unlink()
+    update(path)
+    np.testing.assert_array_equal(read(path), updated())
+
+
+@carries_out("tells of an append to another array; remove it after a look")
+def test_a_receipt_of_another_array(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    row = source(2, (slice(0, 16), slice(None)))
+    row.to_sharded_zarr(path, region="append", source_id="row")
+    receipt = path / RECEIPT_NAME
+    found = json.loads(receipt.read_text())
+    found["updates"][-1]["identity"]["region"] = [[0, 16]]
+    receipt.write_text(json.dumps(found))
+    again = lambda: row.to_sharded_zarr(path, region="append", source_id="row")  # noqa: E731
+    refused("remove it after a look", JournalError, again)
+    receipt.unlink()
+    again()
+    np.testing.assert_array_equal(read(path), np.concatenate([values(), values(2)[:16], values(2)[:16]]))
+
+
+@carries_out("consolidate the group again, or remove it")
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("remedy", ["consolidate", "remove"])
+def test_consolidated_metadata_that_is_none(tmp_path, remedy):
+    root = tmp_path / "g"
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    root.mkdir()
+    (root / "zarr.json").write_text(json.dumps({**group, "consolidated_metadata": 5}))
+    refused("consolidate the group again, or remove it", SpecError, lambda: write(root, name="x"))
+    (root / "zarr.json").write_text(json.dumps(group))
+    if remedy == "consolidate":
+        zarr.consolidate_metadata(root)
+    write(root, name="x")
+    np.testing.assert_array_equal(zarr.open_group(root, mode="r")["x"][...], values())
+    assert is_tidy(root / "x")
+
+
+@carries_out("remove it after a look, or write it again")
+@pytest.mark.parametrize("remedy", ["restore", "start over"])
+def test_the_metadata_of_a_run_that_is_torn(tmp_path, remedy):
+    path = tmp_path / "x"
+    interrupted_write(path)
+    (document,) = path.with_name("x.shardwrite").glob("run-*/zarr.json")
+    text = document.read_text()
+    document.write_text(text[:40])
+    refused("or write it again", SpecError, lambda: write(path))
+    if remedy == "restore":
+        document.write_text(text)
+        assert write(path).n_resumed_shards > 0
+    else:
+        shutil.rmtree(path.with_name("x.shardwrite"))
+        shutil.rmtree(path)
+        write(path)
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("{} is {} and not a file; remove it after a look")
+def test_a_shard_that_is_no_file(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    (path / "c/1/1").unlink()
+    os.mkfifo(path / "c/1/1")
+    refused("not a file; remove it after a look", StoreError, lambda: shardwrite.open_sharded(path)[16:32, 16:32])
+    (path / "c/1/1").unlink()
+    assert shardwrite.repair(path, source()).is_done
+    np.testing.assert_array_equal(read(path), values())
+
+
+@carries_out("write the array again, or remove the document")
+def test_a_document_without_a_shape(tmp_path):
+    path = tmp_path / "x"
+    write(path)
+    (path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
+    refused("write the array again, or remove the document", SpecError, lambda: shape_at(path))
+    write(path, mode="w")
     np.testing.assert_array_equal(read(path), values())
 
 
@@ -809,7 +936,7 @@ def test_bad_shards_after_an_update(tmp_path, remedy):
     interrupted_update(path)
     (path / "c/3/3").write_bytes(b"torn")
     assert [problem.remedy for problem in shardwrite.verify(path).problems] == [RECOVER]
-    refused(RECOVER, CorruptShardError, lambda: shardwrite.compact(path))
+    refused("has not ended", JournalError, lambda: shardwrite.compact(path))
     if remedy == "again":
         update(path)
     else:
@@ -819,6 +946,30 @@ def test_bad_shards_after_an_update(tmp_path, remedy):
     assert shardwrite.repair(path, whole).is_done
     assert shardwrite.verify(path, deep=True).is_good
     np.testing.assert_array_equal(read(path)[48:, 48:], values()[48:, 48:])
+
+
+@carries_out("Run verify --deep, and repair from the source")
+def test_an_inner_chunk_that_rots_beside_a_change(tmp_path, monkeypatch):
+    path = tmp_path / "x"
+    write(path)
+
+    def killed(*_):
+        raise ToldToError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lock.Claim, "settle", killed)
+        with pytest.raises(ToldToError):
+            update(path, strategy=AppendOnly(in_place=True))
+    (claim,) = path.with_name("x.shardwrite").rglob("claim-c.*")
+    key = claim.name.removeprefix("claim-").replace(".", "/")
+    data = bytearray((path / key).read_bytes())
+    data[5] ^= 1  # in the first inner chunk, which the update does not touch
+    (path / key).write_bytes(data)
+    with pytest.warns(UserWarning, match="Run verify --deep, and repair from the source"):
+        shardwrite.abandon(path)
+    assert [problem.key for problem in shardwrite.verify(path, deep=True).problems] == [key]
+    assert shardwrite.repair(path, source()).is_done
+    assert shardwrite.verify(path, deep=True).is_good
 
 
 @carries_out("write the shard again from its source")
@@ -831,7 +982,7 @@ def test_a_scan_that_would_prove_nothing(tmp_path):
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out('write it again from its source with mode="w"')
+@carries_out('write it again from its source with mode="w" and restart=True')
 def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
@@ -839,25 +990,28 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     real = shardwrite.compaction.execute_missing
 
     def spoiled(*arguments):
-        found = real(*arguments)
-        other = tmp_path / "other"
-        da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
-        shutil.copy(other / "c/0/0", path / "c/0/0")
-        return found
+        def check(*facts):
+            other = tmp_path / "other"
+            da.from_array(values() % 2, chunks=16).to_sharded_zarr(other, **LAYOUT)
+            shutil.copy(other / "c/0/0", path / "c/0/0")
+            return arguments[-1](*facts)
+
+        return real(*arguments[:-1], check)
 
     monkeypatch.setattr(shardwrite.compaction, "execute_missing", spoiled)
-    refused('write it again from its source with mode="w"', CorruptShardError, lambda: shardwrite.compact(path, above=0))
-    write(path, 1, mode="w")
+    remedy = 'write it again from its source with mode="w" and restart=True'
+    refused(remedy, CorruptShardError, lambda: shardwrite.compact(path, above=0))
+    write(path, 1, mode="w", restart=True)
     np.testing.assert_array_equal(read(path), values(1))
 
 
 # ---- no message is forgotten
 
 NAMES_A_REMEDY = re.compile(
-    r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|\bremove (it|the|that|\{)|"
-    r"move the|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
+    r"restart|abandon|\bagain\b|\brepair\b|\brecheck|\bprepare\b|shardwrite init|\bfinalize\b|\bverify\b|"
+    r"\bremove (it(?! for)|the|that|\{)|\b[Mm]ove (the|\{)|open another|make another|mode=|restore|Wait for|(?<![\w-])--[a-z]"
 )
-SHELL = re.compile(r"^(exec|srun|--scheduler) ")
+SHELL = re.compile(r"^(exec |srun |--scheduler |\^#SBATCH |\n# Signals to this shell)")
 """Lines of job scripts; the tests in tests/slurm run them."""
 
 
@@ -893,7 +1047,7 @@ def test_every_remedy_is_carried_out_by_a_test():
 
 
 def test_the_tests_that_are_named_exist():
-    for where in COVERED.values():
-        file, name = where.split("::")
+    for file in {where.split("::")[0] for where in COVERED.values()}:
         names = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
-        assert name in names, where
+        missing = {where for where in COVERED.values() if where.startswith(f"{file}::") and where.split("::")[1] not in names}
+        assert not missing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.target import RECEIPT_NAME
 
+repair_module = importlib.import_module("shardwrite.repair")
 KEYWORDS = {"shards": 16, "chunks": 4}
 
 
@@ -42,6 +45,29 @@ def damage(path):
 
 def states(path):
     return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "c").rglob("*") if p.is_file()}
+
+
+def test_a_shard_that_another_has_written_until_the_repair_begins_is_left_alone(path, a, monkeypatch):
+    bad = damage(path)
+    real = repair_module.execute_missing
+
+    def execute_missing(*arguments):
+        da.from_array(a[16:48, 16:48] + 10, chunks=16).to_sharded_zarr(path, region=(slice(16, 48), slice(16, 48)), restart=True)
+        shardwrite.erase(path, (slice(48, 64), slice(0, 16)))
+        return real(*arguments)
+
+    monkeypatch.setattr(repair_module, "execute_missing", execute_missing)
+    lost = path / "c/2/2"
+    (path / "c/1/1").unlink()  # what is torn cannot be updated in part
+    assert not lost.exists()
+    done = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
+    assert done.is_done
+    assert {task.key for task in done.tasks} < bad
+    wanted = a.copy()
+    wanted[16:48, 16:48] += 10
+    wanted[48:64, 0:16] = 0
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], wanted)
+    assert shardwrite.verify(path, deep=True).is_good
 
 
 def test_only_what_is_bad_is_written_again(path, a):
@@ -121,6 +147,23 @@ def test_a_torn_append_is_cut_back_by_a_scan_only_on_request(path, a):
     assert (path / "c/1/2").read_bytes() == good
     assert done.tasks == ()
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], a)
+
+
+def test_a_shard_that_another_writes_during_a_salvage_is_left_alone(path, a, monkeypatch):
+    appended(path, "c/1/2")
+    new = np.random.default_rng(2).integers(0, 2**31, (16, 16), dtype="i4")  # larger when encoded
+    real = repair_module._quarantine
+
+    def quarantine(*arguments):
+        copy = real(*arguments)
+        da.from_array(new, chunks=16).to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+        return copy
+
+    monkeypatch.setattr(repair_module, "_quarantine", quarantine)
+    with pytest.raises(shardwrite.StoreError, match="changed by another writer"):
+        shardwrite.repair(path, scan=True)
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[16:32, 32:48], new)
+    assert not list(path.rglob("*.swtmp"))
 
 
 def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):

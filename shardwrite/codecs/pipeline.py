@@ -25,7 +25,7 @@ from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
 
-__all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline"]
+__all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline", "most_added", "undo"]
 
 Array = npt.NDArray[Any]
 Codec = Mapping[str, Any]
@@ -107,7 +107,7 @@ class NativePipeline:
     @property
     def most_encoded_nbytes(self) -> int:
         """See :attr:`Pipeline.most_encoded_nbytes`."""
-        return _most_added(self._stages, self._limit_nbytes)
+        return most_added(self._stages, self._limit_nbytes)
 
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
@@ -134,7 +134,7 @@ class NativePipeline:
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        data = _undo(self._stages, data, self._limit_nbytes)
+        data = undo(self._stages, data, self._limit_nbytes)
         shape = self._stored_shape
         if self._vlen is not None:
             claimed, n_found = int.from_bytes(memoryview(data)[:4], "little"), len(memoryview(data)) // 4
@@ -153,14 +153,14 @@ class NativePipeline:
         return chunk.astype(self._dtype, copy=False)
 
 
-def _undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
+def undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
     """What the stages were given, which is no more than `limit` bytes."""
     for i in range(len(stages) - 1, -1, -1):
-        data = stages[i].decode(data, _most_added(stages[:i], limit))  # what an earlier stage added is still there
+        data = stages[i].decode(data, most_added(stages[:i], limit))  # what an earlier stage added is still there
     return data
 
 
-def _most_added(stages: Sequence[BytesStage], nbytes: int) -> int:
+def most_added(stages: Sequence[BytesStage], nbytes: int) -> int:
     """The most that stages make of some bytes: compressors add a little to what they cannot compress."""
     return nbytes + sum(s.added_nbytes if s.added_nbytes is not None else nbytes // 8 + 65536 for s in stages)
 
@@ -227,7 +227,7 @@ class ForeignPipeline:
     @property
     def most_encoded_nbytes(self) -> int:
         """See :attr:`Pipeline.most_encoded_nbytes`."""
-        return _most_added(self._stages, self._limit_nbytes)
+        return most_added(self._stages, self._limit_nbytes)
 
     @property
     def _limit_nbytes(self) -> int:
@@ -247,7 +247,7 @@ class ForeignPipeline:
 
     def decode(self, data: Buffer) -> Array:
         """See :meth:`Pipeline.decode`."""
-        data = _undo(self._stages, data, self._limit_nbytes)
+        data = undo(self._stages, data, self._limit_nbytes)
         array, memory = self.open()
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:

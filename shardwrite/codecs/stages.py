@@ -33,6 +33,7 @@ _GZIP_WBITS = 31  # the largest window, and gzip's header and trailer
 _ZSTD_BLOCK_NBYTES = 128 * 2**10  # a block holds at most this (RFC 8878, 3.1.1.2)
 _ZSTD_MAX_RATIO = _ZSTD_BLOCK_NBYTES // 4  # and takes 4 bytes or more
 _ZSTD_PIECE_NBYTES = 2**10  # of a frame, which may become 32 MiB
+_ZSTD_AT_ONCE_NBYTES = 2**25  # as much may be set aside for a frame that does not say its size
 _WINDOW_NBYTES = 2**16
 _LZMA_NBYTES = 2**28  # for the largest dictionary that is taken
 _LZ4_MAX_RATIO = 255  # of a byte that lengthens a match
@@ -75,13 +76,21 @@ class Crc32cStage:
         return body
 
 
+def _within(value: Any, least: int, most: int) -> int:
+    """A setting, if the library takes it."""
+    number = int(value)
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not between {least} and {most}")
+    return number
+
+
 class ZstdStage:
     """Zstandard; a context per thread where python-zstandard is installed."""
 
     added_nbytes: int | None = None
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
-        self.level = int(configuration.get("level", 0))
+        self.level = _within(configuration.get("level", 0), -131072, 22)
         self.checksum = bool(configuration.get("checksum", False))
         self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
         self._local = threading.local()
@@ -132,6 +141,8 @@ class ZstdStage:
             if len(decoded) > limit_nbytes:
                 raise CorruptShardError(f"zstd frame holds {len(decoded)} bytes where at most {limit_nbytes} can be")
             return decoded
+        if limit_nbytes <= _ZSTD_AT_ONCE_NBYTES:
+            return self._contexts[1].decompress(data, max_output_size=limit_nbytes, allow_extra_data=False)
         stream, view, pieces, room = self._contexts[1].decompressobj(), memoryview(data), [], limit_nbytes
         for at in range(0, len(view), _ZSTD_PIECE_NBYTES):
             if stream.eof:
@@ -182,7 +193,7 @@ class GzipStage:
     added_nbytes: int | None = None
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
-        self.level = int(configuration.get("level", 5))
+        self.level = _within(configuration.get("level", 5), -1, 9)
         self._zlib: Any = zlib
         package, module = ("isal", "isal_zlib") if self.level <= 3 else ("zlib_ng", "zlib_ng")  # ISA-L's levels end at 3
         if self.level >= 1 and importlib.util.find_spec(package):
@@ -225,9 +236,10 @@ class BloscStage:
     _SHUFFLES: ClassVar = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
     def __init__(self, configuration: Mapping[str, Any], itemsize: int) -> None:
-        cname, clevel = configuration.get("cname", "zstd"), int(configuration.get("clevel", 5))
+        cname, clevel = configuration.get("cname", "zstd"), _within(configuration.get("clevel", 5), 0, 9)
         shuffle = self._SHUFFLES[configuration.get("shuffle") or "noshuffle"]
-        blocksize, typesize = int(configuration.get("blocksize", 0)), int(configuration.get("typesize") or itemsize)
+        blocksize = _within(configuration.get("blocksize", 0), 0, 2**31 - 1)
+        typesize = _within(configuration.get("typesize") or itemsize, 1, 2**31 - 1)
         self._codec = numcodecs.Blosc(cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize)
         self._settings = (cname.encode(), clevel, shuffle, blocksize, typesize)
 

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
@@ -88,7 +90,11 @@ def _planned(target: Target) -> RunDirectory | None:
     try:
         found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
     except ValueError as error:
-        raise JournalError(f"{path} is no whole plan ({error}); remove {target.run_path} after a look", path=str(path)) from error
+        raise JournalError(
+            f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and keep it: it may hold an array that "
+            "was being replaced, or what is needed to undo a change",
+            path=str(path),
+        ) from error
     check_name(target, found.facts)
     return found
 
@@ -184,6 +190,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
             "replaces": is_there(target.path) and plan["mode"] != "r+",
             "durability": durability,
             "begun_by": identity(),
+            "document_crc32c": crc32c(document.encode()),
             "array": target.path.name,
         }
     )
@@ -193,7 +200,7 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
     is_claimed = False
     try:
         # What lies in it is of that array; the directory stays this user's, or it would not be trusted.
-        make_directories(draft, durability, like=target.path, keeps_owner=False)
+        make_directories(draft, durability, like=target.path)
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
@@ -259,16 +266,17 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
     (str, int or None) or None
         Message and error number; None where all is well.
     """
-    store = PosixStore(path)
-    leaf = f"probe-{uuid.uuid4().hex}"
+    leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
+    flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     try:
-        with store.transaction("none", uuid.uuid4().hex) as transaction:
-            writer = transaction.create(leaf)
-            writer.write([b"probe"])
-            writer.finish()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(Path(path) / leaf)
-        if not is_there(Path(path) / token):
+        fd = os.open(leaf, flags, 0o666)  # makes no directory: where the run is gone, it must not come back
+        try:
+            os.write(fd, b"probe")
+        finally:
+            os.close(fd)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(leaf)
+        if is_there(path) and not is_there(Path(path) / token):
             return f"{path} is another directory here than for the client", None
     except OSError as error:
         return f"{path} is missing here" if error.errno == errno.ENOENT else str(error), error.errno

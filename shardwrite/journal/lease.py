@@ -31,6 +31,7 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores import as_store_error, listed, parse_json, read_file
 
 __all__ = [
+    "CLOCK",
     "HEARTBEAT_SECONDS",
     "TTL_SECONDS",
     "Lease",
@@ -46,6 +47,7 @@ __all__ = [
 
 HEARTBEAT_SECONDS = 15.0
 TTL_SECONDS = 120.0
+CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _held: set[Path] = set()
 
@@ -308,7 +310,7 @@ def _now(directory: Path, *, looking: bool) -> float:
 
 def file_system_time(directory: Path) -> float:
     """The time by the clock that stamps files in a directory."""
-    path = directory / f"clock-{uuid.uuid4().hex}"
+    path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     fd = os.open(path, flags, 0o666)
     try:

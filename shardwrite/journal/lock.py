@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import identity, is_alive, is_this_process
+from shardwrite.journal.lease import CLOCK, identity, is_alive, is_this_process
 from shardwrite.stores import as_store_error, listed, read_file
 
 __all__ = ["FENCED", "UNDO", "Claim", "exclusive", "make_void"]
@@ -139,7 +139,8 @@ class Claim:
                 return
             for name in names:
                 number = _generation(name)
-                if number is not None and number <= self._generation:
+                is_over = number is not None and number <= self._generation
+                if is_over or name.startswith(CLOCK):  # a process that asked for the time was killed meanwhile
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._fd)
             with contextlib.suppress(FileNotFoundError):

@@ -15,6 +15,7 @@ from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.facts import check_region
 from shardwrite.journal.ledger import as_runs, from_runs
+from shardwrite.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_file
 from shardwrite.target import RECEIPT_NAME, Target
 
@@ -43,7 +44,7 @@ class Receipt:
         The result's fields.
     empty : list of [int, int], optional
         Shards that are empty by design and have no object: first rank and count of each run of neighbours. None where nobody
-        knows, because the array was written by another program.
+        knows, because the array was written by another program, or has more shards than one can look at.
     updates : list of dict
         What was written into the array since, the last of it: ``digest``, ``run``, ``identity``, ``finished`` and ``result``.
     shape : list of int, optional
@@ -88,7 +89,7 @@ class Receipt:
         for update in updates:
             _check_update(update)
         shape = found.get("shape")
-        if shape is not None and not (isinstance(shape, list) and all(type(n) is int and 0 <= n < 2**63 for n in shape)):
+        if shape is not None and not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
             raise ValueError("a shape that is none")
         _check_runs(found["empty"])
         return cls(
@@ -134,6 +135,8 @@ class Receipt:
             if len(shape) != grid.ndim or any(m > n for m, n in zip(shape, grid.shape, strict=True)):
                 raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301 (one refusal for all that is wrong)
             counts = replace(grid, shape=shape).counts
+            if math.prod(counts) > MAX_SHARDS:
+                raise ValueError("more shards than one can look at")  # noqa: TRY301 (as above)
             before = np.zeros(math.prod(counts), dtype=bool)
             before[from_runs(self.empty, len(before))] = True
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
@@ -200,7 +203,7 @@ def empty_after(
     is_known : numpy.ndarray of bool, optional
         Of which of them that is known; the update has not come to the others. All, by default.
     """
-    if before.empty is None:
+    if before.empty is None or grid.n_shards > MAX_SHARDS:
         return None
     now = before.is_empty(grid)
     inside = tuple(slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True))

@@ -83,6 +83,6 @@ def _decode(path: Path) -> Redo | None:
         if crc32c(data) != head["crc32c"]:
             return None
         return Redo(path, str(head["key"]), int(head["old_nbytes"]), ranges_of(head["writes"], data))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"{path} is not a record of a change ({error}). Keep the file, and report it"
         raise JournalError(message, path=str(path)) from error

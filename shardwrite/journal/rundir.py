@@ -37,9 +37,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crc32c import crc32c
+
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.journal.facts import parse_facts
-from shardwrite.journal.lease import is_left_behind
+from shardwrite.journal.lease import CLOCK, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
@@ -58,7 +60,7 @@ from shardwrite.stores import (
     set_aside,
     write_file,
 )
-from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at
+from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
 __all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty"]
 
@@ -108,11 +110,17 @@ class RunDirectory:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The array's metadata; what is not the plan's is refused, because it would be published."""
-        found = read_json(self.path / "zarr.json")
-        planned = self.facts.get("identity", {}).get("metadata")
-        if not isinstance(found, dict) or (isinstance(planned, dict) and not _is_planned(found, planned)):
-            raise JournalError(f"{self.path / 'zarr.json'} is not what the run was begun with", path=str(self.path))
+        """The array's metadata; what is not the run's is refused, because it would be published."""
+        path = self.path / "zarr.json"
+        found, seal = read_json(path), self.facts.get("document_crc32c")
+        is_ours = seal is None or crc32c(read_file(path) or b"") == seal  # an older version has left none
+        if not isinstance(found, dict) or not is_ours:
+            raise JournalError(
+                f"{path} is not what the run was begun with. Move {self.target.run_path} away after a look, and keep it: it may "
+                "hold an array that was being replaced, or what is needed to undo a change",
+                path=str(path),
+            )
+        shape_of(found, path)
         return found
 
     @property
@@ -226,12 +234,6 @@ class RunDirectory:
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
-def _is_planned(document: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
-    """Whether a document is a plan's; a plan of an update leaves out the shape, which grows, and names its window."""
-    names = {*document, *planned} - ({"shape", "window"} if "window" in planned else set())
-    return all(document.get(name) == planned.get(name) for name in names)
-
-
 def groups_above(target: Target) -> Iterator[Path]:
     """Directories above an array that hold metadata, the nearest first."""
     for group in target.path.parents:
@@ -245,8 +247,12 @@ def discard_drafts(target: Target) -> None:
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
         if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
             remove_state(draft)
-    for clock in listed(target.run_path, "clock-"):
+    claims = listed(target.run_path, "claim-")
+    for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
         clock.unlink(missing_ok=True)
+    for claim in claims:
+        with contextlib.suppress(OSError):  # somebody holds it, or will take it over
+            claim.rmdir()
 
 
 def _current_run(target: Target) -> str:

@@ -228,7 +228,8 @@ def _metadata_of(run: RunDirectory) -> ArrayMetadata:
     first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
     if len(first) != grid.ndim or any(a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)):
         raise JournalError(
-            f"{run.path} holds the metadata of another array; rename {run.target.run_path} after a look", path=str(run.path)
+            f"{run.path} holds the metadata of another array. Move {run.target.run_path} away after a look, and keep it",
+            path=str(run.path),
         )
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
     stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))

@@ -94,7 +94,7 @@ def _decode(data: bytes, path: str) -> Change | None:
         if head["format"] == 1:
             return Change(str(head["key"]), int(head["old_nbytes"]), (), ranges_of(head["saved"], rest))
         why = f"format {head['format']!r}"
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         why = str(error)
     message = f"{path} is not a record that this version of shardwrite can read ({why}). Use the version that wrote it"
     raise JournalError(message, path=path)

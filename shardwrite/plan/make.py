@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from shardwrite.errors import PlanError
 from shardwrite.grid import Box, boundaries
+from shardwrite.limits import check_n_tasks
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
@@ -107,10 +109,21 @@ def make_plan(
                 plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
         return plan
 
+    check_n_tasks(metadata.grid.shape, metadata.raw_nbytes // high)
     largest = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
-    tried = []
-    for task_nbytes in (largest >> n for n in range(largest.bit_length()) if n == 0 or largest >> n >= inner_nbytes):
-        plan = plan_of(task_nbytes)
+    return _first_that_fits(plan_of, (largest >> n for n in range(largest.bit_length()) if n == 0 or largest >> n >= inner_nbytes))
+
+
+def _first_that_fits(plan_of: Callable[[int], Plan], sizes: Iterable[int]) -> Plan:
+    """The plan of the largest tasks that fit into the memory; if none do, the one that needs least."""
+    tried: list[Plan] = []
+    for task_nbytes in sizes:
+        try:
+            plan = plan_of(task_nbytes)
+        except PlanError:  # too many tasks
+            if not tried:
+                raise
+            break
         if plan.fits:
             return replace(plan, source_reruns=_reruns_by_chunks(plan))
         tried.append(plan)  # finer tasks may hold less of the source at a time

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import PlanError, SpecError
 from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.limits import check_memory
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
 from shardwrite.plan.partition import Partition
@@ -343,6 +344,7 @@ class Plan:
         PlanError
             With the bytes needed and allowed, and the knob to turn.
         """
+        check_memory(self.metadata.grid, self.metadata.itemsize, self.resources.memory_limit_nbytes)
         if self.fits:
             return
         needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
+from shardwrite.limits import check_cut
 
 __all__ = ["Partition", "make_partition"]
 
@@ -157,6 +158,7 @@ def make_partition(
     task_size = max(1, task_nbytes // itemsize)
     largest_source = tuple(max(1, *sizes) if sizes else 1 for sizes in source_chunks)
     group = _group_counts(grid, largest_source, task_size, most_source_chunks)
+    check_cut(grid.shape, [ceil_div(n, k) for n, k in zip(grid.counts, group, strict=True)])
     group_edges = tuple((*range(0, n, k * s), n) for n, k, s in zip(grid.shape, group, grid.shards, strict=True))
     return Partition(group_edges, group_edges if fused else _block_edges(grid, group_edges, source_chunks, task_size))
 
@@ -199,6 +201,7 @@ def _block_edges(
         others = math.prod(lengths[:axis] + lengths[axis + 1 :])
         if lengths[axis] * others <= task_size:
             lengths[axis] = max(lengths[axis], min(longest_group, task_size // max(1, others)))
+    check_cut(grid.shape, [n // max(c, length) for n, c, length in zip(grid.shape, grid.chunks, lengths, strict=True)])
     return tuple(
         tuple(_cut(edges, groups, length, c))
         for edges, groups, length, c in zip(fine, group_edges, lengths, grid.chunks, strict=True)

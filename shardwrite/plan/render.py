@@ -29,6 +29,7 @@ def human(nbytes: float) -> str:
     >>> human(999_960)
     '1 MB'
     """
+    nbytes = min(nbytes, 1e300)  # what a float holds
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if abs(nbytes) < 999.5:  # what would be rounded to 1000 goes into the next unit
             return f"{nbytes:.3g} {unit}"

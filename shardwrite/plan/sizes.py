@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ceil_div
+from shardwrite.limits import check_extents
 from shardwrite.plan.render import human
 
 __all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
@@ -31,7 +32,7 @@ def parse_nbytes(text: str, field: str) -> int:
     SpecError
         If it is none, or not positive.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
     nbytes = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if nbytes < 1:
         raise SpecError("not a positive number of bytes", field=field, value=text, remedy='give for instance "256MB" or "1GiB"')
@@ -66,8 +67,11 @@ def resolve_shapes(
         Wrong rank, sizes that are not positive integers, or shards that are no multiples of chunks.
     """
     notes = []
+    check_extents("shape", shape, shape)
     explicit_shards = _explicit(shards, len(shape), "shards")
     explicit_chunks = _explicit(chunks, len(shape), "chunks")
+    for field, sizes in (("shards", explicit_shards), ("chunks", explicit_chunks)):
+        check_extents(field, sizes, sizes or ())
     if explicit_chunks is None:
         target = _INNER_NBYTES if chunks in (None, "auto") else parse_nbytes(str(chunks), "chunks")
         explicit_chunks = _auto_chunks(shape, itemsize, target, explicit_shards)

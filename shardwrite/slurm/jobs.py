@@ -45,21 +45,29 @@ class Driver:
     ----------
     path : Path
         Its note.
+    data : bytes
+        What stands in it.
     job : str
         Its own job; empty where it is none.
     workers : tuple of str
         Their jobs.
     process : str
         Host and pid.
-    is_alive : bool
-        Whether it has not said that it has ended, and lives, or may.
+    has_ended : bool
+        Whether it says so itself.
     """
 
     path: Path
+    data: bytes
     job: str
     workers: tuple[str, ...]
     process: str
-    is_alive: bool
+    has_ended: bool
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it lives, or may; to ask writes into the run's directory, so commands that only look do not."""
+        return not self.has_ended and is_alive(self.path, self.data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ def _driver(path: Path, data: bytes, facts: dict[str, Any]) -> Driver:
     job = _numbers([facts.get("driver")])
     workers = facts["workers"] if isinstance(facts["workers"], list) else []
     process = f"{facts.get('host', 'unknown')}:{facts.get('pid', 'unknown')}"
-    return Driver(path, job[0] if job else "", _numbers(workers), process, not facts.get("has_ended") and is_alive(path, data))
+    return Driver(path, data, job[0] if job else "", _numbers(workers), process, bool(facts.get("has_ended")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ listens() { # USR1 is signal 10, so bit 9 of what it catches
     caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null)
     [ -n "$caught" ] && ((0x$caught & 0x200))
 }
-told='' alone=0
+told='' alone=0 lost=''
 while
     sleep 0.5 &
     wait $!
@@ -35,7 +35,7 @@ do
     if ! lives "$workers" || ! lives "$scheduler"; then
         [ "$alone" != 0 ] || echo "workers or scheduler have ended before the program, which is told to finish" >&2
         drain=1 alone=$((alone + 1))
-        [ "$alone" != 120 ] || leave=1
+        [ "$alone" != 120 ] || leave=1 lost=1
     fi
     if [ -n "$leave" ]; then
         kill -TERM "$program" 2>/dev/null
@@ -55,6 +55,9 @@ for ((i = 0; i < 6; i++)); do
 done
 kill -TERM "$workers" 2>/dev/null
 wait "$workers"
+if [ -n "$lost" ] && [ "$code" = 85 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt REQUEUES ]; then # it could not ask itself
+    scontrol requeue "$SLURM_JOB_ID" || echo "submit it again to go on" >&2
+fi
 exit "$code"
 """
 
@@ -201,7 +204,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         program,
         "program=$!",
     ]
-    return "\n".join(lines) + "\n" + _LOOP
+    return "\n".join(lines) + "\n" + _LOOP.replace("REQUEUES", str(settings.requeues))
 
 
 def array_script(job: ArrayJob, settings: Settings) -> str:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.stores.looking import is_there, mode_of
@@ -26,7 +25,7 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
-def make_directories(path: Path, durability: str, *, like: Path | None = None, keeps_owner: bool = True) -> None:
+def make_directories(path: Path, durability: str, *, like: Path | None = None) -> None:
     """Make a directory and its missing ancestors; their entries are durable unless the level is ``"none"``.
 
     Parameters
@@ -37,13 +36,9 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None, k
         One of `DURABILITIES`.
     like : pathlib.Path, optional
         A directory whose mode and group the new ones take, if it is there.
-    keeps_owner : bool
-        Whether they take its owner, too, as far as this user may give them away.
     """
     made: dict[Path, None] = {}
     rights = None if like is None else rights_of(like)
-    if rights is not None and not keeps_owner:
-        rights = replace(rights, owner=os.geteuid())
     for attempt in itertools.count():
         missing = []
         directory = path

@@ -24,6 +24,7 @@ class PosixEditor:
         """See :meth:`ObjectEditor.read`."""
         parts = []
         with as_store_error(self._key, "cannot read"):
+            nbytes = min(nbytes, os.fstat(self._fd).st_size - offset)
             while nbytes > 0:
                 part = os.pread(self._fd, nbytes, offset)
                 if not part:

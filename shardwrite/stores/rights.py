@@ -64,6 +64,8 @@ def rights_of(path: str | os.PathLike[str]) -> Rights | None:
 def keep_rights(fd: int, wanted: Rights) -> None:
     """Give an open file or directory, which this process has made, the rights of another; less where the system refuses.
 
+    A directory keeps its own owner, who tells whose run state it holds.
+
     Raises
     ------
     OSError
@@ -77,7 +79,7 @@ def keep_rights(fd: int, wanted: Rights) -> None:
     mode = _kept_mode(wanted, has_group=has_group, has_acl=has_acl)
     if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
         _is_done(os.fchmod, fd, mode)
-    if found.st_uid != wanted.owner:
+    if found.st_uid != wanted.owner and stat.S_ISREG(found.st_mode):
         _is_done(os.fchown, fd, wanted.owner, -1)
 
 

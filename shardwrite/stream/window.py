@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from shardwrite.assemble import EncodedUnit, assemble, revise
 from shardwrite.codecs.stages import Buffer
-from shardwrite.commit import WriteSpec, Written, commit_shards
+from shardwrite.commit import WriteSpec, Written, commit_shards, in_turns
 from shardwrite.errors import IncompleteError
 from shardwrite.existing import Backdrop, open_shard
 from shardwrite.grid import Box, Shape, ceil_div
@@ -221,7 +221,8 @@ class Window:
                 with opened(self.spec, index) as there:
                     return revise(self.spec, transaction, index, units, payloads, there)
 
-        report = commit_shards(self.spec, grid.shard_box(local), [local], write)
+        with in_turns(self.spec, 1, write) as write_in_turn:
+            report = commit_shards(self.spec, grid.shard_box(local), [local], write_in_turn)
         if not report.shards:
             key = self.spec.metadata.shard_key(local)
             raise IncompleteError(f"{key} was not committed: this process was asked to stop", missing=[key])

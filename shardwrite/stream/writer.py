@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from shardwrite.grid import Box, Shape
 from shardwrite.into import check_axis, check_can_update, check_cast
 from shardwrite.job import Options
 from shardwrite.journal import give_up_streams
+from shardwrite.limits import check_growth, check_memory, check_whole
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import as_box, indexed_shape
 from shardwrite.planning import memory_limit_of
@@ -120,6 +122,8 @@ class ShardWriter:
         self._metadata = parse_metadata(open_sharded(store, name).metadata.text, writing=True)
         grid = self._metadata.grid
         self._axis = check_axis(axis, grid.ndim)
+        slab = tuple(1 if i == self._axis else n for i, n in enumerate(grid.shape))
+        check_whole(replace(grid, shape=slab), str(self._target.path))
         self._strategy: Strategy = _auto(self._metadata) if strategy == "auto" else as_strategy(strategy)
         check_can_update(self._metadata, self._strategy)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
@@ -129,6 +133,7 @@ class ShardWriter:
         self._casting, self._write_empty = casting, write_empty_chunks
         with local_threads() as engine:
             self._limit = memory_limit_of(memory_limit) or min(_DEFAULT_NBYTES, engine.memory_limit_nbytes // 4)
+            check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)
             self._jobs = Jobs(n_threads or engine.n_threads)
         give_up_streams(self._target)
         self._shape = list(grid.shape)
@@ -250,6 +255,7 @@ class ShardWriter:
         if not box.size:
             return
         self._began = self._began or time.perf_counter()
+        check_growth(self._metadata.grid, [max(n, b) for n, b in zip(self._shape, box.stop, strict=True)])
         nbytes = max(1, box.size * self._metadata.itemsize)
         self._make_room(nbytes)
         window = self._window_around(box)

@@ -23,7 +23,7 @@ import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, ShardWriter
+from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
 
 EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
@@ -130,6 +130,15 @@ def give_up_and_update(path: Path) -> object:
     return update(path)
 
 
+def create(path: Path) -> None:
+    """Make an array without data; where it has just been made, that is told."""
+    try:
+        shardwrite.create(path, (20, 20), "u4", **LAYOUT)
+    except SpecError as error:
+        if "an array exists there" not in str(error):
+            raise
+
+
 ERASED = OLD.copy()
 ERASED[REGION] = 0
 OPERATIONS = {
@@ -149,6 +158,7 @@ OPERATIONS = {
     "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED),
     "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
     "stream": Operation(begin_stream, stream, NEW),
+    "creation": Operation(nothing, create, np.zeros_like(OLD)),
     "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),
     "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
 }
@@ -193,8 +203,8 @@ def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None 
     return stage.read_text() if stage is not None and stage.exists() else "failed"
 
 
-def make_mortal(at: int) -> None:
-    """Have this process killed before its `at`-th effect on the file system."""
+def make_mortal(at: int) -> Callable[[], int]:
+    """Have this process killed before its `at`-th effect on the file system; gives back what counts them."""
     n = 0
 
     def mortal(real):
@@ -216,6 +226,7 @@ def make_mortal(at: int) -> None:
     for name in EFFECTS:
         setattr(os, name, mortal(getattr(os, name)))
     os.open = open_or_die
+    return lambda: n
 
 
 def check(path: Path, wanted: np.ndarray) -> None:
@@ -267,8 +278,27 @@ def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0)
         shutil.rmtree(home)
 
 
-def run(names: list[str], every: int = 1, first: int = 1, twice: int = 0) -> list[Case]:
-    """Kill some operations before every effect, or every so many, until there is none; `twice` kills the second call, too."""
+def n_effects(name: str, made: Path, home: Path) -> int:
+    """How many effects an operation has that is not killed."""
+    shutil.copytree(made, home)
+    try:
+        count = home / "count"
+        in_child(lambda: count_effects(lambda: OPERATIONS[name].perform(home / "x"), count), stage=home / "trouble")
+        return int(count.read_text())
+    finally:
+        shutil.rmtree(home)
+
+
+def count_effects(action: Callable[[], object], into: Path) -> None:
+    counted = make_mortal(0)
+    try:
+        action()
+    finally:
+        into.write_text(str(counted()))
+
+
+def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list[Case]:
+    """Kill some operations before every effect, or every so many and each of the last; `twice` kills the second call, too."""
     done: list[Case] = []
     top = Path(tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     try:
@@ -276,11 +306,9 @@ def run(names: list[str], every: int = 1, first: int = 1, twice: int = 0) -> lis
             made = top / "made"
             made.mkdir()
             OPERATIONS[name].prepare(made / "x")
-            for kill_at in range(first, 10_000, every):
-                case = run_case(name, made, top / "home", kill_at)
-                if case is None:
-                    break
-                done.append(case)
+            n = n_effects(name, made, top / "home")
+            for kill_at in sorted({*range(1, n + 1, every), *range(max(1, n + 1 - last), n + 1)}):
+                done += filter(None, [run_case(name, made, top / "home", kill_at)])
                 done += filter(None, [run_case(name, made, top / "home", kill_at, twice)] if twice else [])
             shutil.rmtree(made)
     finally:
@@ -292,12 +320,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--every", type=int, default=1, help="only every so many effects")
-    parser.add_argument("--first", type=int, default=1, help="the first effect to kill before")
+    parser.add_argument("--last", type=int, default=0, help="and each of the last so many")
     parser.add_argument("--twice", type=int, default=0, help="kill the second call before this effect, too")
     parser.add_argument("--json", help="write every case to this file")
     given = parser.parse_args()
     with dask.config.set(scheduler="sync"):
-        done = run(given.operations, given.every, given.first, given.twice)
+        done = run(given.operations, given.every, given.last, given.twice)
     troubles = [case for case in done if case.trouble]
     if given.json:
         Path(given.json).write_text(json.dumps([asdict(case) for case in done]))

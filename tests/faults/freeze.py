@@ -126,18 +126,25 @@ def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
         case.trouble = found.removeprefix("AssertionError: ")[:600].replace(str(home), "")
 
 
+def weight(effect: str) -> float:
+    """How late an effect is drawn: first those on shards, then those on the array, then those beside it."""
+    call, _, path = effect.partition(" ")
+    if "/x.zarr/c/" in path and call in ("rename", "unlink", "pwrite", "ftruncate"):
+        return 0.001
+    return 0.3 if "/x.zarr/" in path else 1.0
+
+
 def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
-    """Every freeze of some operations, or a sample that takes each operation and takeover in turn, and more of the effects on
-    the array itself than of those beside it."""
-    kinds = [(operation, takeover) for operation in operations for takeover in two_writers.takeovers_of(operation)]
+    """Every freeze of some operations, or a sample that takes each operation and takeover in turn."""
     drawn = random.Random(seed)
     of_kinds = []
-    for operation, takeover in kinds:
+    for operation in operations:
         effects = bench.effects(operation)
         ks = list(range(1, len(effects) + 1))
         if n:
-            ks.sort(key=lambda k: drawn.random() * (0.2 if "/x.zarr/" in effects[k - 1] else 1.0))
-        of_kinds.append([Freeze(operation, takeover, k) for k in ks])
+            ks.sort(key=lambda k: drawn.random() * weight(effects[k - 1]))
+        for i, takeover in enumerate(two_writers.takeovers_of(operation)):  # each begins with another effect
+            of_kinds.append([Freeze(operation, takeover, k) for k in ks[i:] + ks[:i]])
     if not n:
         return [case for cases in of_kinds for case in cases]
     drawn.shuffle(of_kinds)
@@ -145,8 +152,8 @@ def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
     return in_turn[:n]
 
 
-def run(operations, n: int, *, seed: int = 0, readers: float = 0.1) -> list[Freeze]:
-    """Freezes, judged."""
+def run(operations, n: int, *, seed: int = 0, readers: float = 0.1, out: Path | None = None) -> list[Freeze]:
+    """Freezes, judged; what is known so far is in the file `out`."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="freezes-", dir=place))
     random.seed(seed)
@@ -157,6 +164,8 @@ def run(operations, n: int, *, seed: int = 0, readers: float = 0.1) -> list[Free
             freezes = chosen(bench, operations, n, seed)
             for begin in range(0, len(freezes), AT_ONCE):
                 freeze_all(bench, freezes[begin : begin + AT_ONCE], readers=readers)
+                if out:
+                    store(out, freezes[: begin + AT_ONCE])
     finally:
         shutil.rmtree(top, ignore_errors=True)
     return freezes
@@ -172,6 +181,11 @@ def summary(freezes: list[Freeze]) -> dict:
         **{kind: sum(case.trouble.startswith(kind) for case in freezes) for kind in ("lost", "unreadable")},
         "troubles": [asdict(case) for case in freezes if case.trouble],
     }
+
+
+def store(out: Path, freezes: list[Freeze]) -> None:
+    """Write every freeze to a file."""
+    out.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
 
 
 def build(directory: Path) -> Path:
@@ -200,9 +214,7 @@ def main() -> None:
     given = parser.parse_args()
     if "SHIM" not in os.environ:
         sys.exit(preloaded(__file__, sys.argv[1:]))
-    freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers)
-    if given.json:
-        given.json.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
+    freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers, out=given.json)
     print(json.dumps(summary(freezes), indent=1))
 
 

@@ -4,7 +4,7 @@ One process that never starts a thread imports everything and forks a child for 
 not the start of an interpreter. The child that writes is killed; another judges what is left; a third makes the same call again.
 
 Run as ``python tests/faults/kills.py --kills 200 --seed 0 --json out.json``, or with ``--shards 10000 --kills 20 --one-array`` for
-one job that is killed again and again.
+one job that is killed again and again; with ``--groups`` instead, its groups have thousands of shards, and each kill is told of.
 """
 
 from __future__ import annotations
@@ -26,11 +26,16 @@ import dask
 import numpy as np
 
 import shardwrite
+from shardwrite.journal import find_run, replay
+from shardwrite.stores import posix
+from shardwrite.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 N_THREADS = 2
+GROUP_PAUSE = 0.004  # seconds that a shard of a large group takes at least
+SLACK_SECONDS = 0.2  # of a machine that has other work
 
 
 @dataclass
@@ -250,6 +255,79 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
     return kills
 
 
+def write_slowly(x, path, keywords):
+    """Write, and take a while for each shard, whatever this machine."""
+    real = posix.PosixWriter.publish
+
+    def publish(self):
+        real(self)
+        time.sleep(GROUP_PAUSE)
+
+    posix.PosixWriter.publish = publish
+    write(x, path, lambda report: None, "threads", keywords)
+
+
+def journalled(path):
+    """Files of the shards that the journals of the run at a path know."""
+    run = find_run(resolve_target(path, None))
+    metadata = oracle.metadata_of(path)
+    done = np.flatnonzero(replay(run, metadata).ledger.is_done)
+    return {path / "c" / "/".join(map(str, np.unravel_index(rank, metadata.grid.counts))) for rank in done}
+
+
+def lately(path, shards, seconds):
+    """How many shards were written so shortly before the last one, and those that were in flight then."""
+    last = max(time_ns for _, time_ns in shards.values())
+    return sum(time_ns >= last - seconds * 1e9 for _, time_ns in shards.values()) + N_THREADS
+
+
+def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
+    """One array in a few groups of very many shards each, killed again and again; what a kill costs is told for each."""
+    import dask.array as da
+
+    rng = np.random.default_rng(seed)
+    side = round(n_shards**0.5)
+    wanted = oracle.values((side * 8, side * 8), seed)
+    x = da.from_array(wanted, chunks=(-(-side // 4) * 8, side * 8))
+    directory = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    path, log = directory / "x.zarr", directory / "log"
+    keywords = {"shards": 8, "chunks": 4, "durability": "none", "source_id": "groups"}
+    with dask.config.set(scheduler="threads", num_workers=N_THREADS):
+        assert shardwrite.plan(x, shards=8, chunks=4, source_id="groups").partition.n_groups <= 4
+    kills, before, unknown = [], {}, set()
+    try:
+        for number in range(n_kills + 1):
+            found = Kill({**keywords, "shards of a group": side * -(-side // 4)})
+            pid = child(write_slowly, x, path, keywords, log=log)
+            if number < n_kills:
+                while not is_over(pid) and not (path.exists() and set(shards_on_disk(path)) - set(before)):
+                    time.sleep(0.01)
+                time.sleep(rng.uniform(0.2, 1.6))
+                os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
+            found.finished = os.WIFEXITED(status)
+            found.trouble = log.read_text() if found.finished and status else ""
+            after = shards_on_disk(path)
+            rewritten = {file for file, identity in before.items() if after.get(file) != identity}
+            if rewritten - unknown:
+                found.trouble += f"{len(rewritten - unknown)} shards were in the journal and were written again"
+            if kills:
+                print(f"kill {number}: {len(unknown)} to be done again, at most {kills[-1].in_flight}", flush=True)
+            found.there = len(after)
+            if not found.finished:
+                unknown = set(after) - journalled(path)
+                found.redone, found.in_flight = len(unknown), lately(path, after, 1 + SLACK_SECONDS)
+                found.acked = len(after) - len(unknown)
+            kills.append(found)
+            before = after
+            if found.finished:
+                break
+        kills[-1].trouble += ended_well(child(oracle.check_whole, path, wanted, log=log), log)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    return kills
+
+
 def summary(kills) -> dict:
     """Sums over many kills."""
     return {
@@ -269,10 +347,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one-array", action="store_true", help="kill one job again and again")
+    parser.add_argument("--groups", action="store_true", help="the same of a job in four groups, and what each kill costs")
     parser.add_argument("--shards", type=int, default=10_000, help="of that job")
     parser.add_argument("--json", help="write every kill to this file")
     given = parser.parse_args()
-    kills = kill_one_array(given.shards, given.kills, given.seed) if given.one_array else kill_many(given.kills, given.seed)
+    if given.one_array or given.groups:
+        kills = (kill_groups if given.groups else kill_one_array)(given.shards, given.kills, given.seed)
+    else:
+        kills = kill_many(given.kills, given.seed)
     if given.json:
         Path(given.json).write_text(json.dumps({"summary": summary(kills), "kills": [asdict(kill) for kill in kills]}))
     print(json.dumps(summary(kills), indent=1))

@@ -156,17 +156,29 @@ def draw(seed: int, number: int, kinds=tuple(KINDS)) -> Case:
 
 def follow(scenario: Scenario, what: str) -> None:
     """What a user may do after the operation has failed, or has not."""
-    path = scenario.path
     if what == "same":
         scenario.run()
-    elif what == "abandon":
-        with contextlib.suppress(shardwrite.SpecError):  # there is no array yet
-            shardwrite.abandon(path)
-    elif what == "other":
-        scenario.other()
-    elif what == "writer":
-        with contextlib.suppress(shardwrite.SpecError), ShardWriter(path):
-            pass
+        return
+    with refusals_of(scenario):
+        if what == "abandon":
+            shardwrite.abandon(scenario.path)
+        elif what == "other":
+            scenario.other()
+        elif what == "writer":
+            ShardWriter(scenario.path).close()
+
+
+@contextlib.contextmanager
+def refusals_of(scenario: Scenario) -> Iterator[None]:
+    """Pass over the refusal of what must wait for the end of the run that makes or repairs an array.
+
+    A refusal that names a live process is none of these: nobody is at work.
+    """
+    try:
+        yield
+    except (shardwrite.SpecError, shardwrite.JournalError) as error:
+        if not scenario.comes_first or error.fields.get("holder"):
+            raise
 
 
 def run_case(disk: lossy_device.Disk, case: Case, seed: int) -> Case:
@@ -227,9 +239,9 @@ def judge_all(case: Case, scenario: Scenario) -> None:
     case.acked = len(scenario.acked)
     if not case.in_place:
         judge(case, scenario)
-    with contextlib.suppress(shardwrite.SpecError):
+    with refusals_of(scenario):
         shardwrite.abandon(scenario.path)
-    if case.operation not in ("fresh", "replacement", "parts", "repair"):
+    if not scenario.comes_first:
         judge(case, scenario)
         check_verify(case, scenario)
     if case.lost or case.torn:

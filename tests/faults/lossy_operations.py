@@ -60,9 +60,11 @@ class Scenario:
         same shards.
     acked : set of int
         Units that were acknowledged.
+    comes_first : bool
+        Whether other operations are refused until this one has ended.
     """
 
-    chunks = CHUNKS
+    comes_first = False
 
     def __init__(self, case: Any, path: Path, rng: np.random.Generator) -> None:
         self.case, self.path, self.rng = case, path, rng
@@ -225,7 +227,9 @@ class Compact(Scenario):
 
 
 class Repair(Scenario):
-    """One or two shards are bad, and are written again."""
+    """Two shards are bad, and are written again."""
+
+    comes_first = True
 
     def make(self) -> None:
         self.wanted = values(SHAPE, 1)
@@ -257,7 +261,7 @@ class Repair(Scenario):
 class Fresh(Scenario):
     """An array is made."""
 
-    mode = "w-"
+    comes_first, mode = True, "w-"
 
     def make(self) -> None:
         self.wanted = values(SHAPE, 3)
@@ -310,8 +314,6 @@ class Parts(Fresh):
 
 class Stream(Scenario):
     """Frames come, and are flushed; the first ones before anything fails."""
-
-    chunks = FRAME_CHUNKS
 
     def make(self) -> None:
         self.wanted = values(FRAMES, 1, FRAME_CHUNKS)

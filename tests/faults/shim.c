@@ -81,7 +81,7 @@ void shim_unwatch(void) { is_watched = 0; }
 int shim_effects(void) { return n_effects; }
 
 static void tell(const char *call, const char *path) {
-    char line[2 * PATH_MAX + 64];
+    char line[4 * PATH_MAX + 64];
     int n = snprintf(line, sizeof line, "%s %s\n", call, path);
     if (syscall(SYS_write, ask_fd, line, (size_t)n) < 0) _exit(97);
 }
@@ -122,6 +122,12 @@ static void effect_at(int at, const char *path, const char *call) {
         path = whole;
     }
     if (is_below(path)) effect(call, path);
+}
+static void effect_on_two(const char *call, int a, const char *from, int b, const char *to) {
+    char text[4 * PATH_MAX];
+    if (!at_is_below(a, from) && !at_is_below(b, to)) return;
+    snprintf(text, sizeof text, "%s -> %s", from, to);
+    effect(call, text);
 }
 #define IS_CHANGING(flags) (((flags) & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)) != 0)
 
@@ -221,27 +227,27 @@ int close(int fd) {
 typedef int (*two_paths_t)(const char *, const char *);
 int rename(const char *from, const char *to) {
     REAL("rename", two_paths_t);
-    if (is_watched && (is_below(from) || is_below(to))) effect("rename", to);
+    if (is_watched) effect_on_two("rename", AT_FDCWD, from, AT_FDCWD, to);
     if (countdown && is_below(to) && fires("rename")) FAIL;
     return real(from, to);
 }
 typedef int (*renameat_t)(int, const char *, int, const char *);
 int renameat(int a, const char *from, int b, const char *to) {
     REAL("renameat", renameat_t);
-    if (is_watched) effect_at(b, to, "rename");
+    if (is_watched) effect_on_two("rename", a, from, b, to);
     if (countdown && is_below(to) && fires("rename")) FAIL;
     return real(a, from, b, to);
 }
 int link(const char *from, const char *to) {
     REAL("link", two_paths_t);
-    if (is_watched && is_below(to)) effect("link", to);
+    if (is_watched) effect_on_two("link", AT_FDCWD, from, AT_FDCWD, to);
     if (countdown && is_below(to) && fires("link")) FAIL;
     return real(from, to);
 }
 typedef int (*linkat_t)(int, const char *, int, const char *, int);
 int linkat(int a, const char *from, int b, const char *to, int flags) {
     REAL("linkat", linkat_t);
-    if (is_watched) effect_at(b, to, "link");
+    if (is_watched) effect_on_two("link", a, from, b, to);
     if (countdown && is_below(to) && fires("link")) FAIL;
     return real(a, from, b, to, flags);
 }

@@ -335,20 +335,21 @@ def test_repair_of_what_is_no_file(path, source):
     oracle.check_whole(path, source.compute())
 
 
-def test_repair_where_no_copy_can_be_kept(path):
+def test_repair_where_no_copy_can_be_kept(path, source):
     path.with_name("x.zarr.quarantine").write_text("in the way")
     (path / "c/0/0").write_bytes(b"torn")
     with pytest.raises(StoreError):
-        shardwrite.repair(path)
+        shardwrite.repair(path, source)
 
 
-def test_a_copy_is_kept_where_nothing_can_be_linked(path, monkeypatch):
+def test_a_copy_is_kept_where_nothing_can_be_linked(path, source, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", refuse)
     (path / "c/0/0").write_bytes(b"torn")
-    (copy,) = shardwrite.repair(path).quarantined
+    link = os.link
+    monkeypatch.setattr(os, "link", lambda a, b, **more: refuse() if "quarantine" in str(b) else link(a, b, **more))
+    (copy,) = shardwrite.repair(path, source).quarantined
     assert Path(copy).read_bytes() == b"torn"
 
 

@@ -20,7 +20,7 @@ from distributed.diagnostics.plugin import UploadFile
 import shardwrite
 from shardwrite.errors import WorkersLostError
 from shardwrite.job import Job, Options
-from shardwrite.journal import Ledger, find_run, replay
+from shardwrite.journal import Ledger, admit, find_run, replay
 from shardwrite.session import Session
 from shardwrite.session import _begin_one as begin_one
 from shardwrite.target import resolve_target
@@ -139,6 +139,7 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     directory, _ = begin_one(job)
     session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
     directory.make_room("full")
+    admit(directory.path, session.driver)
     graph, keys = session.graph("all", type("Engine", (), {"kind": "sync"})()).fused(range(plan.partition.n_groups))
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
     reports = []

@@ -34,12 +34,15 @@ def run(tmp_path, *arguments):
 
 
 def test_a_sample_of_schedules(tmp_path):
-    summary = run(tmp_path, "--depth", "3", "--cases", "80", "--seed", "1")
-    assert summary["cases"] == 80
+    summary = run(tmp_path, "--depth", "3", "--cases", "30", "--seed", "1")
+    assert summary["cases"] == 30
     assert len(summary["outcomes"]) >= 4
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("way", ["slow", "frozen", "killed"])
+@pytest.mark.parametrize(
+    "way", ["frozen", pytest.param("slow", marks=pytest.mark.long), pytest.param("killed", marks=pytest.mark.long)]
+)
 def test_every_schedule_of_two_switches(tmp_path, way):
-    run(tmp_path, "--depth", "2", "--ways", way, "--operations", "update in place with room")
+    """One pair of processes; the first stands still before each of its effects that can be seen."""
+    summary = run(tmp_path, "--depth", "2", "--ways", way, "--operations", "update in place with room")
+    assert summary["cases"] >= 40

@@ -62,6 +62,20 @@ def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     assert sum(not kill["finished"] for kill in kills) >= 20
 
 
+@pytest.mark.parametrize(
+    ("n_shards", "n_kills"), [(900, 3), pytest.param(10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+)
+def test_groups_of_many_shards(tmp_path, n_shards, n_kills):
+    """What is written again is what a second of work and the tasks in flight had written, and no group."""
+    summary, kills = run(tmp_path, "--groups", "--shards", str(n_shards), "--kills", str(n_kills))
+    assert summary["troubles"] == []
+    killed = [kill for kill in kills if not kill["finished"]]
+    assert len(killed) >= n_kills - 1
+    for kill in killed:
+        assert kill["redone"] <= kill["in_flight"], kill
+    assert max(kill["acked"] for kill in killed) > 0
+
+
 WRITER = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})

@@ -94,7 +94,7 @@ def test_every_inner_chunk_carries_the_mark(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["append in place", "in place"])
 @pytest.mark.parametrize("follow_up", lossy_disk.FOLLOW_UPS)
-def test_what_a_flush_returned_from_is_on_the_disk(disks, strategy, follow_up):
+def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
     """A default stream, and one into free places, with one, two and lasting failures."""
     ways = [(1, 3), (2, 0), (-1, 3)]
     cases = [
@@ -132,6 +132,6 @@ def test_a_sample_of_failed_writes(disks):
 @pytest.mark.long
 @pytest.mark.parametrize("filesystem", lossy_device.FILESYSTEMS)
 def test_many_failed_writes(disks, filesystem):
-    cases = [lossy_disk.draw(2, n) for n in range(130)]
+    cases = [lossy_disk.draw(2, n) for n in range(100)]
     found = check([lossy_disk.run_case(disks(filesystem), case, 2) for case in cases])
-    assert found["failed"] > 150
+    assert found["failed"] > 120

@@ -22,6 +22,7 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
     SubmitError,
+    UntrustedStateError,
     WorkersLostError,
 )
 
@@ -41,6 +42,7 @@ EXAMPLES = [
     JournalError("of another run", path="a/b"),
     JournalError("held", path="a/b", holder={"host": "node7", "pid": 12}, differences=["source: 1 then, 2 now"]),
     RunEndedError("taken over", path="a/b/run-1"),
+    UntrustedStateError("belongs to somebody else", path="a/b.shardwrite", owner="mallory"),
     IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
     RunCancelledError("cancelled", missing=["c/0"]),
     SubmitError("scontrol is not in PATH", command="scontrol show config"),

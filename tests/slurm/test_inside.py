@@ -11,16 +11,19 @@ import sys
 import time
 from pathlib import Path
 
+import dask
 import dask.array as da
 import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster, Security, get_client
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.errors import SpecError, WorkersLostError
+from shardwrite.cli.common import engine
+from shardwrite.errors import ClusterLostError, SpecError, WorkersLostError
+from shardwrite.outcome import exit_code_of
 from shardwrite.slurm import AllocationJob, Settings, allocation_script, connect, inside, make_run_directory
 from shardwrite.stopping import request_drain, reset_drain
 
@@ -120,6 +123,35 @@ def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
             reset_drain()
 
 
+def test_a_cluster_that_is_lost_is_no_error_of_the_program():
+    """Exit code 85, and the job comes again; where the scheduler is well, an error stays what it is."""
+    with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+        with pytest.raises(ZeroDivisionError), engine(None, None, cluster.scheduler_address):
+            raise ZeroDivisionError
+
+        def lose():
+            client = get_client()
+            cluster.close()
+            while client.status == "running":
+                time.sleep(0.01)
+            raise ZeroDivisionError
+
+        with pytest.raises(ClusterLostError) as caught, engine(None, None, cluster.scheduler_address):
+            lose()
+    assert exit_code_of(caught.value) == 85
+
+
+def test_no_workers_for_too_long_is_no_error_of_the_program(tmp_path):
+    x = da.ones((64, 64), chunks=16, dtype="u1")
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "500ms"}),
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster),
+        pytest.raises(ClusterLostError, match="no workers for too long"),
+    ):
+        x.to_sharded_zarr(tmp_path / "x.zarr", shards=16, chunks=8)
+
+
 USERS = """
 import sys, time
 import dask.array as da
@@ -144,10 +176,11 @@ def script(tmp_path):
     environ |= {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "PAUSE": "0.3"}
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
 
-    def start(*arguments):
+    def start(*arguments, patience=120, restarts="0"):
         text = allocation_script(AllocationJob(n_nodes=1, program="my.py", arguments=arguments), Settings())
-        (tmp_path / "script").write_text(text)
-        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
+        (tmp_path / "script").write_text(text.replace("!= 120", f"!= {patience}"))
+        own = {**environ, "SLURM_RESTART_COUNT": restarts}
+        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=own, stderr=subprocess.PIPE, text=True)
 
     return start
 
@@ -191,6 +224,27 @@ def test_a_program_that_finds_itself_alone_is_ended(script, tmp_path):
     assert "stopped before" in said, "a scheduler, or a worker, was there"
 
 
+DEAF = """#!/bin/bash
+case "$2" in
+run-directory) mkdir -p runs && echo runs ;;
+scheduler) exit 1 ;;
+*) trap 'exit 85' TERM; while :; do sleep 0.1; done ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("restarts", "asked"), [("9", "requeue 7\n"), ("10", "")])
+def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(script, tmp_path, restarts, asked):
+    """After a minute, here a second, it is ended; the script puts the job back, as often as the program would."""
+    (tmp_path / "shardwrite").write_text(DEAF)
+    process = script(patience=2, restarts=restarts)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 85, said
+    assert (asked_file := tmp_path / "asked").exists() == bool(asked)
+    assert not asked or asked_file.read_text() == asked
+
+
+@pytest.mark.long
 def test_the_scheduler_is_lost(script, tmp_path):
     """What was written is known from the disk, so the job is put back and goes on: it ends as by a request to stop."""
     process = script("0")

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -21,8 +22,8 @@ from shardwrite.journal.lease import identity
 from shardwrite.outcome import exit_code_of
 from shardwrite.slurm import cancel_all, cluster, record_jobs, status, workers_of
 from shardwrite.slurm import jobs as slurm_jobs
-from shardwrite.slurm.elastic import _Jobs
-from shardwrite.slurm.jobs import DriverNote, submitted
+from shardwrite.slurm.elastic import _job_class, _Jobs
+from shardwrite.slurm.jobs import DriverNote, refuse_second, submitted
 from shardwrite.slurm.workers import arguments_of
 from shardwrite.target import resolve_target
 
@@ -266,6 +267,60 @@ def test_cancel_where_nothing_is_known_or_slurm_is_not_here(begun, tmp_path, mon
     record_jobs(resolve_target(path, None), "20", "21", 3)
     with pytest.raises(SubmitError, match="squeue is not in PATH"):
         cancel_all(resolve_target(path, None))
+
+
+def test_a_cancelled_driver_submits_no_more_and_the_next_does(begun, monkeypatch):
+    """A driver that is no job is told by a file; it says when it has ended, and until then it is named."""
+    _, path = begun
+    target = resolve_target(path, None)
+    monkeypatch.setattr(slurm_jobs, "_GONE_SECONDS", 0.2)
+    driver, submitted_by = _Jobs(target), []
+    driver.keep()
+    assert not driver.look_whether_cancelled()
+    assert cancel_all(target).alive == [f"{identity()['host']}:{os.getpid()}"]
+
+    class Job:
+        async def _submit_job(self, script):
+            submitted_by.append(script)
+
+    kind = _job_class(SimpleNamespace(slurm=SimpleNamespace(SLURMJob=Job)), driver)
+    with pytest.raises(StopIteration):
+        kind()._submit_job("script").send(None)
+    assert not submitted_by
+    assert driver.is_cancelled
+    driver.keep(has_ended=True)
+    assert cancel_all(target).alive == []
+    following = _Jobs(target)
+    following.keep()
+    assert not following.look_whether_cancelled()
+
+
+def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
+    """Nothing beside a driver that lives; workers without one are cancelled, those of this job's earlier start among them."""
+    _, path = begun
+    target = resolve_target(path, None)
+    run = find_run(target)
+    stand = Stand(tmp_path, monkeypatch)
+    stand.has(j11="RUNNING", j12="RUNNING", j13="RUNNING")
+    with monkeypatch.context() as patch:
+        patch.setattr(slurm_jobs, "identity", dead)
+        DriverNote("dead").keep(run, ["11"])
+        patch.setenv("SLURM_JOB_ID", "10")
+        DriverNote("own").keep(run, ["12"])
+    monkeypatch.setenv("SLURM_JOB_ID", "10")
+    stand.has(j10="RUNNING")
+    living = DriverNote("living")
+    with monkeypatch.context() as patch:
+        patch.delenv("SLURM_JOB_ID")
+        living.keep(run, ["13"])
+    with pytest.raises(SubmitError, match=r"written already: job 13 RUNNING, process .* submits workers\. .*slurm cancel"):
+        refuse_second(target)
+    assert not stand.calls.exists(), "nothing was changed"
+    living.keep(run, ["13"], has_ended=True)
+    (stand.jobs / "13").unlink()
+    refuse_second(target)
+    assert stand.calls.read_text().split() == ["11", "12"]
+    assert {p.name for p in stand.jobs.iterdir()} == {"10"}
 
 
 def test_ids_are_kept_as_they_come_and_when_the_run_begins(tmp_path, monkeypatch):

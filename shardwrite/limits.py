@@ -1,0 +1,192 @@
+"""What is too much for a plan, or for a look at every shard: told at once, before memory is taken or a loop is begun."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from shardwrite.errors import PlanError, SpecError
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
+
+__all__ = [
+    "MAX_SHARDS",
+    "check_chunks",
+    "check_cut",
+    "check_extents",
+    "check_growth",
+    "check_memory",
+    "check_n_tasks",
+    "check_new",
+    "check_region",
+    "check_whole",
+]
+
+MAX_SHARDS = 2**26
+"""Shards of one run, or of one look at an array; what is known of so many takes gigabytes."""
+
+_MAX_EXTENT = 2**62  # sums of two such still fit into 64 bits
+_MAX_NBYTES = _MAX_END = 2**63 - 1
+_MAX_CHUNKS_PER_SHARD = 2**27  # an index of 2 GiB
+_MAX_EDGES = 2**25  # of tasks along an axis
+_MAX_TASKS = 2**32
+_INDEX_NBYTES = 48  # of an inner chunk: offset and size, the table, and the table encoded
+
+
+def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
+    """Refuse sizes along an axis that 64 bits cannot hold.
+
+    Raises
+    ------
+    SpecError
+        Naming the field.
+    """
+    if any(size > _MAX_EXTENT for size in sizes):
+        raise SpecError("is too large", field=field, value=value, remedy=f"give sizes up to {_MAX_EXTENT:,}")
+
+
+def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None:
+    """Refuse shapes of a new array that cannot be planned.
+
+    Raises
+    ------
+    SpecError
+        If the array, an inner chunk, the index of a shard or the number of shards is too large.
+    """
+    if itemsize * math.prod(shape) > _MAX_NBYTES:
+        raise SpecError(f"holds more than {_MAX_NBYTES:,} bytes", field="shape", value=shape, remedy="give a smaller array")
+    if itemsize * math.prod(chunks) > _MAX_NBYTES:
+        raise SpecError(f"holds more than {_MAX_NBYTES:,} bytes", field="chunks", value=chunks, remedy="give smaller inner chunks")
+    if math.prod(shards) // math.prod(chunks) > _MAX_CHUNKS_PER_SHARD:
+        remedy = f"give smaller shards, or larger inner chunks: a shard holds at most {_MAX_CHUNKS_PER_SHARD:,}"
+        raise SpecError("holds too many inner chunks", field="shards", value=shards, remedy=remedy)
+    n_shards = _n_shards(shape, shards)
+    if n_shards > MAX_SHARDS:
+        remedy = f"give larger shards: at most {MAX_SHARDS:,} can be planned"
+        raise SpecError(f"makes {n_shards:,} shards", field="shards", value=shards, remedy=remedy)
+
+
+def check_whole(grid: ShardGrid, path: str) -> None:
+    """Refuse to look at every shard of an array that has too many.
+
+    Raises
+    ------
+    SpecError
+        With the number of its shards.
+    """
+    if grid.n_shards > MAX_SHARDS:
+        remedy = f"at most {MAX_SHARDS:,} can be looked at; read and write it by region"
+        raise SpecError(f"has {grid.n_shards:,} shards", field="store", value=path, remedy=remedy)
+
+
+def check_region(box: Box, shards: Shape) -> None:
+    """Refuse a region that touches too many shards, or that lies where 64 bits cannot count.
+
+    Raises
+    ------
+    SpecError
+        With the number of shards, or the farthest end there can be.
+    """
+    if any(b > _MAX_END for b in box.stop):
+        raise SpecError(
+            "lies too far out", field="region", value=box.bounds, remedy=f"give one that ends at {_MAX_END:,} or before"
+        )
+    n_shards = math.prod(ceil_div(b, s) - a // s for a, b, s in zip(box.start, box.stop, shards, strict=True))
+    if box.size and n_shards > MAX_SHARDS:
+        remedy = f"give a smaller region: at most {MAX_SHARDS:,} can be planned"
+        raise SpecError(f"touches {n_shards:,} shards", field="region", value=box.bounds, remedy=remedy)
+
+
+def check_chunks(shape: Shape, chunks: Shape) -> None:
+    """Refuse to make a dask array of too many chunks.
+
+    Raises
+    ------
+    SpecError
+        With their number.
+    """
+    n_chunks = _n_shards(shape, chunks)
+    if n_chunks > MAX_SHARDS:
+        remedy = f"give larger ones, at most {MAX_SHARDS:,}; or read a region with open_sharded(...)[...]"
+        raise SpecError(f"makes {n_chunks:,} chunks", field="chunks", value=chunks, remedy=remedy)
+
+
+def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
+    """Refuse to let an array grow so far that nobody can look at all of its shards any more.
+
+    Raises
+    ------
+    SpecError
+        With the number of shards that it would have.
+    """
+    check_extents("shape", tuple(shape), shape)
+    n_shards = _n_shards(shape, grid.shards)
+    if n_shards > max(MAX_SHARDS, grid.n_shards):
+        remedy = f"write nearer to the array's end: at most {MAX_SHARDS:,} can be looked at"
+        raise SpecError(f"would have {n_shards:,} shards", field="shape", value=tuple(shape), remedy=remedy)
+
+
+def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:
+    """Refuse shards of which an inner chunk, or the index while it is made, is larger than the memory of a process.
+
+    Raises
+    ------
+    PlanError
+        With the bytes needed and allowed.
+    """
+    for what, value, nbytes in (
+        ("an inner chunk", f"chunks={grid.chunks}", itemsize * math.prod(grid.chunks)),
+        ("the index of a shard", f"shards={grid.shards}", _INDEX_NBYTES * grid.n_chunks_per_shard),
+    ):
+        if nbytes > allowed_nbytes:
+            raise PlanError(
+                f"{value}: {what} takes {nbytes:,} bytes, and a process may use {allowed_nbytes:,}",
+                needed_nbytes=nbytes,
+                allowed_nbytes=allowed_nbytes,
+                knob="use smaller inner chunks, and fewer of them in a shard, or raise memory_limit",
+            )
+
+
+def check_n_tasks(shape: Shape, n_tasks: int) -> None:
+    """Refuse more tasks than a plan can hold.
+
+    Raises
+    ------
+    PlanError
+        With their number.
+    """
+    if n_tasks > _MAX_TASKS:
+        raise _too_many_tasks(shape, n_tasks)
+
+
+def check_cut(shape: Shape, counts: Sequence[int]) -> None:
+    """Refuse to cut an array into more tasks than a plan can hold.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the array.
+    counts : sequence of int
+        Tasks along each axis.
+
+    Raises
+    ------
+    PlanError
+        With the number of tasks.
+    """
+    n_tasks = math.prod(counts)
+    if n_tasks > _MAX_TASKS or max(counts, default=0) > _MAX_EDGES:
+        raise _too_many_tasks(shape, n_tasks)
+
+
+def _too_many_tasks(shape: Shape, n_tasks: int) -> PlanError:
+    return PlanError(
+        f"shape={shape}: {n_tasks:,} tasks are more than a plan can hold",
+        needed_nbytes=0,
+        allowed_nbytes=0,
+        knob="make the array with create(), and write it region by region",
+    )
+
+
+def _n_shards(shape: Sequence[int], shards: Shape) -> int:
+    return math.prod(ceil_div(n, s) for n, s in zip(shape, shards, strict=True))

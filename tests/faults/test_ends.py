@@ -1,0 +1,117 @@
+"""A kill before every effect of an operation: the same call again succeeds, and nothing is left beside the array."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite.journal import probe
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+SCRIPT = Path(__file__).with_name("ends.py")
+OPERATIONS = ("write", "write into a group", "finalize", "update, named source", "compaction", "repair", "stream")
+
+
+def run(tmp_path, *arguments):
+    """Kill operations in a process of its own, which has no threads when it forks."""
+    out = tmp_path / "out.json"
+    subprocess.run([sys.executable, SCRIPT, *arguments, "--json", out], capture_output=True, timeout=1500, check=False)
+    found = json.loads(out.read_text())
+    troubles = [f"{case['operation']}, killed at {case['kill_at']}: {case['trouble']}" for case in found if case["trouble"]]
+    assert not troubles, "\n".join(troubles[:5])
+    return found
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_same_call_again_leaves_nothing(tmp_path, operation):
+    """Before some effects in the middle, and before each of the last ones."""
+    found = run(tmp_path, "--operations", operation, "--every", "17", "--last", "12")
+    assert len(found) >= 14
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("arguments", ["--every 11 --last 10", "--every 40 --last 4 --twice 23"], ids=["once", "twice"])
+def test_every_operation(tmp_path, arguments):
+    """A sample: ``python tests/faults/ends.py`` kills before every effect of every operation."""
+    found = run(tmp_path, *arguments.split())
+    assert len(found) > 150
+    assert len({case["operation"] for case in found}) > 15
+
+
+X = da.from_array(np.arange(64, dtype="u4").reshape(8, 8) + 1, chunks=4)
+
+
+def draft_of(path, process, run="0123456789ab"):
+    """A run that a process was about to begin."""
+    draft = path.with_name(f"{path.name}.shardwrite") / f"draft-{run},{process}"
+    draft.mkdir(parents=True)
+    (draft / "zarr.json").write_text("{}")
+    return draft
+
+
+def write(path):
+    X.to_sharded_zarr(path, shards=4, chunks=2, source_id="x")
+
+
+def test_a_draft_stays_as_long_as_its_process_may_live(tmp_path):
+    says = "import sys, shardwrite.journal.lease as l; print(l.signature(), flush=True); sys.stdin.read()"
+    other = subprocess.Popen([sys.executable, "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    draft = draft_of(tmp_path / "x", other.stdout.readline().strip())
+    write(tmp_path / "x")
+    assert draft.exists(), "its process lives"
+    other.communicate()
+    write(tmp_path / "x")
+    oracle.check_tidy(tmp_path / "x")
+
+
+@pytest.mark.parametrize("name", ["draft-0123456789ab,elsewhere,boot,1,2,3", "run-0123456789ab"])
+def test_a_draft_of_which_nobody_knows_is_removed_when_it_is_old(tmp_path, name):
+    draft = draft_of(tmp_path / "x", "")
+    draft = draft.rename(draft.with_name(name))
+    write(tmp_path / "x")
+    assert draft.exists()
+    os.utime(draft, (time.time() - 1000,) * 2)
+    write(tmp_path / "x")
+    oracle.check_tidy(tmp_path / "x")
+
+
+def test_probing_brings_no_run_back_that_has_ended(tmp_path):
+    """An empty directory of the run was made anew, and stayed."""
+    assert probe(str(tmp_path / "run-1"), "zarr.json") == (f"{tmp_path / 'run-1'} is missing here", errno.ENOENT)
+    assert not list(tmp_path.iterdir())
+    assert "another directory" in probe(str(tmp_path), "zarr.json")[0]
+    (tmp_path / "zarr.json").touch()
+    assert probe(str(tmp_path), "zarr.json") is None
+    assert [p.name for p in tmp_path.iterdir()] == ["zarr.json"]
+
+
+def test_a_run_is_no_draft_because_whoever_began_it_is_gone(tmp_path):
+    """Others work on a run that a process began which has ended since: parts, resumed jobs."""
+    path = tmp_path / "x"
+    code = f"""
+        import sys
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import shardwrite, test_ends
+        shardwrite.prepare(test_ends.X, sys.argv[1], shardwrite.plan(test_ends.X, shards=4, chunks=2, source_id="x"))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code), path], check=True)
+    (run,) = path.with_name("x.shardwrite").glob("run-*")
+    os.utime(run, (time.time() - 1000,) * 2)
+    draft_of(path, "elsewhere,boot,1,2,3")
+    assert shardwrite.write_part(X, path, 0, 1, source_id="x").n_shards == 4
+    assert run.exists()
+    assert shardwrite.finalize(path).n_shards == 4

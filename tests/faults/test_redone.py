@@ -1,0 +1,246 @@
+"""What a kill costs: shards of the last second and those in flight, never a group, however many shards it has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import StoreError, commit
+from shardwrite.journal import Beginning, find_run, histories, replay
+from shardwrite.journal.records import Entry
+from shardwrite.journal.writer import JournalWriter
+from shardwrite.slurm.status import status
+from shardwrite.stores import PosixStore, posix
+from shardwrite.target import resolve_target
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+
+SIDE = 27
+SECONDS = 0.004  # that the commit of a shard takes
+PROGRAM = f"""
+import os, signal, sys, time
+import dask
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_redone
+from shardwrite.stores import posix
+real, published = posix.PosixWriter.publish, []
+def publish(self):
+    real(self)
+    if "/c/" in self.path:
+        published.append(self.path)
+        time.sleep({SECONDS})
+        if len(published) == 540:
+            os.kill(os.getpid(), signal.SIGKILL)
+posix.PosixWriter.publish = publish
+test_redone.write(sys.argv[1], "sync")
+"""
+
+
+def write(path, scheduler):
+    x = oracle.source((SIDE * 8, SIDE * 8), -1)
+    with dask.config.set(scheduler=scheduler):
+        return x.to_sharded_zarr(path, shards=8, chunks=4, durability="none", source_id="values")
+
+
+def files_of(path):
+    return {p: p.stat() for p in path.glob("c/*/*") if p.suffix != ".swtmp"}
+
+
+def test_one_group_of_729_shards(tmp_path):
+    path = tmp_path / "x.zarr"
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, path], check=False, timeout=60)
+    assert ended.returncode == -9
+    before = files_of(path)
+    assert len(before) == 540
+    last = max(stat.st_mtime for stat in before.values())
+    lately = sum(stat.st_mtime >= last - 1.4 for stat in before.values())
+    assert lately < 500, "else this shows nothing"
+    told = status(resolve_target(path, None))
+    assert len(before) - lately <= told.n_done_shards < len(before)
+    ((cause, n_times),) = told.failures.items()
+    assert cause.startswith("ended in the middle of a task")
+    assert n_times == 1
+    result = write(path, "threads")
+    assert result.n_resumed_shards == told.n_done_shards
+    after = files_of(path)
+    redone = sum(after[p].st_ino != stat.st_ino for p, stat in before.items())
+    assert redone <= lately
+    oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
+
+
+READER = """
+import os, signal, sys, time
+import dask, dask.array as da, numpy as np
+import shardwrite
+log = os.open(sys.argv[2], os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+n_read = []
+def block(block_info=None):
+    place = block_info[None]["chunk-location"]
+    os.write(log, b"%d,%d\\n" % place)
+    n_read.append(place)
+    if len(n_read) == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.001)
+    return np.full((64, 128), place[0] * 32 + place[1] + 1, "u2")
+x = da.map_blocks(block, chunks=((64,) * 24, (128,) * 32), dtype="u2", name="blocks", meta=np.empty((0, 0), "u2"))
+with dask.config.set(scheduler="threads", num_workers=2):
+    x.to_sharded_zarr(sys.argv[1], shards=(64, 128), chunks=(32, 64), durability="none", source_id="blocks")
+"""
+
+
+@pytest.mark.parametrize("n_read", [pytest.param(200, marks=pytest.mark.long), 500])
+def test_source_blocks_that_are_read_again(tmp_path, n_read):
+    """Of 768, of which each is a shard: no more than two tasks take."""
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", READER, tmp_path / "x.zarr", log]
+    assert subprocess.run([*command, str(n_read)], check=False, timeout=60).returncode == -9
+    before = log.read_text().split()
+    subprocess.run([*command, "0"], check=True, timeout=60)
+    after = log.read_text().split()[len(before) :]
+    assert set(before) | set(after) == {f"{i},{j}" for i in range(24) for j in range(32)}
+    assert len(set(before) & set(after)) <= 48
+    assert len(before) >= n_read
+
+
+def test_a_group_that_is_half_done_reads_only_what_is_left(tmp_path, monkeypatch):
+    n_read = []
+
+    def block(block_info=None):
+        n_read.append(block_info[None]["chunk-location"])
+        return np.full((8, 8), 1 + sum(n_read[-1]), "u2")
+
+    x = da.map_blocks(block, chunks=((8,) * 12, (8,) * 12), dtype="u2", name="blocks", meta=np.empty((0, 0), "u2"))
+    keywords = {"shards": 8, "chunks": 4, "strategy": "append-only", "source_id": "blocks"}
+    real, published = posix.PosixWriter.publish, []
+
+    def failing(self):
+        published.extend([self.path] if "/c/" in self.path else [])
+        if len(published) > 100:
+            raise OSError(errno.ENOSPC, "no space")
+        real(self)
+
+    with dask.config.set(scheduler="sync"):
+        assert shardwrite.plan(x, **keywords).partition.n_groups == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(posix.PosixWriter, "publish", failing)
+            with pytest.raises(StoreError, match="no space"):
+                x.to_sharded_zarr(tmp_path / "x", **keywords)
+        assert len(n_read) == 144
+        result = x.to_sharded_zarr(tmp_path / "x", **keywords)
+    assert result.n_resumed_shards == 100
+    assert len(n_read) == 144 + 44
+    assert shardwrite.open_sharded(tmp_path / "x")[88:, 88:].tolist() == np.full((8, 8), 23).tolist()
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that was begun and has no journal yet."""
+    x = oracle.source((64, 64), (16, 64))
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8))
+    found = find_run(resolve_target(tmp_path / "x", None))
+    assert found is not None
+    return found
+
+
+def entry(attempt, *shards, **more):
+    n = len(shards)
+    return Entry(attempt, shards, (10,) * n, (1,) * n, (1,) * n, 0.5, 1000).to_dict() | more
+
+
+def test_a_task_that_goes_on_has_not_ended(tmp_path, run):
+    metadata = oracle.metadata_of(tmp_path / "x")
+    writer = JournalWriter(str(run.path), "dead", "full")
+    lines = [
+        Beginning("dead.1", (0, 0), (4, 4)).to_dict(),
+        entry("dead.1", 0, 1, more=True),
+        entry("dead.1", 2, more=True),
+    ]
+    for line in lines:
+        writer.append(line)
+    found = replay(run, metadata)
+    assert set(np.flatnonzero(found.ledger.is_done)) == {0, 1, 2}
+    assert [beginning.attempt for beginning in found.unended] == ["dead.1"]
+    assert [history.n_unended for history in histories(run, metadata)] == [1]
+    assert (found.n_redone, found.n_bad_lines) == (0, 0)
+    writer.append(entry("dead.1"))  # which has nothing left to say
+    writer.close()
+    found = replay(run, metadata)
+    assert found.unended == []
+    assert found.ledger.n_done == 3
+
+
+def test_a_line_of_before_ends_its_task(tmp_path, run):
+    """Journals of versions whose tasks wrote one line each."""
+    writer = JournalWriter(str(run.path), "dead", "full")
+    writer.append(Beginning("dead.1", (0, 0), (4, 4)).to_dict())
+    line = entry("dead.1", 3, 4)
+    assert sorted(line) == ["attempt", "index_crcs", "n_chunks", "nbytes", "peak_nbytes", "seconds", "shards"]
+    writer.append(line)
+    writer.append(entry("dead.2", 5, more="maybe"))
+    writer.close()
+    found = replay(run, oracle.metadata_of(tmp_path / "x"))
+    assert found.unended == []
+    assert set(np.flatnonzero(found.ledger.is_done)) == {3, 4}
+    assert found.n_bad_lines == 1
+
+
+@pytest.mark.parametrize("durability", ["full", "batch", "none"])
+def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
+    """A line after each shard, where that is possible; each shard in one line, and none before its directory is synced."""
+    monkeypatch.setattr(commit, "_ENTRY_SECONDS", 0.0, raising=False)
+    visible, durable, lines = set(), set(), []
+    publish, sync, append = posix.PosixWriter.publish, PosixStore.sync_parents, JournalWriter.append
+
+    def publishing(self):
+        publish(self)
+        visible.add(str(self.path))
+
+    def syncing(self, path, synced):
+        sync(self, path, synced)
+        durable.update(p for p in visible if os.path.dirname(p) == str(path.parent))
+
+    def appending(self, fields):
+        if "shards" in fields:
+            known = visible if durability == "none" else durable
+            for rank in fields["shards"]:
+                assert str(tmp_path / "x" / "c" / str(rank // 10) / str(rank % 10)) in known
+            lines.append(list(fields["shards"]))
+        append(self, fields)
+
+    monkeypatch.setattr(posix.PosixWriter, "publish", publishing)
+    monkeypatch.setattr(PosixStore, "sync_parents", syncing)
+    monkeypatch.setattr(JournalWriter, "append", appending)
+    with dask.config.set(scheduler="sync"):
+        oracle.source((80, 80), -1).to_sharded_zarr(tmp_path / "x", shards=8, chunks=4, durability=durability)
+    assert sorted(rank for line in lines for rank in line) == list(range(100))
+    assert len(lines) == (2 if durability == "batch" else 100)
+
+
+def test_a_line_that_cannot_be_written_is_in_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(commit, "_ENTRY_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0))
+    real, n_failed = JournalWriter._write, []
+
+    def failing(self, line):
+        if b'"more":true' in line and len(n_failed) < 5:
+            n_failed.append(line)
+            raise OSError(errno.EIO, "not now")
+        real(self, line)
+
+    monkeypatch.setattr(JournalWriter, "_write", failing)
+    with dask.config.set(scheduler="sync"):
+        x = oracle.source((32, 32), -1)
+        result = x.to_sharded_zarr(tmp_path / "x", shards=8, chunks=4, publish="first")
+    assert len(n_failed) == 5, "four times over one attempt, once more in the next"
+    assert result.n_shards == 16
+    oracle.check_whole(tmp_path / "x", oracle.values((32, 32)))
