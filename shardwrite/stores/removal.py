@@ -85,7 +85,8 @@ def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:
     path = root / key
     if not proof.covers(root, key):
         raise StoreError(
-            f"{path} is not removed: nothing in {proof.run_path} says that it is the run's own",
+            f"{path} is not removed: nothing in {proof.run_path} says that it is the run's own. Look at it, and "
+            "move it away, which deletes nothing",
             key=str(path),
             errno=errno.EPERM,
         )
