@@ -85,7 +85,7 @@ class Disk:
             self._daemon = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
             if self._daemon.stdout.readline() != "ready\n":
                 raise OSError("the daemon did not start")
-            self._loop = _output("losetup", "--find", "--show", self._below / "disk")
+            self._loop = _loop_device(self._below / "disk")
             Path(f"/sys/block/{Path(self._loop).name}/queue/max_sectors_kb").write_text(_MAX_REQUEST_KIB)
             subprocess.run([*power_cut.MKFS[self._filesystem], self._loop], check=True)
             self._mount()
@@ -180,8 +180,14 @@ class Disk:
             subprocess.run(["umount", "--lazy", self._below], check=True)
 
 
-def _output(*command: object) -> str:
-    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True).stdout.strip()
+def _loop_device(image: Path) -> str:
+    """Set a loop device up; another process may take the free one first, and then the next is tried."""
+    for _ in range(20):
+        done = subprocess.run(["losetup", "--find", "--show", str(image)], capture_output=True, text=True)
+        if not done.returncode:
+            return done.stdout.strip()
+        time.sleep(0.05)
+    raise OSError(done.stderr.strip())
 
 
 def evict(directory: Path, keep: float, rng) -> None:

@@ -90,6 +90,18 @@ def missing(filesystem: str) -> str:
     return ""
 
 
+def mount_loop(arguments: list[str]) -> None:
+    """Mount by way of a loop device; another process may take the free one first, and then the next is tried."""
+    for _ in range(20):
+        done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
+        if not done.returncode:
+            return
+        if "failed to setup loop device" not in done.stderr:
+            break
+        time.sleep(0.05)
+    raise OSError(done.stderr.strip())
+
+
 class Machine:
     """A file system on a drive, both of which lose their power together.
 
@@ -164,7 +176,7 @@ class Machine:
         troubles = []
         for path in (self.root, self._drive):
             self.leaked += close_all_in(path)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while is_mounted(path):
                 done = subprocess.run(["umount", path], capture_output=True, text=True)
                 if done.returncode and time.monotonic() > deadline:
@@ -176,7 +188,7 @@ class Machine:
             raise OSError("; ".join(troubles))
 
     def _mount(self, image: Path, path: Path, filesystem: str, options: str = "") -> None:
-        subprocess.run(["mount", "-t", filesystem, "-o", ",".join(filter(None, ("loop", options))), image, path], check=True)
+        mount_loop(["-t", filesystem, "-o", ",".join(filter(None, ("loop", options))), str(image), str(path)])
 
     def _destage(self, rng: np.random.Generator) -> None:
         """Have the drive write random parts of its cache, which is not a flush: no later write waits for them."""
