@@ -150,7 +150,7 @@ def test_operations(tmp_path, x, monkeypatch, scheduler, operation):
     n_done = 30 if operation == "erase" else N_BEFORE
     real = drain_after(N_BEFORE)
     try:
-        with dask.config.set(scheduler=scheduler, num_workers=2):
+        with dask.config.set(scheduler=scheduler, num_workers=1):
             before = stopping.n_committed()
             with pytest.raises(IncompleteError, match=f"[^,0-9]{n_left} of [0-9]+ shards are not committed.*stopped on request"):
                 calls[operation]()
