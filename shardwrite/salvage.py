@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.metadata import ArrayMetadata
+from shardwrite.shard import chunk_range, decode_chunk, read_index
 from shardwrite.stores import ObjectReader
 
 __all__ = ["index_ends_at", "scan_for_index"]
@@ -35,7 +36,9 @@ def index_ends_at(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bo
 def scan_for_index(metadata: ArrayMetadata, reader: ObjectReader) -> int | None:
     """The largest size below the shard's own at which it is a shard, or None.
 
-    What is searched is about what one append can have torn: all inner chunks of the shard and two indexes.
+    A shard whose index fits at its own size is not torn, whatever is wrong with its inner chunks: it
+    is left as it is. The index of a shard inside this one can fit, too; so the inner chunks must
+    decode. What is searched is about what one append can have torn: all inner chunks of the shard and two indexes.
 
     Raises
     ------
@@ -50,16 +53,31 @@ def scan_for_index(metadata: ArrayMetadata, reader: ObjectReader) -> int | None:
             value=True,
             remedy="write the shard again from its source",
         )
+    if index_ends_at(metadata, reader, reader.nbytes):
+        return None
     stop = reader.nbytes - codec.encoded_nbytes  # where the last index can begin, and the first that is of interest cannot
     least = max(0, stop - 2 * codec.encoded_nbytes - _most_torn(metadata))
     while stop > least:
         start = max(least, stop - _WINDOW_NBYTES)
         window = reader.read(start, stop - start + _ENTRY_NBYTES - 1)
         for at in _candidates(window, reader.nbytes).tolist():
-            if index_ends_at(metadata, reader, start + at + codec.encoded_nbytes):
-                return int(start + at + codec.encoded_nbytes)
+            end = int(start + at + codec.encoded_nbytes)
+            if index_ends_at(metadata, reader, end) and _decodes(metadata, reader, end):
+                return end
         stop = start
     return None
+
+
+def _decodes(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bool:
+    """Whether all inner chunks of a shard decode that is the first `end` bytes."""
+    nbytes = metadata.index_codec.encoded_nbytes
+    try:
+        index = read_index(metadata, "", reader.read(end - nbytes, nbytes), end)
+        for rank in np.flatnonzero(~index.is_empty).tolist():
+            decode_chunk(metadata, "", index, rank, reader.read(*chunk_range(metadata, "", index, rank)))
+    except CorruptShardError:
+        return False
+    return True
 
 
 def _most_torn(metadata: ArrayMetadata) -> int:

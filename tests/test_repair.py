@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 
 import dask.array as da
 import numpy as np
@@ -164,6 +165,26 @@ def test_a_shard_that_another_writes_during_a_salvage_is_left_alone(path, a, mon
         shardwrite.repair(path, scan=True)
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[16:32, 32:48], new)
     assert not list(path.rglob("*.swtmp"))
+
+
+def test_a_scan_leaves_shards_that_are_not_torn(tmp_path, a):
+    """Another codec in the metadata makes every inner chunk bad, and the index of an inner shard fits, too."""
+    codecs = [zarr.codecs.BytesCodec(), zarr.codecs.GzipCodec(level=1)]
+    inner = zarr.codecs.ShardingCodec(chunk_shape=(2, 2), codecs=codecs)
+    sharding = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[inner])
+    zarr.create_array(tmp_path / "z", data=a[:8, :8] + 1, chunks=(8, 8), serializer=sharding, compressors=None)
+    document, shard = tmp_path / "z" / "zarr.json", tmp_path / "z" / "c/0/0"
+    good, text = shard.read_bytes(), document.read_text()
+    wrong = json.loads(text)
+    wrong["codecs"][0]["configuration"]["codecs"][0]["configuration"]["codecs"].pop()
+    document.write_text(json.dumps(wrong))
+    told = shardwrite.repair(tmp_path / "z", scan=True)
+    assert ([task.key for task in told.tasks], told.salvaged) == (["c/0/0"], ())
+    assert shard.read_bytes() == good
+    document.write_text(text)
+    shard.write_bytes(good[:-10])  # now it is torn, and what fits are the indexes of inner shards
+    assert shardwrite.repair(tmp_path / "z", scan=True).salvaged == ()
+    assert shard.read_bytes() == good[:-10]
 
 
 def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):

@@ -242,9 +242,12 @@ class BloscStage:
         typesize = _within(configuration.get("typesize") or itemsize, 1, 2**31 - 1)
         self._codec = numcodecs.Blosc(cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize)
         self._settings = (cname.encode(), clevel, shuffle, blocksize, typesize)
+        self._is_known = cname in numcodecs.blosc.list_compressors()  # a frame that is read says by itself what made it
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
+        if not self._is_known:
+            raise CodecError(f"blosc has no compressor {self._settings[0].decode()!r} here", codec="blosc")
         numcodecs.blosc.use_threads = False
         if batch and len(batch[0]) <= _SMALL_NBYTES:  # less Python around each, for which threads would wait for each other
             compress, settings = numcodecs.blosc.compress, self._settings

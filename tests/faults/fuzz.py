@@ -475,6 +475,11 @@ def read(at, _):
 
 def repair_dry(at, _):
     store, name = opened(at)
+    shardwrite.repair(store, name=name)
+
+
+def salvage(at, _):
+    store, name = opened(at)
     shardwrite.repair(store, name=name, salvage=True, scan=True)
 
 
@@ -519,7 +524,15 @@ def stream(at, scene_name):
 
 
 READS = {"info": info, "verify": verify, "verify deep": verify_deep, "census": census, "read": read, "repair": repair_dry}
-WRITES = {"resume": resume, "part": part, "update": update, "append": append, "abandon": abandon, "stream": stream}
+WRITES = {
+    "resume": resume,
+    "part": part,
+    "update": update,
+    "append": append,
+    "salvage": salvage,
+    "abandon": abandon,
+    "stream": stream,
+}
 OPERATIONS = {**READS, **WRITES}
 
 
@@ -669,6 +682,8 @@ class Worker:
             shards.discard(str(root / scene.array / ("c/0/1" if "redo-" in case.file else "c/0/0")))
         if case.operation in READS and (gone or altered):
             return f"a look changed {[*gone, *altered]}"
+        if case.operation == "salvage" and (cut := sorted({str(root / shard) for shard in scene.shards}.intersection(altered))):
+            return f"shards were cut that were whole: {cut}"
         if lost := sorted(shards.intersection(gone)):
             return f"shards are lost: {lost}"
         is_document = case.file.endswith("/zarr.json")

@@ -426,6 +426,15 @@ def test_zstd_frames_with_and_without_content_size(fast, sized):
     assert bytes(stage.decode(frame, 2**40)) == data
 
 
+def test_a_compressor_that_blosc_does_not_have():
+    data = bytes(100)
+    frame = build_stage("blosc", {"cname": "lz4"}, 1).encode([data])[0]
+    stage = build_stage("blosc", {"cname": "none of them"}, 1)
+    assert bytes(stage.decode(frame, 100)) == data
+    with pytest.raises(CodecError, match="none of them"):
+        stage.encode([data])
+
+
 def test_gzip_of_several_members():
     stage = build_stage("gzip", {}, 1)
     both = gzip.compress(b"ab") + gzip.compress(b"cd")
