@@ -13,7 +13,7 @@ import pytest
 
 from shardwrite import StoreError
 from shardwrite.journal import Lease, find_run, live_holders, take_away
-from shardwrite.stores import PosixStore, Proof, is_file, is_there, listed, mode_of, read_file, read_json
+from shardwrite.stores import PosixStore, Proof, is_file, is_there, listed, looking, mode_of, read_file, read_json
 from shardwrite.target import kind_of, resolve_target
 
 FAILURES = (errno.EIO, errno.ESTALE, errno.EACCES)
@@ -105,3 +105,27 @@ def test_an_object_that_cannot_be_looked_at_is_not_taken_for_removed(tmp_path, n
         transaction.remove("c")
     assert raised.value.errno == number
     assert (tmp_path / "c").read_bytes() == b"old"
+
+
+def test_metadata_of_a_run_that_ends_meanwhile(tmp_path, monkeypatch):
+    """They are read once: between two reads another process may end the run, and that is no foreign document."""
+    path = tmp_path / "x.zarr"
+
+    def stop(_):
+        raise InterruptedError("told to")
+
+    x = da.ones((32, 32), chunks=8)
+    with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
+        x.to_sharded_zarr(path, shards=8, chunks=4, memory_limit="20kB", progress=stop)
+    run = find_run(resolve_target(path, None))
+    real = looking.read_blocks
+
+    def read_blocks(file, limit_nbytes):
+        yield from real(file, limit_nbytes)
+        os.unlink(file)
+
+    monkeypatch.setattr(looking, "read_blocks", read_blocks)
+    assert run.document["shape"] == [32, 32]
+    with pytest.raises(StoreError) as raised:
+        assert run.document
+    assert raised.value.errno == errno.ENOENT

@@ -52,9 +52,11 @@ from shardwrite.stores import (
     listed,
     make_directories,
     make_directory,
+    parse_document,
     parse_json,
     read_file,
     read_json,
+    read_there,
     remove_state,
     rights_of,
     set_aside,
@@ -112,8 +114,9 @@ class RunDirectory:
     def document(self) -> dict[str, Any]:
         """The array's metadata; what is not the run's is refused, because it would be published."""
         path = self.path / "zarr.json"
-        found, seal = read_json(path), self.facts.get("document_crc32c")
-        is_ours = seal is None or crc32c(read_file(path) or b"") == seal  # an older version has left none
+        data, seal = read_there(path), self.facts.get("document_crc32c")
+        found = parse_document(data, path)
+        is_ours = seal is None or crc32c(data) == seal  # an older version has left none
         if not isinstance(found, dict) or not is_ours:
             raise JournalError(
                 f"{path} is not what the run was begun with. Move {self.target.run_path} away after a look, and keep it: it may "

@@ -9,11 +9,13 @@ from shardwrite.stores.looking import (
     listed,
     mode_of,
     owner_of,
+    parse_document,
     parse_json,
     read_blocks,
     read_file,
     read_json,
     read_limit,
+    read_there,
 )
 from shardwrite.stores.posix import PosixStore, write_file
 from shardwrite.stores.reading import as_store_error, check_key
@@ -43,11 +45,13 @@ __all__ = [
     "make_directory",
     "mode_of",
     "owner_of",
+    "parse_document",
     "parse_json",
     "read_blocks",
     "read_file",
     "read_json",
     "read_limit",
+    "read_there",
     "remove_data",
     "remove_state",
     "rights_of",

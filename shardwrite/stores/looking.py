@@ -28,11 +28,13 @@ __all__ = [
     "listed",
     "mode_of",
     "owner_of",
+    "parse_document",
     "parse_json",
     "read_blocks",
     "read_file",
     "read_json",
     "read_limit",
+    "read_there",
 ]
 
 READ_LIMIT = 32 * 2**20
@@ -188,8 +190,29 @@ def read_json(path: AnyPath) -> Any:
     SpecError
         If it is torn.
     """
+    return parse_document(read_there(path), path)
+
+
+def read_there(path: AnyPath) -> bytes:
+    """All of a small file, which must be there.
+
+    Raises
+    ------
+    StoreError
+        If it is not there, cannot be read, is no plain file, or is larger than `read_limit`.
+    """
     with as_store_error(os.fspath(path), "cannot read"):
-        data = b"".join(read_blocks(path, read_limit()))
+        return b"".join(read_blocks(path, read_limit()))
+
+
+def parse_document(data: bytes, path: AnyPath) -> Any:
+    """The document that a file holds.
+
+    Raises
+    ------
+    SpecError
+        If it is torn, naming the file.
+    """
     try:
         return parse_json(data)
     except ValueError as error:
