@@ -28,13 +28,14 @@ from urllib.parse import quote, unquote
 import dask
 
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.stores import as_store_error, listed, parse_json, read_file
+from shardwrite.stores import as_store_error, listed, parse_json, read_file, write_new
 
 __all__ = [
     "CLOCK",
     "HEARTBEAT_SECONDS",
     "TTL_SECONDS",
     "Lease",
+    "holder_in",
     "identity",
     "is_alive",
     "is_left_behind",
@@ -147,7 +148,8 @@ class Lease:
     def __enter__(self) -> Lease:
         draft = self.path.with_name(f"draft-{uuid.uuid4().hex}")
         try:
-            _write_durably(draft, json.dumps(identity()).encode())
+            # After a power cut, an empty lease would have to be taken for a living one.
+            write_new(draft, json.dumps(identity()).encode(), is_durable=True)
             os.rename(draft, self.path)  # whole from the beginning: an empty lease would be a living one, of nobody
         except OSError as error:
             with contextlib.suppress(OSError):  # the first error is the one to tell; a draft is no lease, and goes with the run
@@ -171,18 +173,6 @@ class Lease:
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ENOTDIR):
                     return  # the run has ended; tasks find out for themselves
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    """Make a file and sync it: after a power cut, an empty lease would have to be taken for a living one."""
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def release_all() -> None:
@@ -214,7 +204,7 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
             data = read_file(path)
             if data is None:
                 continue  # given back meanwhile
-            holder = _parse(data)
+            holder = holder_in(data)
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
                 found.append({**holder, "driver": driver, "age_seconds": age})
@@ -226,15 +216,15 @@ def is_alive(path: Path, data: bytes) -> bool:
 
     A lock appears whole, so that one which is torn is what a power cut has left.
     """
-    holder = _parse(data)
+    holder = holder_in(data)
     if not holder:
         return False
     age = _age(path)
     return age is not None and _lives(holder, identity(), age)
 
 
-def _parse(data: bytes) -> dict[str, Any]:
-    """What a lease says; one that is torn says nothing, and its age decides."""
+def holder_in(data: bytes) -> dict[str, Any]:
+    """Who holds a lease or a claim, as it says; one that is torn says nothing."""
     try:
         holder = parse_json(data)
     except ValueError:
@@ -292,7 +282,7 @@ def _maker(path: Path) -> dict[str, Any]:
         host, boot, namespace, pid, started = signed
         pids = f"pid:[{namespace}]" if namespace else ""
         return {"host": unquote(host), "boot": boot, "pids": pids, "pid": int(pid) if pid.isdigit() else None, "started": started}
-    found = _parse(read_file(path / "plan.json") or b"{}").get("begun_by")
+    found = holder_in(read_file(path / "plan.json") or b"{}").get("begun_by")
     return found if isinstance(found, dict) else {}
 
 

@@ -32,8 +32,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import CLOCK, identity, is_alive, is_this_process
-from shardwrite.stores import as_store_error, listed, read_file
+from shardwrite.journal.lease import CLOCK, holder_in, identity, is_alive, is_this_process
+from shardwrite.stores import as_store_error, fsync_directory, listed, read_file, write_all, write_new
 
 __all__ = ["FENCED", "UNDO", "Claim", "exclusive", "make_void"]
 
@@ -87,12 +87,12 @@ class Claim:
         """
         with self._telling("cannot record a change"):
             self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
-            _write_all(self._record_fd, data)
+            write_all(self._record_fd, data)
             self._is_durable = is_durable
             if is_durable:
                 os.fsync(self._record_fd)
                 os.fsync(self._fd)
-                _fsync_directory(self.path.parent)
+                fsync_directory(self.path.parent)
 
     def settle(self) -> None:
         """End a change: from now on it counts, or nothing was changed.
@@ -250,11 +250,7 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
     os.mkdir(draft)
     fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        owner = os.open(f"{_OWNER}0", _FLAGS, 0o666, dir_fd=fd)
-        try:
-            _write_all(owner, _me(token))
-        finally:
-            os.close(owner)
+        write_new(f"{_OWNER}0", _me(token), dir_fd=fd)
         os.rename(draft, path)
     except BaseException as error:
         with contextlib.suppress(OSError):  # what is left goes with the run
@@ -271,17 +267,15 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
 def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
     """Become the owner after a dead one; whether no other process was first."""
     draft = run_path / f"draft-{token}"
-    owner = os.open(draft, _FLAGS, 0o666)
     try:
+        write_new(draft, _me(token))
         try:
-            _write_all(owner, _me(token))
-        finally:
-            os.close(owner)
-        os.link(draft, f"{_OWNER}{last + 1}", dst_dir_fd=fd)
-    except (FileExistsError, FileNotFoundError):
-        return False  # another process was first, or the claim was given back
+            os.link(draft, f"{_OWNER}{last + 1}", dst_dir_fd=fd)
+        except (FileExistsError, FileNotFoundError):
+            return False  # another process was first, or the claim was given back
     finally:
-        os.unlink(draft)
+        with contextlib.suppress(FileNotFoundError):  # it could not be made
+            os.unlink(draft)
     with contextlib.suppress(FileNotFoundError):  # it had left
         os.unlink(f"{_OWNER}{last}", dir_fd=fd)
     return True
@@ -297,24 +291,16 @@ def _is_held(path: Path, fd: int) -> bool:
         data = os.read(owner, 4096)
     finally:
         os.close(owner)
-    holder = _parsed(data)
+    holder = holder_in(data)
     if is_this_process(holder):
         with _lock:
             return holder.get("token") in _tokens
     return is_alive(path, data)
 
 
-def _parsed(data: bytes) -> dict[str, object]:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _holder(path: Path) -> str:
     """Who holds a claim, for people."""
-    holders = [_parsed(read_file(owner) or b"") for owner in listed(path, _OWNER)]
+    holders = [holder_in(read_file(owner) or b"") for owner in listed(path, _OWNER)]
     return ", ".join(f"host {h.get('host', 'unknown')}, pid {h.get('pid', 'unknown')}" for h in holders) or "unknown"
 
 
@@ -327,22 +313,8 @@ def _me(token: str) -> bytes:
     return json.dumps({**identity(), "token": token}).encode()
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def make_void(fd: int, *, is_durable: bool) -> None:
     """Overwrite the checksum that a record begins with: whoever finds it again has nothing to undo."""
     os.pwrite(fd, b"-" * 8, 0)
     if is_durable:
         os.fdatasync(fd)
-
-
-def _fsync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

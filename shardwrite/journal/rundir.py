@@ -18,11 +18,11 @@ The order of effects of a run, and what a crash after each leaves behind:
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
 4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
 5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
-6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, remove it, unlink ``plan.json``. *The array; the same
-   command does what is left of this step.*
+6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, settle what others have begun, move
+   ``plan.json`` into it, and remove it. *The array; the same command does what is left of this step.*
 
-Starting over takes the run's shards away instead: ``run-<run>/`` becomes ``taken-<run>/``, the unpublished array goes into it, both
-are removed, and ``plan.json`` after them.
+Starting over takes the run's shards away instead: ``run-<run>/`` becomes ``taken-<run>/``, the unpublished array and ``plan.json``
+go into it, and it is removed. :mod:`shardwrite.journal.takeover` has the steps of both ends.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from shardwrite.stores import (
 )
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
-__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty"]
+__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty", "run_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +247,9 @@ def groups_above(target: Target) -> Iterator[Path]:
 
 def discard_drafts(target: Target) -> None:
     """Remove what processes have left that died before their run began, or while they asked for the time."""
+    plan = target.run_path / "plan.json"
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
-        if is_left_behind(draft) and draft.name != f"run-{_current_run(target)}":  # in this order: the dead begin nothing
+        if is_left_behind(draft) and draft.name != f"run-{run_in(plan)}":  # in this order: the dead begin nothing
             remove_state(draft)
     claims = listed(target.run_path, "claim-")
     for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
@@ -258,10 +259,10 @@ def discard_drafts(target: Target) -> None:
             claim.rmdir()
 
 
-def _current_run(target: Target) -> str:
-    """Name of the run that ``plan.json`` tells of; nothing where it tells of none."""
+def run_in(plan: Path) -> str:
+    """Name of the run that a ``plan.json`` tells of; nothing where it is torn, or not there."""
     try:
-        return str(parse_json(read_file(target.run_path / "plan.json") or b"{}")["run"])
+        return str(parse_json(read_file(plan) or b"{}")["run"])
     except (ValueError, KeyError, TypeError):
         return ""
 

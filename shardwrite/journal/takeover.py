@@ -22,14 +22,13 @@ import json
 import os
 import uuid
 from dataclasses import replace
-from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
 from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shards_of, sweep_listed, unended
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove_empty
+from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove_empty, run_in
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
 from shardwrite.metadata import ArrayMetadata, parse_metadata
@@ -39,8 +38,6 @@ from shardwrite.stores import (
     data_in,
     is_there,
     listed,
-    parse_json,
-    read_file,
     read_json,
     remove_data,
     remove_state,
@@ -165,17 +162,9 @@ def _move_plan(over: RunDirectory) -> None:
         os.rename(plan, moved)
     except FileNotFoundError:
         return
-    if _run_in(moved) != over.run:
+    if run_in(moved) != over.run:
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
-
-
-def _run_in(plan: Path) -> str:
-    """Name of the run that a plan tells of; nothing where it is torn."""
-    try:
-        return str(parse_json(read_file(plan) or b"{}")["run"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> None:

@@ -41,7 +41,7 @@ from shardwrite.journal.composed import MOST_NBYTES, Composed, encode_record, pa
 from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
 from shardwrite.metadata import ArrayMetadata
-from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, read_file
+from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, open_plain, read_file
 
 __all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]
 
@@ -100,13 +100,9 @@ def _decode(data: bytes, path: str) -> Change | None:
     raise JournalError(message, path=path)
 
 
-def _name(key: str) -> str:
-    return key.replace("/", ".")
-
-
 def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Claim]:
     """Hold the claim of a shard that may be changed in place: tasks may run twice at once."""
-    return exclusive(Path(run_path) / f"{_CLAIM}{_name(key)}", Path(run_path))
+    return exclusive(Path(run_path) / f"{_CLAIM}{key.replace('/', '.')}", Path(run_path))
 
 
 def change_in_place(claim: Claim, store: Store, change: Change, durability: str, version: Any, guard: Callable[[], None]) -> None:
@@ -196,7 +192,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
 def _forget(record: Path, store: Store, key: str | None) -> None:
     """Remove a record, and then what others may have made of it: they have no right to publish any more."""
     with as_store_error(str(record), "cannot remove"), contextlib.suppress(FileNotFoundError):
-        fd = os.open(record, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_plain(record, os.O_WRONLY)
         try:
             make_void(fd, is_durable=True)
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.journal.lease import identity
 from shardwrite.journal.records import encode_line
-from shardwrite.stores import as_store_error
+from shardwrite.stores import as_store_error, write_all
 
 __all__ = ["TOKEN", "JournalWriter", "admit", "close_journals", "ensure_current", "journal_for", "own_journals"]
 
@@ -115,9 +115,7 @@ class JournalWriter:
         self._write(encode_line(head))
 
     def _write(self, line: bytes) -> None:
-        view = memoryview(line)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        write_all(self._fd, line)
 
     def _abandon(self) -> None:
         fd, self._fd = self._fd, -1

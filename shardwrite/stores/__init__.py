@@ -1,7 +1,8 @@
 """Stores: objects by key, and how they become visible. They know nothing of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
-from shardwrite.stores.directories import make_directories, make_directory
+from shardwrite.stores.descriptors import write_all, write_new
+from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
 from shardwrite.stores.looking import (
     configured_nbytes,
     is_file,
@@ -18,7 +19,7 @@ from shardwrite.stores.looking import (
     read_there,
 )
 from shardwrite.stores.posix import PosixStore, write_file
-from shardwrite.stores.reading import as_store_error, check_key
+from shardwrite.stores.reading import as_store_error, check_key, open_plain
 from shardwrite.stores.removal import SET_ASIDE, Proof, data_in, remove_data, remove_state, set_aside
 from shardwrite.stores.rights import rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
@@ -38,12 +39,14 @@ __all__ = [
     "configured_nbytes",
     "data_in",
     "discard_open_temporaries",
+    "fsync_directory",
     "is_file",
     "is_there",
     "listed",
     "make_directories",
     "make_directory",
     "mode_of",
+    "open_plain",
     "owner_of",
     "parse_document",
     "parse_json",
@@ -56,5 +59,7 @@ __all__ = [
     "remove_state",
     "rights_of",
     "set_aside",
+    "write_all",
     "write_file",
+    "write_new",
 ]

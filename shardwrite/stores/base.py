@@ -91,9 +91,6 @@ class ObjectReader(Protocol):
 class ObjectEditor(Protocol):
     """An object that is changed where it stands; readers see every step."""
 
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """A range, less what lies beyond the end."""
-
     def write_at(self, offset: int, data: Any) -> None:
         """Write bytes at an offset, also beyond the end."""
 

@@ -20,19 +20,6 @@ class PosixEditor:
         with as_store_error(key, "cannot open"):
             self._fd = open_plain(path, os.O_RDWR)
 
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """See :meth:`ObjectEditor.read`."""
-        parts = []
-        with as_store_error(self._key, "cannot read"):
-            nbytes = min(nbytes, os.fstat(self._fd).st_size - offset)
-            while nbytes > 0:
-                part = os.pread(self._fd, nbytes, offset)
-                if not part:
-                    break
-                parts.append(part)
-                offset, nbytes = offset + len(part), nbytes - len(part)
-        return b"".join(parts)
-
     def write_at(self, offset: int, data: Any) -> None:
         """See :meth:`ObjectEditor.write_at`."""
         view = memoryview(data)

@@ -8,6 +8,7 @@ import stat
 from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.descriptors import write_all
 
 __all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "open_plain", "version_in", "version_of"]
 
@@ -70,7 +71,7 @@ def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
     path : path
         The file.
     access : int
-        ``os.O_RDONLY`` or ``os.O_RDWR``.
+        ``os.O_RDONLY``, ``os.O_WRONLY`` or ``os.O_RDWR``.
 
     Returns
     -------
@@ -171,7 +172,5 @@ def copy_range(source: int, offset: int, target: int, nbytes: int) -> None:
 
 def _copy_through(source: int, offset: int, target: int, nbytes: int) -> int:
     data = os.pread(source, min(2**22, nbytes), offset)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(target, view) :]
+    write_all(target, data)
     return len(data)

@@ -15,6 +15,9 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
+
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- campaign -->", "<!-- end of campaign -->"
 HEAD = ("fault", "runs", "acknowledged commits", "lost", "torn", "vacuous runs", "upper bound on the share lost (95 %)")
@@ -56,8 +59,7 @@ def kills(name, *arguments):
 
 def failing_calls():
     with tempfile.TemporaryDirectory() as scratch:
-        shim = Path(scratch) / "shim.so"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", shim, HERE / "shim.c", "-ldl"], check=True)
+        shim = preloaded.build(Path(scratch))
         found = harness("failing_calls.py", environment={"LD_PRELOAD": str(shim), "SHIM": str(shim)})["summary"]
     assert not found["troubles"], found["troubles"]
     name = "the k-th open, read, write, fsync, close, stat, list, rename, link, unlink, mkdir or rmdir fails, every k"

@@ -37,6 +37,7 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parent))
 import freeze
 import oracle
+import preloaded
 import two_writers
 from two_writers import OPERATIONS, SHAPE, SHARD, Place, in_child, second_of, start
 
@@ -332,7 +333,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every case to this file")
     given = parser.parse_args()
     if "SHIM" not in os.environ:
-        sys.exit(freeze.preloaded(__file__, sys.argv[1:]))
+        sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     pairs = [pair for pair in PAIRS if not given.operations or pair[0] in given.operations]
     cases = run(pairs, given.ways, given.depth, given.cases, given.seed, given.json)
     print(json.dumps(summary(cases), indent=1))

@@ -16,7 +16,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
 import two_writers
 from two_writers import OPERATIONS, TAKEOVERS, Place
 
@@ -188,22 +188,6 @@ def store(out: Path, freezes: list[Freeze]) -> None:
     out.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
 
 
-def build(directory: Path) -> Path:
-    """The shim, compiled."""
-    shim = directory / "shim.so"
-    source = Path(__file__).parent / "shim.c"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", shim, source, "-ldl"], check=True)
-    return shim
-
-
-def preloaded(script: str, arguments: list[str]) -> int:
-    """Start a script anew with the shim; its exit code."""
-    with tempfile.TemporaryDirectory() as directory:
-        shim = str(build(Path(directory)))
-        environment = {**os.environ, "LD_PRELOAD": shim, "SHIM": shim}
-        return subprocess.run([sys.executable, script, *arguments], env=environment, check=False).returncode
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operations", nargs="+", choices=sorted(OPERATIONS), default=list(OPERATIONS))
@@ -213,7 +197,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every freeze to this file")
     given = parser.parse_args()
     if "SHIM" not in os.environ:
-        sys.exit(preloaded(__file__, sys.argv[1:]))
+        sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers, out=given.json)
     print(json.dumps(summary(freezes), indent=1))
 

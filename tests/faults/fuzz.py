@@ -407,9 +407,11 @@ def mutate(file, data, rng, scene):
         return "bytes", mutate_bytes(data, rng)
 
 
-def place(path, kind, data):
-    """Put a mutant where its file was."""
-    path.unlink()
+KINDS_OF_NODES = ("pipe", "directory", "zeros", "loop", "socket", "sparse")
+
+
+def put(path, kind):
+    """Make something of a kind at a path where nothing stands: no file, or one of a tebibyte."""
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "directory":
@@ -424,6 +426,15 @@ def place(path, kind, data):
     elif kind == "sparse":
         with path.open("wb") as file:
             file.truncate(2**40)
+    else:
+        raise ValueError(kind)
+
+
+def place(path, kind, data):
+    """Put a mutant where its file was."""
+    path.unlink()
+    if kind in KINDS_OF_NODES:
+        put(path, kind)
     elif kind != "gone":
         path.write_bytes(data)
 

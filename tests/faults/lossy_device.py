@@ -152,14 +152,9 @@ class Disk:
 
     def _unmount(self) -> None:
         self.leaked += power_cut.close_all_in(self.root)
-        deadline = time.monotonic() + 10
-        while power_cut.is_mounted(self.root):
-            done = subprocess.run(["umount", self.root], capture_output=True, text=True)
-            if done.returncode and time.monotonic() > deadline:
-                subprocess.run(["umount", "--lazy", self.root], check=False)
-                raise OSError(done.stderr.strip())
-            if done.returncode:
-                time.sleep(0.005)
+        trouble = power_cut.unmount(self.root, 10)
+        if trouble:
+            raise OSError(trouble)
 
     def _detach(self) -> None:
         if self._loop:

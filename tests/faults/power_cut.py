@@ -176,14 +176,8 @@ class Machine:
         troubles = []
         for path in (self.root, self._drive):
             self.leaked += close_all_in(path)
-            deadline = time.monotonic() + 60
-            while is_mounted(path):
-                done = subprocess.run(["umount", path], capture_output=True, text=True)
-                if done.returncode and time.monotonic() > deadline:
-                    subprocess.run(["umount", "--lazy", path], check=False)
-                    troubles.append(done.stderr.strip())
-                elif done.returncode:  # a loop device lets go of the drive a moment after its own unmount
-                    time.sleep(0.005)
+            trouble = unmount(path, 60)
+            troubles += [trouble] if trouble else []
         if troubles:
             raise OSError("; ".join(troubles))
 
@@ -206,6 +200,19 @@ class Machine:
 def is_mounted(path: Path) -> bool:
     """As the system's table has it: after a cut, xfs does not even say what its root is."""
     return any(line.split()[4] == str(path) for line in Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def unmount(path: Path, seconds: float) -> str:
+    """Unmount what is mounted at a path, in whatever state it is; what was in the way until time was up, or nothing."""
+    deadline, trouble = time.monotonic() + seconds, ""
+    while is_mounted(path):
+        done = subprocess.run(["umount", path], capture_output=True, text=True)
+        if done.returncode and time.monotonic() > deadline:
+            subprocess.run(["umount", "--lazy", path], check=False)
+            trouble = done.stderr.strip()
+        elif done.returncode:  # a loop device lets go of the drive a moment after its own unmount
+            time.sleep(0.005)
+    return trouble
 
 
 def fsync(path: Path) -> None:

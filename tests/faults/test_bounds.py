@@ -25,6 +25,7 @@ from shardwrite import CodecError, CorruptShardError, JournalError, ShardwriteEr
 from shardwrite.target import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
+import fuzz
 import oracle
 
 SHAPE = (32, 32)
@@ -107,15 +108,7 @@ def put(path, kind):
     """Something in the place of a file."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "directory":
-        path.mkdir()
-    elif kind == "zeros":
-        path.symlink_to("/dev/zero")
-    elif kind == "sparse":
-        with path.open("wb") as file:
-            file.truncate(2**40)
+    fuzz.put(path, kind)
 
 
 KINDS = ("pipe", "directory", "zeros", "sparse")

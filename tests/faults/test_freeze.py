@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(
-    shutil.which("gcc") is None or sys.platform != "linux", reason="needs Linux and gcc (Debian's package gcc)"
-)
+sys.path.insert(0, str(Path(__file__).parent))
+import preloaded
+
+pytestmark = pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
 
 
 def run(tmp_path, *arguments):
-    out = tmp_path / "out.json"
-    ended = subprocess.run(
-        [sys.executable, HERE / "freeze.py", *arguments, "--json", out],
-        env={name: value for name, value in os.environ.items() if name not in ("SHIM", "LD_PRELOAD")},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    found = json.loads(out.read_text())
-    print(json.dumps(found["summary"]))
+    found = preloaded.outcome(tmp_path, "freeze.py", *arguments)
     assert found["summary"]["troubles"] == []
     return found["summary"], found["freezes"]
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,32 +9,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import failing_updates
+import preloaded
 
-HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(
-    shutil.which("gcc") is None or sys.platform != "linux", reason="needs Linux and gcc (Debian's package gcc)"
-)
+pytestmark = pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
 
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory):
-    built = tmp_path_factory.mktemp("shim") / "shim.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", built, HERE / "shim.c", "-ldl"], check=True)
-    return built
+    return preloaded.build(tmp_path_factory.mktemp("shim"))
 
 
 def run(shim, tmp_path, script, *arguments):
-    out = tmp_path / "out.json"
-    ended = subprocess.run(
-        [sys.executable, HERE / script, *arguments, "--json", out],
-        env={**os.environ, "LD_PRELOAD": str(shim), "SHIM": str(shim)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    summary = json.loads(out.read_text())["summary"]
-    print(json.dumps(summary))
+    summary = preloaded.outcome(tmp_path, script, *arguments, shim=shim)["summary"]
     assert summary["troubles"] == {}
     return summary
 
