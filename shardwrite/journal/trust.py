@@ -83,8 +83,8 @@ def require_trusted(target: Target) -> None:
         why = _why_not(found, above, circle)
         if why:
             raise _error(target, beside, why)
-        for path, reason in _doubts(beside, found, circle):
-            raise _error(target, path, reason)
+        for path, reason, cause in _doubts(beside, found, circle):
+            raise _error(target, path, reason) from cause
 
 
 def check_name(target: Target, plan: Mapping[str, Any]) -> None:
@@ -104,12 +104,12 @@ def check_name(target: Target, plan: Mapping[str, Any]) -> None:
         raise _error(target, path, why)
 
 
-def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterator[tuple[Path, str]]:
-    """What is not trusted in a directory of run state, and why."""
+def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterator[tuple[Path, str, OSError | None]]:
+    """What is not trusted in a directory of run state, why, and the system's error if there is one."""
     try:
         names = sorted(os.listdir(directory))
-    except PermissionError:
-        yield directory, "cannot be read by this user"
+    except PermissionError as error:
+        yield directory, "cannot be read by this user", error
         return
     for name in names:
         path = directory / name
@@ -120,7 +120,7 @@ def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterato
         is_data = name.startswith(SET_ASIDE)
         why = "" if is_data else _why_not(found, around, circle) or _unreadable(path, found)
         if why:
-            yield path, why
+            yield path, why, None
         elif stat.S_ISDIR(found.st_mode) and not is_data and not name.startswith("parts-"):
             try:
                 yield from _doubts(path, found, circle)
