@@ -1,101 +1,307 @@
-"""The table of docs/reliability.md: ``python tests/faults/campaign.py --write docs/reliability.md``, as root; half an hour.
+"""The campaign whose table stands in docs/reliability.md: hours of faults, in any number of sittings, as root.
 
-Runs the harnesses beside this file, each as its own command, and replaces what stands between the marks in the document.
+``python tests/faults/campaign.py run --minutes 60`` runs the harnesses beside this file in batches, each as its own command. It
+adds the result of each batch, with the commit that it was measured on, to ``campaign.jsonl``, and ends when every row has what it
+wants. ``python tests/faults/campaign.py table --write docs/reliability.md`` makes the table of what is stored. To measure a row
+anew, remove its lines from ``campaign.jsonl``.
+
+A batch in which anything was lost or went wrong is stored as well, and shows in the table.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 import preloaded
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "campaign.jsonl"
+FIRST_SEED = 100
+"""Seeds below it belong to the tests."""
 BEGIN, END = "<!-- campaign -->", "<!-- end of campaign -->"
-HEAD = ("fault", "runs", "acknowledged commits", "lost", "torn", "vacuous runs", "upper bound on the share lost (95 %)")
+HEAD = (
+    "fault",
+    "runs",
+    "acknowledged",
+    "lost",
+    "torn",
+    "left over",
+    "other troubles",
+    "vacuous runs",
+    "upper bound on the share lost (95 %)",
+    "commit",
+)
 
 
-def harness(script, *arguments, environment=None):
-    """What a harness found."""
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "out.json"
-        command = [sys.executable, HERE / script, *arguments, "--json", out]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **(environment or {})})
-        return json.loads(out.read_text())
+@dataclass(kw_only=True)
+class Numbers:
+    """What a batch found.
+
+    Attributes
+    ----------
+    runs, vacuous : int
+        Faults, and those under which nothing was interrupted.
+    acked : int or None
+        Units acknowledged before the faults.
+    lost, torn, left : int
+        Units that were acknowledged and are not there, that are in a state that they never had, and
+        files that were left over in the end.
+    troubles : list of str
+        What else went wrong.
+    redone : list of [int, int]
+        For each kill of a job: shards written again, and those that its last second and its tasks in flight had written.
+    """
+
+    runs: int
+    vacuous: int = 0
+    acked: int | None = None
+    lost: int = 0
+    torn: int = 0
+    left: int = 0
+    troubles: list[str] = field(default_factory=list)
+    redone: list[list[int]] = field(default_factory=list)
 
 
-def row(name, n_runs, n_acked, n_lost, n_torn, n_vacuous):
-    bound = f"{3 / n_acked:.1e}" if n_acked and not n_lost else "does not hold" if n_lost else "unknown"
-    return (name, f"{n_runs:,}", f"{n_acked:,}", f"{n_lost:,}", f"{n_torn:,}", f"{n_vacuous:,}", bound)
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes
+    ----------
+    name : str
+        Of the fault.
+    wanted, batch : int
+        How many runs there shall be, and how many one command makes.
+    command : str
+        The harness and its arguments; ``{n}`` stands for the number of runs, ``{seed}`` for the seed.
+    read : callable
+        Gives the numbers of what the harness wrote.
+    needs_shim : bool
+        Whether the harness is started with the shim that makes calls fail.
+    """
+
+    name: str
+    wanted: int
+    batch: int
+    command: str
+    read: Callable[[Any], Numbers]
+    needs_shim: bool = False
+
+    def run(self, n_runs: int, seed: int) -> Numbers:
+        """One batch."""
+        with tempfile.TemporaryDirectory() as scratch:
+            out = Path(scratch) / "out.json"
+            script, *arguments = self.command.format(n=n_runs, seed=seed).split()
+            environment = dict(os.environ)
+            if self.needs_shim:
+                shim = str(preloaded.build(Path(scratch)))
+                environment |= {"LD_PRELOAD": shim, "SHIM": shim}
+            command = [sys.executable, HERE / script, *arguments, "--json", out]
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
+            assert out.exists(), f"{script} ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-3000:]}"
+            return self.read(json.loads(out.read_text()))
 
 
-def power_cuts(filesystem, durability, n_states):
-    found = harness("power_cut.py", "--filesystem", filesystem, "--durability", durability, "--states", str(n_states))
-    numbers = (found[name] for name in ("states", "acked", "lost", "torn", "vacuous"))
-    return row(f"power cut, {filesystem}, level {durability}", *numbers)
+def of_states(found) -> Numbers:
+    """Of `power_cut.py`."""
+    names = ("states", "vacuous", "acked", "lost", "torn", "leaked")
+    runs, vacuous, acked, lost, torn, left = (found[name] for name in names)
+    return Numbers(runs=runs, vacuous=vacuous, acked=acked, lost=lost, torn=torn, left=left, troubles=list(found["troubles"]))
 
 
-def failed_writes(filesystem, n_cases):
-    found = harness("lossy_disk.py", "--filesystem", filesystem, "--cases", str(n_cases))
-    assert not found["troubles"], found["troubles"]
-    assert not found["false"], "verify did not say what the readers found"
-    numbers = (found[name] for name in ("cases", "acked", "lost", "torn", "vacuous"))
-    return row(f"write-back fails once, twice or until the disk is well, {filesystem}", *numbers)
+def of_cases(found) -> Numbers:
+    """Of `interruptions.py` and `lossy_disk.py`."""
+    runs, vacuous, acked, lost, torn, left = (found[name] for name in ("cases", "vacuous", "acked", "lost", "torn", "left"))
+    troubles = list(found["troubles"]) + ["verify did not say what the readers found"] * found["false"]
+    return Numbers(runs=runs, vacuous=vacuous, acked=acked, lost=lost, torn=torn, left=left, troubles=troubles)
 
 
-def kills(name, *arguments):
-    found = harness("kills.py", *arguments)["summary"]
-    assert not found["troubles"], found["troubles"]
-    return row(name, found["kills"], found["acked"], found["lost"], 0, found["vacuous"])
+def of_kills(found) -> Numbers:
+    """Of `kills.py`."""
+    total, kills = found["summary"], found["kills"]
+    redone = [[kill["redone"], kill["in_flight"]] for kill in kills if not kill["finished"]]
+    found = {name: total[name] for name in ("vacuous", "acked", "lost", "troubles")}
+    return Numbers(runs=total["kills"], redone=redone, **found)
 
 
-def failing_calls():
-    with tempfile.TemporaryDirectory() as scratch:
-        shim = preloaded.build(Path(scratch))
-        found = harness("failing_calls.py", environment={"LD_PRELOAD": str(shim), "SHIM": str(shim)})["summary"]
-    assert not found["troubles"], found["troubles"]
-    name = "the k-th open, read, write, fsync, close, stat, list, rename, link, unlink, mkdir or rmdir fails, every k"
-    return row(name, found["cases"], found["acked"], found["lost"], 0, found["vacuous"])
+def of_ends(found) -> Numbers:
+    """Of `ends.py`, which tells what the same call made of each kill."""
+    troubles = [f"{case['operation']}, killed at {case['kill_at']}: {case['trouble'][-300:]}" for case in found if case["trouble"]]
+    return Numbers(runs=len(found), troubles=troubles)
 
 
-def rows(scale):
-    """Every line of the table."""
-    for filesystem in ("ext4", "xfs"):
-        for durability in ("full", "batch", "none"):
-            n_states = {"full": 250, "batch": 125, "none": 40}[durability]
-            yield power_cuts(filesystem, durability, max(4, int(n_states * scale)))
-        yield failed_writes(filesystem, max(20, int(500 * scale)))
-    n_kills = max(4, int(200 * scale))
-    yield kills("SIGKILL at a random moment", "--kills", str(n_kills), "--seed", "2")
-    yield kills(
-        "a job of 10,000 shards killed 20 times", "--one-array", "--shards", str(max(400, int(10_000 * scale))), "--kills", "20"
+def of_freezes(found) -> Numbers:
+    """Of `freeze.py`: acknowledged is what each of the two processes has returned from."""
+    total = found["summary"]
+    lost, torn = total["lost"], total["unreadable"]
+    others = [f"{case['operation']}, {case['takeover']}, {case['k']}: {case['trouble'][:300]}" for case in total["troubles"]]
+    others = [] if len(others) == lost + torn else others
+    acked = total["outcomes"].get("done", 0) + total["freezes"] + total["vacuous"] - len(total["troubles"])
+    runs = total["freezes"] + total["vacuous"]
+    return Numbers(runs=runs, vacuous=total["vacuous"], acked=acked, lost=lost, torn=torn, troubles=others)
+
+
+def of_schedules(found) -> Numbers:
+    """Of `explorer.py`: acknowledged is what each of the two processes has returned from."""
+    total, cases = found["summary"], found["cases"]
+    lost, torn = total["lost"], total["unreadable"]
+    others = [json.dumps(case)[:400] for case in total["troubles"]]
+    acked = sum(case["outcomes"].count("done") for case in cases)
+    troubles = [] if len(others) == lost + torn else others
+    return Numbers(runs=total["cases"], acked=acked, lost=lost, torn=torn, troubles=troubles)
+
+
+def of_calls(found) -> Numbers:
+    """Of `failing_calls.py` and `failing_updates.py`."""
+    total = found["summary"]
+    lost = total.get("lost", 0)
+    return Numbers(
+        runs=total["cases"], vacuous=total["vacuous"], acked=total.get("acked"), lost=lost, troubles=list(total["troubles"])
     )
-    yield failing_calls()
+
+
+def of_mutants(found) -> Numbers:
+    """Of `fuzz.py`."""
+    return Numbers(runs=found["mutants"], troubles=[json.dumps(case)[:400] for case in found["troubles"]])
+
+
+def rows() -> Iterator[Row]:
+    """Every line of the table, in its order."""
+    for disk in ("ext4", "xfs"):
+        for level, wanted in {"full": 250, "batch": 125, "none": 40}.items():
+            name = f"power cut while an array is made, {disk}, level {level}"
+            command = f"power_cut.py --filesystem {disk} --durability {level} --states {{n}} --seed {{seed}}"
+            yield Row(name, wanted, 125, command, of_states)
+    for disk in ("ext4", "xfs"):
+        command = f"interruptions.py --fault cut --filesystem {disk} --cases {{n}} --seed {{seed}}"
+        yield Row(f"power cut before an effect of any operation, {disk}", 800, 100, command, of_cases)
+    for disk, wanted in {"ext4": 500, "xfs": 300}.items():
+        name = f"write-back fails once, twice or until the disk is well, any operation, {disk}"
+        yield Row(name, wanted, 100, f"lossy_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}", of_cases)
+    name, command = "SIGKILL before an effect of any operation", "interruptions.py --fault kill --cases {n} --seed {seed}"
+    yield Row(name, 1000, 100, command, of_cases)
+    name = "SIGKILL at a random moment while an array is made"
+    yield Row(name, 200, 200, "kills.py --kills {n} --seed {seed}", of_kills)
+    name = "SIGKILL before every third effect of every operation, and the same call again"
+    yield Row(name, 1, 1, "ends.py --every 3 --last 10", of_ends)
+    for way, groups in {"--one-array": "small", "--groups": "four"}.items():
+        name = f"a job of 10,000 shards in {groups} groups, killed 20 times"
+        yield Row(name, 20, 20, f"kills.py {way} --kills {{n}} --seed {{seed}}", of_kills)
+    name = "frozen before an effect of any operation, taken over, thawed"
+    yield Row(name, 500, 520, "freeze.py --freezes {n} --seed {seed}", of_freezes)
+    for depth, switches in {2: "two", 3: "three"}.items():
+        name = f"two processes interleaved, {switches} switches between them"
+        yield Row(name, 600, 300, f"explorer.py --depth {depth} --cases {{n}} --seed {{seed}}", of_schedules)
+    name = "the k-th call of one kind fails while an array is made, every k"
+    yield Row(name, 1, 1, "failing_calls.py", of_calls, needs_shim=True)
+    name = "the k-th call of one kind fails under an update or a stream, every k"
+    yield Row(name, 1, 1, "failing_updates.py", of_calls, needs_shim=True)
+    yield Row("a file that is read is mutated", 100_000, 15_000, "fuzz.py --mutants {n} --seed {seed}", of_mutants)
+
+
+def stored() -> dict[str, list[dict[str, Any]]]:
+    """Results by row."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in RESULTS.read_text().splitlines() if RESULTS.exists() else []:
+        result = json.loads(line)
+        found.setdefault(result["row"], []).append(result)
+    return found
+
+
+def store(row: Row, seed: int, numbers: Numbers, commit: str) -> None:
+    """Add a result; several campaigns may run side by side."""
+    when = datetime.now(UTC).date().isoformat()
+    line = json.dumps({"row": row.name, "seed": seed, "commit": commit, "date": when, "numbers": asdict(numbers)})
+    with RESULTS.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(line + "\n")
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit_of_code() -> str:
+    """The commit that is measured, which must be what lies here."""
+    changed = [
+        line for line in git("status", "--porcelain", "--", "../../shardwrite", ".").splitlines() if RESULTS.name not in line
+    ]
+    if changed:
+        sys.exit("a result names a commit, so commit first: " + ", ".join(changed))
+    return git("rev-parse", "--short=7", "HEAD")
+
+
+def run(minutes: float, pattern: str) -> None:
+    """Run what is missing, batch after batch."""
+    commit, until = commit_of_code(), time.monotonic() + 60 * minutes
+    for row in rows():
+        while pattern in row.name and time.monotonic() < until:
+            results = stored().get(row.name, [])
+            n_done = sum(result["numbers"]["runs"] for result in results)
+            if n_done >= row.wanted:
+                break
+            seed = max([result["seed"] for result in results], default=FIRST_SEED - 1) + 1
+            numbers = row.run(min(row.batch, row.wanted - n_done) if row.wanted > 1 else 1, seed)
+            store(row, seed, numbers, commit)
+            print(f"{row.name}: {json.dumps(asdict(numbers))}", flush=True)
+
+
+def cells(row: Row, results: list[dict[str, Any]]) -> tuple[str, ...]:
+    """A line of the table."""
+    of = [Numbers(**result["numbers"]) for result in results]
+    runs, vacuous, lost, torn, left = (sum(getattr(n, name) for n in of) for name in ("runs", "vacuous", "lost", "torn", "left"))
+    acked = None if any(n.acked is None for n in of) else sum(n.acked or 0 for n in of)
+    bound = "" if acked is None else "does not hold" if lost else f"{3 / acked:.1e}" if acked else "unknown"
+    commits = ", ".join(dict.fromkeys(result["commit"] for result in results))
+    numbers = [runs, acked, lost, torn, left, sum(len(n.troubles) for n in of), vacuous]
+    return (row.name, *("" if number is None else f"{number:,}" for number in numbers), bound, commits)
+
+
+def table() -> str:
+    """The table of what is stored, and what the kills of jobs cost."""
+    known = stored()
+    lines = ["| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
+    costs = []
+    for row in rows():
+        results = known.get(row.name, [])
+        if results:
+            lines.append("| " + " | ".join(cells(row, results)) + " |")
+        if redone := [pair for result in results for pair in result["numbers"]["redone"] if "killed 20" in row.name]:
+            kills = ", ".join(f"{again} ({most})" for again, most in redone)
+            costs += ["", f"Shards that {row.name} had to write again, and in brackets the most that this may be: {kills}."]
+    return "\n".join(lines + costs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, help="replace the table in this document")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the runs")
+    steps = parser.add_subparsers(dest="step", required=True)
+    running = steps.add_parser("run", help="run what is missing")
+    running.add_argument("--minutes", type=float, default=1e6, help="begin no batch after so many minutes")
+    running.add_argument("--rows", default="", help="only rows whose name contains this")
+    tabling = steps.add_parser("table", help="show the table")
+    tabling.add_argument("--write", type=Path, help="replace the table in this document")
     given = parser.parse_args()
-    lines = ["| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|"]
-    for cells in rows(given.scale):
-        lines.append("| " + " | ".join(cells) + " |")
-        print(lines[-1], flush=True)
-    when = datetime.now(UTC).date().isoformat()
-    lines += ["", f"Linux {platform.release().split('-')[0]}, Python {platform.python_version()}, {when}."]
-    if given.write:
+    if given.step == "run":
+        run(given.minutes, given.rows)
+    elif given.write:
         before, _, rest = given.write.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
-        given.write.write_text(f"{before}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{after}")
+        given.write.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}")
+    else:
+        print(table())
 
 
 if __name__ == "__main__":

@@ -4,12 +4,9 @@ Each case makes an array on the disk of `lossy_device.py` and has one, two or al
 while an operation runs. Then it heals the disk, lets the kernel forget some of the pages, does
 what a user may do next, unmounts, mounts, and judges what the disk has.
 
-The disk knows data by the mark that every inner chunk begins with (see `lossy_operations.py`),
+The disk knows data by the mark that every inner chunk begins with (see `scenarios.py`),
 and documents (plans, records, journals, receipts, ``zarr.json``) by the way that JSON is spaced.
 What the file system writes for itself never fails.
-
-Acknowledged is what a flush that returned has taken, a shard that was reported or entered into a
-journal, and all of a call that returned.
 
 Run as ``python tests/faults/lossy_disk.py --cases 500 --seed 0 --filesystem ext4 --json
 out.json``, as root.
@@ -26,112 +23,51 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 
 import shardwrite
-from shardwrite import ShardWriter, commit
+from shardwrite import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
+import judging
 import lossy_device
-import oracle
 import power_cut
-from lossy_operations import MARK, SCENARIOS, STRATEGIES, Scenario
+from judging import FOLLOW_UPS, KINDS, OPERATIONS, follow, judge_all
+from scenarios import MARK, SCENARIOS, STRATEGIES, Scenario
 
 WHERE = {"data": [MARK], "documents": [b'": '], "both": [MARK, b'": ']}
-OPERATIONS = {
-    "stream": tuple(STRATEGIES),
-    "update": tuple(STRATEGIES),
-    "erase": tuple(STRATEGIES),
-    **dict.fromkeys(("fresh", "replacement", "compact", "repair", "parts"), ("replace",)),
-}
-KINDS = [(operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies]
-FOLLOW_UPS = ("same", "abandon", "other", "writer", "nothing")
 TIMES = (1, 2, -1)
 
 
-@dataclass
-class Case:
-    """A fault, and what came of it.
+@dataclass(kw_only=True)
+class Case(judging.Case):
+    """An operation under which writes fail.
 
     Attributes
     ----------
-    number : int
-        Its seed, with the campaign's.
-    operation, strategy : str
-        What runs while writes fail.
-    compressed : bool
-        Whether the array has the default codecs, or none.
-    location : str
-        Of the index.
-    durability : str
-        Of the operation.
     where : str
         What the writes that fail carry: see `WHERE`.
     skip, times : int
         Such writes that pass before, and that fail then; -1 for all.
     keep : float
         Share of the files whose pages stay in memory.
-    follow_up : str
-        What is done once the disk is well again.
     again : bool
         Whether one more write fails under the follow-up, which is then done again.
     matched, failed : int
         Writes that carried the pattern, and that failed.
-    error : str
-        What the operation raised.
-    acked : int
-        Shards or frames that were acknowledged.
-    lost, torn : list of str
-        Units that were acknowledged and that some reader does not find so, and units in a state
-        that they never had.
-    is_good : bool
-        Whether ``verify --deep`` found nothing.
-    false : str
-        Where ``verify --deep`` said other than the readers.
-    trouble : str
-        What went wrong otherwise.
-    left : list of str
-        What was left over in the end.
     """
 
-    number: int
-    operation: str
-    strategy: str
-    compressed: bool
-    location: str
-    durability: str
     where: str
     skip: int
     times: int
     keep: float
-    follow_up: str
     again: bool
     matched: int = 0
     failed: int = 0
-    error: str = ""
-    acked: int = 0
-    lost: list[str] = field(default_factory=list)
-    torn: list[str] = field(default_factory=list)
-    is_good: bool = True
-    false: str = ""
-    trouble: str = ""
-    left: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def in_place(self) -> bool:
-        """Whether shards may be torn until they are recovered."""
-        return self.strategy.endswith("in place")
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether anything is wrong."""
-        return bool(self.lost or self.torn or self.false or self.trouble or self.left)
 
 
 def draw(seed: int, number: int, kinds=tuple(KINDS)) -> Case:
@@ -152,33 +88,6 @@ def draw(seed: int, number: int, kinds=tuple(KINDS)) -> Case:
         follow_up=FOLLOW_UPS[number // len(kinds) % len(FOLLOW_UPS)],
         again=bool(rng.random() < 0.25),
     )
-
-
-def follow(scenario: Scenario, what: str) -> None:
-    """What a user may do after the operation has failed, or has not."""
-    if what == "same":
-        scenario.run()
-        return
-    with refusals_of(scenario):
-        if what == "abandon":
-            shardwrite.abandon(scenario.path)
-        elif what == "other":
-            scenario.other()
-        elif what == "writer":
-            ShardWriter(scenario.path).close()
-
-
-@contextlib.contextmanager
-def refusals_of(scenario: Scenario) -> Iterator[None]:
-    """Pass over the refusal of what must wait for the end of the run that makes or repairs an array.
-
-    A refusal that names a live process is none of these: nobody is at work.
-    """
-    try:
-        yield
-    except (shardwrite.SpecError, shardwrite.JournalError) as error:
-        if not scenario.comes_first or error.fields.get("holder"):
-            raise
 
 
 def run_case(disk: lossy_device.Disk, case: Case, seed: int) -> Case:
@@ -229,116 +138,6 @@ def follow_up(disk: lossy_device.Disk, case: Case, scenario: Scenario, rng: np.r
         if case.follow_up == "same":
             scenario.enter_journalled()
     follow(scenario, case.follow_up)
-
-
-def judge_all(case: Case, scenario: Scenario) -> None:
-    """Judge what the disk has as it is, recovered, and finished by the same call.
-
-    Before the recovery, shards that are changed in place may be torn.
-    """
-    case.acked = len(scenario.acked)
-    if not case.in_place:
-        judge(case, scenario)
-    with refusals_of(scenario):
-        shardwrite.abandon(scenario.path)
-    if not scenario.comes_first:
-        judge(case, scenario)
-        check_verify(case, scenario)
-    if case.lost or case.torn:
-        return
-    scenario.run()
-    judge(case, scenario)
-    check_verify(case, scenario)
-    left = [p for p in scenario.path.rglob("*") if p.name.endswith(".swtmp")]
-    beside = scenario.path.with_name(scenario.path.name + ".shardwrite")
-    case.left = [
-        str(p.relative_to(scenario.path.parent)) for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))
-    ]
-
-
-def judge(case: Case, scenario: Scenario) -> None:
-    """Every unit by every reader; one version each."""
-    try:
-        metadata = oracle.metadata_of(scenario.path)
-    except IndexError:
-        if scenario.acked and case.operation != "repair":
-            case.lost = [f"all {len(scenario.acked)}: no metadata"]
-        return
-    lost, torn = set(case.lost), set(case.torn)
-    for unit, at in scenario.boxes().items():
-        if at[0].start >= metadata.grid.shape[0] and unit in scenario.acked:
-            lost.add(f"{unit} is beyond the end")
-    for reader, area, found in readings(scenario.path, metadata):
-        for unit, at in scenario.boxes().items():
-            if any(a.start is not None and not b.start <= a.start < b.stop for a, b in zip(at, area, strict=True)):
-                continue
-            what = what_is_wrong(case, scenario, unit, at, None if found is None else found[relative(at, area)])
-            if what:
-                (lost if unit in scenario.acked else torn).add(f"{unit} by {reader}: {what}")
-    case.lost, case.torn = sorted(lost), sorted(torn)
-
-
-def relative(at, area) -> tuple[slice, ...]:
-    """A unit's box in the coordinates of an area."""
-    return tuple(a if a.start is None else slice(a.start - b.start, a.stop - b.start) for a, b in zip(at, area, strict=True))
-
-
-def what_is_wrong(case: Case, scenario: Scenario, unit: int, at, seen: np.ndarray | None) -> str:
-    """Why a unit is not as it may be, or an empty string."""
-    if seen is None:
-        return "" if unit in scenario.bad_before() - scenario.acked else "unreadable"
-    allowed = scenario.allowed or [scenario.wanted]
-    versions = allowed if unit in scenario.acked else [*allowed, *scenario.candidates]
-    is_split = case.operation == "stream" and unit not in scenario.acked
-    return "" if is_one_of(seen, [version[at] for version in versions], is_split) else kind_of_loss(seen, scenario, at)
-
-
-def is_one_of(seen: np.ndarray, versions: list[np.ndarray], is_split: bool) -> bool:
-    """Whether a unit, or where it is split each inner chunk of a frame, is of one version."""
-    if not is_split:
-        return any((seen == version).all() for version in versions)
-    same = [(seen == version).reshape(-1, 2, 32, 2, 32).all(axis=(2, 4)) for version in versions]
-    return bool(np.logical_or.reduce(same).all())
-
-
-def kind_of_loss(seen: np.ndarray, scenario: Scenario, at) -> str:
-    """What is there in its stead."""
-    if not seen.any():
-        return "the fill value"
-    if any((seen == version[at]).all() for version in scenario.candidates):
-        return "an old version"
-    wrong = seen != scenario.wanted[at]
-    return f"{int(wrong.sum())} of {wrong.size} values, {int((seen[wrong] == 0).sum())} of them zero"
-
-
-def readings(path: Path, metadata) -> Iterator[tuple[str, tuple[slice, ...], np.ndarray | None]]:
-    """The array as each reader sees it, shard by shard where the whole cannot be read."""
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "x.zarr"
-        if path.exists():
-            shutil.copytree(path, copy)
-        copy.mkdir(exist_ok=True)
-        (copy / "zarr.json").write_text(metadata.text)
-        whole = tuple(slice(0, n) for n in metadata.grid.shape)
-        for name, read in oracle.READERS.items():
-            try:
-                yield name, whole, read(copy, whole)
-            except Exception:
-                for box in oracle.shard_boxes(metadata).values():
-                    area = box.slices[:-1]  # but for the ellipsis
-                    try:
-                        yield name, area, read(copy, area)
-                    except Exception:
-                        yield name, area, None
-
-
-def check_verify(case: Case, scenario: Scenario) -> None:
-    """What ``verify --deep`` says is what the readers have found."""
-    report = shardwrite.verify(scenario.path, deep=True)
-    case.is_good = report.is_good
-    is_right = not (case.lost or case.torn)
-    if report.is_good != is_right:
-        case.false = f"verify says {'good' if report.is_good else [p.message for p in report.problems][:2]}"
 
 
 def run(directory, filesystem: str, cases: list[Case], seed: int) -> list[Case]:

@@ -14,9 +14,10 @@ import pytest
 import shardwrite
 
 sys.path.insert(0, str(Path(__file__).parent))
+import judging
 import lossy_device
 import lossy_disk
-import lossy_operations
+import scenarios
 
 why_not = functools.cache(lossy_device.missing)
 
@@ -53,7 +54,7 @@ def test_a_file_that_is_synced_and_renamed_survives(disks, filesystem):
     """A control: where nothing fails, nothing is lost, requests of many blocks included."""
     disk = disks(filesystem)
     data = np.random.default_rng(0).bytes(3_000_001)
-    disk.arm([lossy_operations.MARK])
+    disk.arm([scenarios.MARK])
     with open(disk.root / "temporary", "wb") as file:
         file.write(data)
         os.fsync(file.fileno())
@@ -68,12 +69,12 @@ def test_a_file_that_is_synced_and_renamed_survives(disks, filesystem):
 def test_a_failed_write_shows_until_the_file_system_is_mounted_again(disks, filesystem):
     """A control: the second `fsync` succeeds, and what is read is not on the disk."""
     disk = disks(filesystem)
-    old, new = b"old." * 4096, lossy_operations.MARK * 2048
+    old, new = b"old." * 4096, scenarios.MARK * 2048
     with open(disk.root / "overwritten", "w+b") as file:
         file.write(old)
         file.flush()
         os.fsync(file.fileno())
-        disk.arm([lossy_operations.MARK], times=1)
+        disk.arm([scenarios.MARK], times=1)
         os.pwrite(file.fileno(), new, 0)
         with pytest.raises(OSError, match="Input/output error"):
             os.fsync(file.fileno())
@@ -86,20 +87,20 @@ def test_a_failed_write_shows_until_the_file_system_is_mounted_again(disks, file
 
 def test_every_inner_chunk_carries_the_mark(tmp_path):
     """Or the disk would not see it: random values are stored by zstd as they are."""
-    x = da.from_array(lossy_operations.values(lossy_operations.SHAPE, 1))
-    x.to_sharded_zarr(tmp_path / "x", shards=lossy_operations.SHARDS, chunks=lossy_operations.CHUNKS)
+    x = da.from_array(scenarios.values(scenarios.SHAPE, 1))
+    x.to_sharded_zarr(tmp_path / "x", shards=scenarios.SHARDS, chunks=scenarios.CHUNKS)
     stored = b"".join(path.read_bytes() for path in sorted(tmp_path.glob("x/c/*/*")))
-    assert stored.count(lossy_operations.MARK) == shardwrite.verify(tmp_path / "x").n_stored_chunks == 128
+    assert stored.count(scenarios.MARK) == shardwrite.verify(tmp_path / "x").n_stored_chunks == 128
 
 
 @pytest.mark.parametrize("strategy", ["append in place", "in place"])
-@pytest.mark.parametrize("follow_up", lossy_disk.FOLLOW_UPS)
+@pytest.mark.parametrize("follow_up", judging.FOLLOW_UPS)
 def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
     """A default stream, and one into free places, with one, two and lasting failures."""
     ways = [(1, 3), (2, 0), (-1, 3)]
     cases = [
         lossy_disk.Case(
-            number=number + 1000 * lossy_disk.FOLLOW_UPS.index(follow_up) + 100_000 * (strategy == "in place"),
+            number=number + 1000 * judging.FOLLOW_UPS.index(follow_up) + 100_000 * (strategy == "in place"),
             operation="stream",
             strategy=strategy,
             compressed=strategy == "append in place",
@@ -121,7 +122,7 @@ def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
 
 def test_a_sample_of_failed_writes(disks):
     """Each operation by each strategy, with three of the five follow-ups."""
-    n_kinds, n_follow_ups = len(lossy_disk.KINDS), len(lossy_disk.FOLLOW_UPS)
+    n_kinds, n_follow_ups = len(judging.KINDS), len(judging.FOLLOW_UPS)
     numbers = [n for n in range(n_kinds * n_follow_ups) if (n % n_kinds + n // n_kinds) % n_follow_ups < 3]
     cases = [lossy_disk.draw(1, n) for n in numbers]
     found = check([lossy_disk.run_case(disks("ext4"), case, 1) for case in cases])

@@ -1,4 +1,4 @@
-"""Operations that `lossy_disk.py` has fail: what stands before, and what may stand afterwards.
+"""Operations that are interrupted or fail: what stands before, and what may stand afterwards.
 
 Values are a hash of coordinate and version. They do not compress, so zstd stores them as they are,
 and with them the mark that every inner chunk begins with, by which a disk can tell them.
@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ class Scenario:
         same shards.
     acked : set of int
         Units that were acknowledged.
+    told : callable
+        Called with them whenever there are more.
     comes_first : bool
         Whether other operations are refused until this one has ended.
     """
@@ -69,6 +71,7 @@ class Scenario:
     def __init__(self, case: Any, path: Path, rng: np.random.Generator) -> None:
         self.case, self.path, self.rng = case, path, rng
         self.acked: set[int] = set()
+        self.told: Callable[[set[int]], object] = lambda acked: None
         self.candidates: list[np.ndarray] = []
         self.wanted = np.empty(0)
         self.allowed: list[np.ndarray] = []
@@ -89,11 +92,17 @@ class Scenario:
     def run(self) -> None:
         """The operation, after which all is acknowledged."""
         self.act()
-        self.acked, self.allowed = set(self.boxes()), [self.wanted]
+        self.acknowledge(self.boxes())
+        self.allowed = [self.wanted]
+
+    def acknowledge(self, units: Iterable[int]) -> None:
+        """Have units count as acknowledged."""
+        self.acked = self.acked.union(units)
+        self.told(self.acked)
 
     def report(self, report) -> None:
         """Given to operations as `progress`."""
-        self.acked.update(self.rank_of(rank) for rank in report.shards)
+        self.acknowledge(self.rank_of(rank) for rank in report.shards)
 
     def rank_of(self, rank: int) -> int:
         """The unit that a run counts as `rank`."""
@@ -110,7 +119,7 @@ class Scenario:
                 start = tuple(a * s for a, s in zip(first, shards, strict=True))
                 stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, shards, shape, strict=True))
                 metadata, _ = metadata.part(Box(start, stop))
-            self.acked.update(self.rank_of(int(rank)) for rank in np.flatnonzero(replay(run, metadata).ledger.is_done))
+            self.acknowledge(self.rank_of(int(rank)) for rank in np.flatnonzero(replay(run, metadata).ledger.is_done))
 
     def boxes(self) -> dict[int, tuple[slice, ...]]:
         """Units that are judged."""
@@ -255,7 +264,7 @@ class Repair(Scenario):
         new = values(SHAPE, 9)[region]
         with self.overlaid(region, new):
             da.from_array(new, chunks=(64, 128)).to_sharded_zarr(self.path, region=region, restart=True)
-        self.acked.add(0)
+        self.acknowledge([0])
 
 
 class Fresh(Scenario):
@@ -318,7 +327,6 @@ class Stream(Scenario):
     def make(self) -> None:
         self.wanted = values(FRAMES, 1, FRAME_CHUNKS)
         self.candidates = [np.zeros(FRAMES, "u4")]
-        self.n_flushed = 0
         self.most = int(self.rng.integers(1, 4))
         layout = {**self.layout, "shards": FRAME_SHARDS, "chunks": FRAME_CHUNKS}
         shardwrite.create(self.path, (0, *FRAMES[1:]), "u4", **layout)
@@ -331,12 +339,8 @@ class Stream(Scenario):
                 writer.append(self.wanted[t])
                 if (t + 1) % self.most == 0:
                     writer.flush()
-                    self._flushed(t + 1)
-        self._flushed(stop)
-
-    def _flushed(self, n: int) -> None:
-        self.n_flushed = max(n, self.n_flushed)
-        self.acked = set(range(self.n_flushed))
+                    self.acknowledge(range(t + 1))
+        self.acknowledge(range(stop))
 
     def act(self) -> None:
         self._feed(FRAMES[0])

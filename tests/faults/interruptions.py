@@ -1,0 +1,284 @@
+"""Power cuts and kills under every operation: what was acknowledged is there, whatever is done next.
+
+Each case makes an array, and strikes right before some effect of an operation on the file system:
+the power is cut (on the machine of `power_cut.py`, whose head says what that simulates), or the
+process is killed. What is there is judged, then a user's next step is taken, and it is judged again.
+
+Run as ``python tests/faults/interruptions.py --fault cut --filesystem ext4 --cases 500``, as root, or with ``--fault kill``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import shardwrite
+from shardwrite import commit
+from shardwrite.journal import lease
+
+sys.path.insert(0, str(Path(__file__).parent))
+import judging
+import power_cut
+from ends import EFFECTS
+from judging import FOLLOW_UPS, KINDS
+from scenarios import SCENARIOS, Scenario
+
+FAULTS = ("cut", "kill")
+_N_EFFECTS = 200
+"""Of an operation of which no more is known."""
+
+
+@dataclass(kw_only=True)
+class Case(judging.Case):
+    """An operation that is struck.
+
+    Attributes
+    ----------
+    fault : {"cut", "kill"}
+        What strikes.
+    at : float
+        Where, as a share of the effects that such an operation has.
+    effect : str
+        Before which effect it struck; nothing if the operation had ended before.
+    """
+
+    fault: str
+    at: float
+    effect: str = ""
+
+
+def draw(fault: str, seed: int, number: int) -> Case:
+    """A case. Operations, strategies and follow-ups take turns, and all else is drawn."""
+    rng = np.random.default_rng([seed, number])
+    operation, strategy = KINDS[number % len(KINDS)]
+    return Case(
+        number=number,
+        operation=operation,
+        strategy=strategy,
+        compressed=bool(rng.integers(2)),
+        location=str(rng.choice(["start", "end"])),
+        durability="batch" if rng.random() < 0.2 else "full",
+        follow_up=FOLLOW_UPS[number // len(KINDS) % len(FOLLOW_UPS)],
+        fault=fault,
+        at=float(rng.random()),
+    )
+
+
+@contextlib.contextmanager
+def strike_at(k: int, strike: Callable[[str], object]) -> Iterator[Callable[[], int]]:
+    """Call `strike` right before the `k`-th effect of this process; gives a function that counts the effects."""
+    n, lock = 0, threading.Lock()
+
+    def counted(name, real, is_effect=lambda arguments: True):
+        def call(*arguments, **keywords):
+            nonlocal n
+            if is_effect(arguments):
+                with lock:
+                    n += 1
+                    if n == k:
+                        strike(name)
+            return real(*arguments, **keywords)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name in EFFECTS:
+            stack.enter_context(mock.patch.object(os, name, counted(name, getattr(os, name))))
+        creates = counted("open", os.open, lambda arguments: arguments[1] & os.O_CREAT)
+        stack.enter_context(mock.patch.object(os, "open", creates))
+        yield lambda: n
+
+
+class Place:
+    """Where cases of one fault run.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        For arrays, on the machine whose power is cut if there is one.
+    notes : pathlib.Path
+        A directory that no fault strikes.
+    machine : power_cut.Machine, optional
+        Whose power is cut.
+    """
+
+    def __init__(self, directory: Path, notes: Path, machine: power_cut.Machine | None = None) -> None:
+        self.directory, self.notes, self._machine = directory, notes, machine
+        self._n_effects: dict[tuple[str, str], int] = {}
+
+    def run_case(self, case: Case, seed: int) -> Case:
+        """One array, one strike, one step of the user, and the judgements."""
+        start = time.perf_counter()
+        home = self.directory / f"case-{seed}-{case.number}"
+        home.mkdir()
+        scenario = SCENARIOS[case.operation](case, home / "x.zarr", np.random.default_rng([seed, case.number, 1]))
+        with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
+            try:
+                scenario.make()
+                subprocess.run(["sync", "--file-system", home], check=True)
+                if self._machine is None:
+                    self.kill(case, scenario)
+                    self.follow_and_judge(case, scenario)
+                else:
+                    self.cut(case, scenario, self._machine)
+                    with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {case.number}"):
+                        self.follow_and_judge(case, scenario)
+            except Exception as error:
+                case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
+        shutil.rmtree(home, ignore_errors=True)
+        case.seconds = time.perf_counter() - start
+        return case
+
+    def where(self, case: Case) -> int:
+        """Number of the effect before which a case strikes."""
+        return 1 + int(case.at * self._n_effects.get((case.operation, case.strategy), _N_EFFECTS))
+
+    def ended(self, case: Case, n_effects: int) -> None:
+        """Remember how many effects an operation had that was not struck."""
+        self._n_effects[case.operation, case.strategy] = n_effects
+
+    def cut(self, case: Case, scenario: Scenario, machine: power_cut.Machine) -> None:
+        """Cut the power under an operation, and have the machine start again."""
+        rng = np.random.default_rng([case.number, 2])
+        acked: set[int] = set(scenario.acked)
+
+        def strike(effect: str) -> None:
+            case.effect = effect
+            acked.update(scenario.acked)  # before the cut: after it, no one could have been told
+            machine.cut(rng)
+
+        with strike_at(self.where(case), strike) as n_effects:
+            try:
+                scenario.run()
+            except Exception as error:
+                self.enter_error(case, error)
+        if case.effect:
+            scenario.acked, scenario.allowed = acked, []
+        else:
+            self.ended(case, n_effects())
+        machine.restart()
+
+    def kill(self, case: Case, scenario: Scenario) -> None:
+        """Kill the process of an operation."""
+        acks, effect, outcome = (self.notes / name for name in ("acks", "effect", "outcome"))
+        for note in (acks, effect, outcome):
+            note.unlink(missing_ok=True)
+
+        def strike(name: str) -> None:
+            effect.write_text(name)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def tell(acked: set[int]) -> None:
+            acks.with_suffix(".new").write_text(json.dumps(sorted(acked)))
+            acks.with_suffix(".new").replace(acks)
+
+        pid = os.fork()
+        if not pid:
+            try:
+                scenario.told = tell
+                with strike_at(self.where(case), strike) as n_effects:
+                    scenario.run()
+                outcome.write_text(json.dumps([n_effects(), ""]))
+            except BaseException as error:
+                outcome.write_text(json.dumps([0, f"{type(error).__name__}: {error}"]))
+            os._exit(0)
+        os.waitpid(pid, 0)
+        scenario.acknowledge(json.loads(acks.read_text()) if acks.exists() else [])
+        case.effect = effect.read_text() if effect.exists() else ""
+        if not case.effect:
+            n, error = json.loads(outcome.read_text())
+            assert not error, error
+            self.ended(case, n)
+            scenario.allowed = [scenario.wanted]
+
+    @staticmethod
+    def enter_error(case: Case, error: Exception) -> None:
+        """What an operation raised when the power was gone."""
+        case.error = f"{type(error).__name__}: {error}"[:300]
+        if not isinstance(error, shardwrite.ShardwriteError):
+            case.trouble = f"an error that is not ours: {case.error}"
+
+    @staticmethod
+    def follow_and_judge(case: Case, scenario: Scenario) -> None:
+        """Judge what is there, take the next step, and judge again."""
+        scenario.enter_journalled()
+        if not case.in_place:
+            judging.judge(case, scenario)
+        judging.follow(scenario, case.follow_up)
+        judging.judge_all(case, scenario)
+
+
+def run(directory, fault: str, filesystem: str, n_cases: int, *, seed: int = 0) -> list[Case]:
+    """Cases of one fault, one after the other."""
+    top, cases = Path(directory), [draw(fault, seed, number) for number in range(n_cases)]
+    notes = top / "notes"
+    notes.mkdir()
+    if fault == "cut":
+        with power_cut.Machine(top, filesystem) as machine:
+            place = Place(machine.root, notes, machine)
+            return [place.run_case(case, seed) for case in cases]
+    home = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    try:
+        place = Place(home, notes)
+        return [place.run_case(case, seed) for case in cases]
+    finally:
+        shutil.rmtree(home)
+
+
+def summary(cases: list[Case]) -> dict:
+    """Totals."""
+    struck = [case for case in cases if case.effect]
+    return {
+        "cases": len(cases),
+        "vacuous": len(cases) - len(struck),
+        "acked": sum(case.acked for case in struck),
+        **{name: sum(len(getattr(case, name)) for case in cases) for name in ("lost", "torn", "left")},
+        "false": sum(bool(case.false) for case in cases),
+        "effects": dict(Counter(case.effect for case in struck)),
+        "operations": dict(Counter(f"{case.operation}, {case.strategy}" for case in struck)),
+        "errors": dict(Counter(case.error.split(":")[0] for case in cases if case.error)),
+        "troubles": dict(Counter(f"{case.operation}, {case.follow_up}: {case.trouble}"[:300] for case in cases if case.trouble)),
+        "seconds": round(sum(case.seconds for case in cases), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Cut the power or kill the process under every operation, many times.")
+    parser.add_argument("--fault", choices=FAULTS, default="cut")
+    parser.add_argument("--filesystem", choices=power_cut.FILESYSTEMS, default="ext4", help="of the machine whose power is cut")
+    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the cases there, too")
+    given = parser.parse_args()
+    if given.fault == "cut" and (why := power_cut.missing(given.filesystem)):
+        sys.exit(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
+    with tempfile.TemporaryDirectory() as directory:
+        cases = run(directory, given.fault, given.filesystem, given.cases, seed=given.seed)
+    document = {"fault": given.fault, "filesystem": given.filesystem, "seed": given.seed, **summary(cases)}
+    print(json.dumps(document, indent=2))
+    for case in cases:
+        if case.is_bad:
+            print(json.dumps({**asdict(case), "lost": case.lost[:3], "torn": case.torn[:3], "left": case.left[:3]}))
+    if given.json:
+        given.json.write_text(json.dumps({**document, "of": [asdict(case) for case in cases]}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""What users may do after an operation was interrupted, and the judgement of what is there then.
+
+`lossy_disk.py` and `interruptions.py` interrupt the operations of `scenarios.py`, and judge by this.
+
+Acknowledged is what a flush that returned has taken, a shard that was reported or entered into a
+journal, and all of a call that returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+import shardwrite
+from shardwrite import ShardWriter
+
+sys.path.insert(0, str(Path(__file__).parent))
+import oracle
+from scenarios import STRATEGIES, Scenario
+
+OPERATIONS = {
+    "stream": tuple(STRATEGIES),
+    "update": tuple(STRATEGIES),
+    "erase": tuple(STRATEGIES),
+    **dict.fromkeys(("fresh", "replacement", "compact", "repair", "parts"), ("replace",)),
+}
+KINDS = [(operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies]
+FOLLOW_UPS = ("same", "abandon", "other", "writer", "nothing")
+
+
+@dataclass(kw_only=True)
+class Case:
+    """An operation that is interrupted, and what came of it.
+
+    Attributes
+    ----------
+    number : int
+        Its seed, with the campaign's.
+    operation, strategy : str
+        What is interrupted.
+    compressed : bool
+        Whether the array has the default codecs, or none.
+    location : str
+        Of the index.
+    durability : str
+        Of the operation.
+    follow_up : str
+        What is done afterwards.
+    error : str
+        What the operation raised.
+    acked : int
+        Shards or frames that were acknowledged.
+    lost, torn : list of str
+        Units that were acknowledged and that some reader does not find so, and units in a state
+        that they never had.
+    is_good : bool
+        Whether ``verify --deep`` found nothing.
+    false : str
+        Where ``verify --deep`` said other than the readers.
+    trouble : str
+        What went wrong otherwise.
+    left : list of str
+        What was left over in the end.
+    seconds : float
+        For all of it.
+    """
+
+    number: int
+    operation: str
+    strategy: str
+    compressed: bool
+    location: str
+    durability: str
+    follow_up: str
+    error: str = ""
+    acked: int = 0
+    lost: list[str] = field(default_factory=list)
+    torn: list[str] = field(default_factory=list)
+    is_good: bool = True
+    false: str = ""
+    trouble: str = ""
+    left: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def in_place(self) -> bool:
+        """Whether shards may be torn until they are recovered."""
+        return self.strategy.endswith("in place")
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.lost or self.torn or self.false or self.trouble or self.left)
+
+
+def follow(scenario: Scenario, what: str) -> None:
+    """What a user may do after the operation has failed, or has not."""
+    if what == "same":
+        scenario.run()
+        return
+    with refusals_of(scenario):
+        if what == "abandon":
+            shardwrite.abandon(scenario.path)
+        elif what == "other":
+            scenario.other()
+        elif what == "writer":
+            ShardWriter(scenario.path).close()
+
+
+@contextlib.contextmanager
+def refusals_of(scenario: Scenario) -> Iterator[None]:
+    """Pass over the refusal of what must wait for the end of the run that makes or repairs an array.
+
+    A refusal that names a live process is none of these: nobody is at work.
+    """
+    try:
+        yield
+    except (shardwrite.SpecError, shardwrite.JournalError) as error:
+        if not scenario.comes_first or error.fields.get("holder"):
+            raise
+
+
+def judge_all(case: Case, scenario: Scenario) -> None:
+    """Judge what the disk has as it is, recovered, and finished by the same call.
+
+    Before the recovery, shards that are changed in place may be torn.
+    """
+    case.acked = len(scenario.acked)
+    if not case.in_place:
+        judge(case, scenario)
+    with refusals_of(scenario):
+        shardwrite.abandon(scenario.path)
+    if not scenario.comes_first:
+        judge(case, scenario)
+        check_verify(case, scenario)
+    if case.lost or case.torn:
+        return
+    scenario.run()
+    judge(case, scenario)
+    check_verify(case, scenario)
+    left = [p for p in scenario.path.rglob("*") if p.name.endswith(".swtmp")]
+    beside = scenario.path.with_name(scenario.path.name + ".shardwrite")
+    case.left = [
+        str(p.relative_to(scenario.path.parent)) for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))
+    ]
+
+
+def judge(case: Case, scenario: Scenario) -> None:
+    """Every unit by every reader; one version each."""
+    try:
+        metadata = oracle.metadata_of(scenario.path)
+    except IndexError:
+        if scenario.acked and case.operation != "repair":
+            case.lost = [f"all {len(scenario.acked)}: no metadata"]
+        return
+    lost, torn = set(case.lost), set(case.torn)
+    for unit, at in scenario.boxes().items():
+        if at[0].start >= metadata.grid.shape[0] and unit in scenario.acked:
+            lost.add(f"{unit} is beyond the end")
+    for reader, area, found in readings(scenario.path, metadata):
+        for unit, at in scenario.boxes().items():
+            if any(a.start is not None and not b.start <= a.start < b.stop for a, b in zip(at, area, strict=True)):
+                continue
+            what = what_is_wrong(case, scenario, unit, at, None if found is None else found[relative(at, area)])
+            if what:
+                (lost if unit in scenario.acked else torn).add(f"{unit} by {reader}: {what}")
+    case.lost, case.torn = sorted(lost), sorted(torn)
+
+
+def relative(at, area) -> tuple[slice, ...]:
+    """A unit's box in the coordinates of an area."""
+    return tuple(a if a.start is None else slice(a.start - b.start, a.stop - b.start) for a, b in zip(at, area, strict=True))
+
+
+def what_is_wrong(case: Case, scenario: Scenario, unit: int, at, seen: np.ndarray | None) -> str:
+    """Why a unit is not as it may be, or an empty string."""
+    if seen is None:
+        return "" if unit in scenario.bad_before() - scenario.acked else "unreadable"
+    allowed = scenario.allowed or [scenario.wanted]
+    versions = allowed if unit in scenario.acked else [*allowed, *scenario.candidates]
+    is_split = case.operation == "stream" and unit not in scenario.acked
+    return "" if is_one_of(seen, [version[at] for version in versions], is_split) else kind_of_loss(seen, scenario, at)
+
+
+def is_one_of(seen: np.ndarray, versions: list[np.ndarray], is_split: bool) -> bool:
+    """Whether a unit, or where it is split each inner chunk of a frame, is of one version."""
+    if not is_split:
+        return any((seen == version).all() for version in versions)
+    same = [(seen == version).reshape(-1, 2, 32, 2, 32).all(axis=(2, 4)) for version in versions]
+    return bool(np.logical_or.reduce(same).all())
+
+
+def kind_of_loss(seen: np.ndarray, scenario: Scenario, at) -> str:
+    """What is there in its stead."""
+    if not seen.any():
+        return "the fill value"
+    if any((seen == version[at]).all() for version in scenario.candidates):
+        return "an old version"
+    wrong = seen != scenario.wanted[at]
+    return f"{int(wrong.sum())} of {wrong.size} values, {int((seen[wrong] == 0).sum())} of them zero"
+
+
+def readings(path: Path, metadata) -> Iterator[tuple[str, tuple[slice, ...], np.ndarray | None]]:
+    """The array as each reader sees it, shard by shard where the whole cannot be read."""
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(scratch) / "x.zarr"
+        if path.exists():
+            shutil.copytree(path, copy)
+        copy.mkdir(exist_ok=True)
+        (copy / "zarr.json").write_text(metadata.text)
+        whole = tuple(slice(0, n) for n in metadata.grid.shape)
+        for name, read in oracle.READERS.items():
+            try:
+                yield name, whole, read(copy, whole)
+            except Exception:
+                for box in oracle.shard_boxes(metadata).values():
+                    area = box.slices[:-1]  # but for the ellipsis
+                    try:
+                        yield name, area, read(copy, area)
+                    except Exception:
+                        yield name, area, None
+
+
+def check_verify(case: Case, scenario: Scenario) -> None:
+    """What ``verify --deep`` says is what the readers have found."""
+    report = shardwrite.verify(scenario.path, deep=True)
+    case.is_good = report.is_good
+    is_right = not (case.lost or case.torn)
+    if report.is_good != is_right:
+        case.false = f"verify says {'good' if report.is_good else [p.message for p in report.problems][:2]}"

@@ -1,0 +1,61 @@
+"""Power cuts and kills before effects of every operation lose nothing that was acknowledged; see `interruptions.py`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardwrite.stores import posix
+
+sys.path.insert(0, str(Path(__file__).parent))
+import interruptions
+import judging
+import power_cut
+
+why_not = functools.cache(power_cut.missing)
+N_KINDS = len(judging.KINDS)
+
+
+def run(tmp_path, fault, filesystem, n_cases, seed):
+    """Cases that are evidence; the rest had ended before."""
+    if fault == "cut" and (why := why_not(filesystem)):
+        pytest.skip(why)
+    cases = interruptions.run(tmp_path, fault, filesystem, n_cases, seed=seed)
+    found = interruptions.summary(cases)
+    print(found)
+    assert not [case for case in cases if case.is_bad], found
+    assert found["vacuous"] <= n_cases // 3, found
+    return found
+
+
+@pytest.mark.parametrize("fault", interruptions.FAULTS)
+def test_a_strike_under_each_operation(tmp_path, fault):
+    found = run(tmp_path, fault, "ext4", N_KINDS, seed=1)
+    assert len(found["operations"]) >= N_KINDS // 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("fault", "filesystem"), [("cut", "ext4"), ("cut", "xfs"), ("kill", "ext4")])
+def test_many_strikes(tmp_path, fault, filesystem):
+    found = run(tmp_path, fault, filesystem, 4 * N_KINDS, seed=2)
+    assert len(found["operations"]) == N_KINDS
+    assert found["acked"] > 100
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("step", ["file", "directory"])
+def test_a_missing_sync_is_seen(tmp_path, monkeypatch, step):
+    """A control: acknowledged data are lost where a file or its directory is not synced."""
+    if why := why_not("ext4"):
+        pytest.skip(why)
+    if step == "file":
+        monkeypatch.setattr(posix.PosixWriter, "sync", lambda self: None)
+    else:
+        monkeypatch.setattr(posix.PosixStore, "sync_parents", lambda self, path, synced: None)
+    cases = interruptions.run(tmp_path, "cut", "ext4", 3 * N_KINDS, seed=3)
+    assert any(case.lost for case in cases), interruptions.summary(cases)
