@@ -50,12 +50,12 @@ def test_many_strikes(tmp_path, fault, filesystem):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("step", ["file", "directory"])
 def test_a_missing_sync_is_seen(tmp_path, monkeypatch, step):
-    """A control: acknowledged data are lost where a file or its directory is not synced."""
+    """A control: where files or their directories are not synced, acknowledged data or the run's own files are lost."""
     if why := why_not("ext4"):
         pytest.skip(why)
     if step == "file":
         monkeypatch.setattr(posix.PosixWriter, "sync", lambda self: None)
     else:
         monkeypatch.setattr(posix.PosixStore, "sync_parents", lambda self, path, synced: None)
-    cases = interruptions.run(tmp_path, "cut", "ext4", 3 * N_KINDS, seed=3)
-    assert any(case.lost for case in cases), interruptions.summary(cases)
+    cases = interruptions.run(tmp_path, "cut", "ext4", N_KINDS, seed=3)
+    assert sum(case.is_bad for case in cases) >= N_KINDS // 4, interruptions.summary(cases)
