@@ -48,8 +48,8 @@ def test_many_strikes(tmp_path, fault, filesystem):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("step", ["file", "directory"])
-def test_a_missing_sync_is_seen(tmp_path, monkeypatch, step):
+@pytest.mark.parametrize(("step", "n_cases"), [("file", N_KINDS), ("directory", 3 * N_KINDS)])
+def test_a_missing_sync_is_seen(tmp_path, monkeypatch, step, n_cases):
     """A control: where files or their directories are not synced, acknowledged data or the run's own files are lost."""
     if why := why_not("ext4"):
         pytest.skip(why)
@@ -57,5 +57,5 @@ def test_a_missing_sync_is_seen(tmp_path, monkeypatch, step):
         monkeypatch.setattr(posix.PosixWriter, "sync", lambda self: None)
     else:
         monkeypatch.setattr(posix.PosixStore, "sync_parents", lambda self, path, synced: None)
-    cases = interruptions.run(tmp_path, "cut", "ext4", N_KINDS, seed=3)
-    assert sum(case.is_bad for case in cases) >= N_KINDS // 4, interruptions.summary(cases)
+    cases = interruptions.run(tmp_path, "cut", "ext4", n_cases, seed=3)
+    assert any(case.is_bad for case in cases), interruptions.summary(cases)
