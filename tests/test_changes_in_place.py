@@ -363,6 +363,7 @@ def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, kind, nbytes):
     recover_changes(run, store, metadata)
     assert shard.read_bytes() == whole
     assert list(run.iterdir()) == []
+    assert shardwrite.verify(path, deep=True).is_good
 
 
 @pytest.mark.parametrize("record", [(-1, []), (10, [(8, b"beyond")]), (2**40, [(2**40, b"x")])], ids=str)
