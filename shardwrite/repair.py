@@ -47,7 +47,7 @@ from shardwrite.run import execute_missing
 from shardwrite.salvage import find_torn, salvage_shards
 from shardwrite.stores import mode_of
 from shardwrite.target import Target
-from shardwrite.verify import Report, ShardState, open_begun, verify
+from shardwrite.verify import Report, ShardState, open_begun, verify, verify_opened
 from shardwrite.view import ShardedArray
 
 __all__ = ["Repair", "RepairTask", "repair"]
@@ -203,7 +203,8 @@ def repair(
     >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
     (True, True)
     """
-    target, array, run = open_begun(store, name)
+    opened = open_begun(store, name)
+    target, array, run = opened.target, opened.array, opened.beside.run
     check_whole(array.metadata.grid, str(target.path))
     if x is not None:
         check_source_of(x, array.metadata, "x")
@@ -215,7 +216,7 @@ def repair(
     stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
     if not is_look:
         give_up_passing(target)
-    before = verify(store, name=name, deep=deep)
+    before = verify_opened(opened, deep=deep) if is_look else verify(store, name=name, deep=deep)
     salvaged: tuple[str, ...] = ()
     report = before
     if salvage or scan:

@@ -85,9 +85,11 @@ class Beside:
 def look_beside(target: Target) -> Beside:
     """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
     try:
-        whole = find_run(target)
-        removals = [interrupted_removal(other) for other in (target, *target.others)]
-        return Beside(whole, tuple(neighbours(target)), tuple(text for text in removals if text))
+        seen = require_trusted(target)
+        others = target.others
+        removals = [interrupted_removal(other, seen) for other in (target, *others)]
+        updates = tuple(run for other in others if (run := find_run(other, seen)) is not None)
+        return Beside(find_run(target, seen), updates, tuple(text for text in removals if text))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
 
