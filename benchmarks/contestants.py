@@ -103,6 +103,8 @@ def _with_durability(durability: str) -> Writer:
 class _NoJournal:
     """Takes lines and forgets them."""
 
+    begun = 0.0
+
     def append(self, fields: Any) -> None:
         """Nothing."""
 

@@ -5,7 +5,7 @@ What a commit task does, and what a crash after each step leaves behind:
 1. Say in the journal under which name it is about to write. *Nothing, or temporaries that can be found by that name.*
 2. Commit its shards (see `stores`). *Some shards that are whole, and that the journal does not know: they are written again.*
 3. Enter them into the journal. A task that commits much, or for longer than a second, enters what it has so far, and goes
-   on. *They are done.*
+   on; in the first second of a process sooner, so that one that is always killed soon gets on. *They are done.*
 
 A fault that may pass makes it go through these steps again, a few times and under another name, for what is not committed.
 """
@@ -168,6 +168,7 @@ PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, err
 RETRY_SECONDS = (0.05, 0.2, 0.8)
 _ENTRY_NBYTES = 4 * 2**20  # of decoded shards; lines for 1 MiB each would cost small shards 1 % of their time
 _ENTRY_SECONDS = 1.0
+_FIRST_SECONDS = 0.01  # until the first entry of a process; those that follow take as long as all before, up to `_ENTRY_SECONDS`
 _SHARDS_A_TURN = 32
 _SHARD_SECONDS = 4e-4  # for a small shard that is read, encoded and written: twice what it takes on a memory file system
 
@@ -212,8 +213,13 @@ class _Progress:
         self.proof = Proof(Path(self._spec.run_path), beginning.to_dict(), keys)
 
     def is_due(self, n_written: int) -> bool:
-        """Whether so many shards, written since the last entry, are enough for another, or that was a second ago."""
-        return n_written >= self._n_at_most or time.perf_counter() - self._entered >= _ENTRY_SECONDS
+        """Whether so many shards, written since the last entry, are enough for another, or that was long enough ago."""
+        return n_written >= self._n_at_most or time.perf_counter() - self._entered >= self._pause
+
+    @property
+    def _pause(self) -> float:
+        """Seconds from the last entry to the next: as old as the journal was at the last, but no more than a second."""
+        return min(_ENTRY_SECONDS, max(_FIRST_SECONDS, self._entered - self._journal.begun))
 
     def enter(self, committed: Mapping[Shape, Written], attempt: str, *, more: bool) -> None:
         """Enter shards into the journal; where that fails, the next line has them, too.

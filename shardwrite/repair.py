@@ -2,19 +2,16 @@
 
 A bad shard is linked into ``<array>.quarantine/`` and stays in its place until the new one is renamed over it: readers get
 an error until then, never the fill value. The order of effects: sweep temporaries, salvage where that was asked for, quarantine,
-write. A crash after any of them leaves something that the same call goes on from.
+write. A crash after any of them leaves something that the same call goes on from. Salvage and repair are runs: see `salvage`
+and `run`.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import stat
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import dask.array
@@ -23,7 +20,7 @@ import numpy as np
 from shardwrite.commit import GroupReport
 from shardwrite.compare import check_source_of
 from shardwrite.engines import active_engine
-from shardwrite.errors import JournalError, StoreError
+from shardwrite.errors import JournalError
 from shardwrite.grid import ravel
 from shardwrite.inspection import ShardTable, inspect_shards
 from shardwrite.job import Job, Options
@@ -32,30 +29,28 @@ from shardwrite.journal import (
     RunDirectory,
     drivers_on,
     give_up,
+    give_up_passing,
     live_holders,
     replay,
     require_trusted,
     stale_temporaries,
     sweep_listed,
-    tidy,
 )
 from shardwrite.limits import check_whole
 from shardwrite.metadata import parse_metadata
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.planning import plan_into
 from shardwrite.progress import reporting
+from shardwrite.quarantine import keep_copy
 from shardwrite.result import WriteResult
 from shardwrite.run import execute_missing
-from shardwrite.salvage import index_ends_at, scan_for_index
-from shardwrite.stores import PosixStore, as_store_error, make_directories, mode_of
+from shardwrite.salvage import find_torn, salvage_shards
+from shardwrite.stores import mode_of
 from shardwrite.target import Target
-from shardwrite.verify import Report, ShardState, open_begun, verify
+from shardwrite.verify import Report, ShardState, open_begun, verify, verify_opened
 from shardwrite.view import ShardedArray
 
 __all__ = ["Repair", "RepairTask", "repair"]
-
-_PIECE_NBYTES = 4 * 2**20
-
 
 _INTERRUPTED = "an earlier repair has not ended; repair again with the source, or give it up with shardwrite abandon"
 
@@ -177,9 +172,9 @@ def repair(
     deep : bool
         Find also what only decoding tells.
     salvage : bool
-        Cut a shard whose tail is torn back to the size in the journal.
+        Cut a shard whose tail is torn back to the size in the journal of the unfinished run that makes the array.
     scan : bool
-        Where the journal knows no size, search the shard backwards for an index whose checksum fits. What that finds is an
+        Where no such run knows the size, search the shard backwards for an index whose checksum fits. What that finds is an
         earlier state, and said to be one.
     strategy, durability, memory_limit, progress
         See :func:`to_sharded_zarr`.
@@ -194,7 +189,8 @@ def repair(
     SpecError
         If no sharded array is there, or `x` is another.
     JournalError
-        If a run works on the array, or has not ended: that run is to be finished first.
+        If a run works on the array, or has not ended: that run is to be finished first. With `scan`, also if an update of
+        the same shards has not ended.
 
     Examples
     --------
@@ -207,7 +203,8 @@ def repair(
     >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
     (True, True)
     """
-    target, array, run = open_begun(store, name)
+    opened = open_begun(store, name)
+    target, array, run = opened.target, opened.array, opened.beside.run
     check_whole(array.metadata.grid, str(target.path))
     if x is not None:
         check_source_of(x, array.metadata, "x")
@@ -218,10 +215,15 @@ def repair(
     drivers_alive = partial(drivers_on, target, looking=is_look)
     stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
     if not is_look:
-        tidy(target)
-    before = verify(store, name=name, deep=deep)
-    salvaged = _salvage(target, array, before, ledger, scan=scan) if salvage or scan else ()
-    report = verify(store, name=name, deep=deep) if salvaged else before
+        give_up_passing(target)
+    before = verify_opened(opened, deep=deep) if is_look else verify(store, name=name, deep=deep)
+    salvaged: tuple[str, ...] = ()
+    report = before
+    if salvage or scan:
+        torn = find_torn(array, [problem.index for problem in before.problems], ledger, scan=scan)
+        if torn:
+            salvaged = salvage_shards(target, array.metadata, torn, run if ledger is not None else None, ledger)
+            report = verify(store, name=name, deep=deep)
     tasks = _tasks(array, report)
     found = Repair(
         path=str(target.path),
@@ -310,84 +312,10 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
 
 def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
     """Copies of the bad shards that are there."""
-    return tuple(_quarantine(target, task.key, durability) for task in tasks if _has_object(target, task.key))
+    return tuple(keep_copy(target.path, task.key, durability) for task in tasks if _has_object(target, task.key))
 
 
 def _has_object(target: Target, key: str) -> bool:
     """Whether something stands in a shard's place that can be kept; a directory cannot, and stays."""
     mode = mode_of(target.path / key, follow=False)
     return mode != 0 and not stat.S_ISDIR(mode)
-
-
-def _quarantine(target: Target, key: str, durability: str) -> str:
-    """Keep a bad shard's bytes under another name; the shard stays."""
-    directory = target.path.with_name(target.path.name + ".quarantine")
-    copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
-    with as_store_error(str(copy), "cannot keep a copy as"):
-        make_directories(directory, durability, like=target.path)
-        try:
-            os.link(target.path / key, copy, follow_symlinks=False)
-        except OSError:  # no links here, or none of what stands there
-            _copy(PosixStore(target.path), key, None, PosixStore(directory), copy.name, durability)
-    return str(copy)
-
-
-def _copy(
-    source: PosixStore,
-    key: str,
-    nbytes: int | None,
-    to: PosixStore,
-    name: str,
-    durability: str,
-    guard: Callable[[], None] | None = None,
-) -> None:
-    """Copy the first bytes of an object, or all of them, piece by piece and through this process.
-
-    `guard` is called right before the copy becomes visible.
-    """
-    reader = source.open(key)
-    if reader is None:
-        raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
-    with reader, to.transaction(durability, uuid.uuid4().hex) as transaction:
-        writer = transaction.create(name, like=Path(source.path_of(key)))
-        end = reader.nbytes if nbytes is None else nbytes
-        for start in range(0, end, _PIECE_NBYTES):
-            writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])
-        writer.finish(guard)
-
-
-def _salvage(target: Target, array: ShardedArray, report: Report, ledger: Ledger | None, *, scan: bool) -> tuple[str, ...]:
-    """Cut torn shards back to a size at which they are whole."""
-    done = []
-    store = PosixStore(target.path)
-    for problem in report.problems:
-        if not stat.S_ISREG(mode_of(target.path / problem.key, follow=False)):
-            continue
-        check = partial(_check_version, store, problem.key, store.version(problem.key))
-        noted = int(ledger.nbytes[ravel(problem.index, array.metadata.grid.counts)]) if ledger is not None else 0
-        found = _whole_size(array, store, problem.key, noted, scan=scan)
-        if found is None:
-            continue
-        nbytes, size, how = found
-        copy = _quarantine(target, problem.key, "full")
-        _copy(store, problem.key, size, store, problem.key, "full", check)
-        done.append(f"{problem.key}: {nbytes} bytes cut to {size}, {how}; the torn one is {copy}")
-    return tuple(done)
-
-
-def _check_version(store: PosixStore, key: str, version: object) -> None:
-    """Refuse to go on from a shard that another process has changed since."""
-    if store.version(key) != version:
-        raise StoreError(f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE)
-
-
-def _whole_size(array: ShardedArray, store: PosixStore, key: str, noted: int, *, scan: bool) -> tuple[int, int, str] | None:
-    """Size of a torn shard, the size at which it is whole, and how that was found; None where there is none."""
-    reader = store.open(key)
-    if reader is None:
-        return None
-    with reader:
-        if noted and noted < reader.nbytes and index_ends_at(array.metadata, reader, noted):
-            return reader.nbytes, noted, "the size in the journal"
-        size = scan_for_index(array.metadata, reader) if scan else None
-        return None if size is None else (reader.nbytes, size, "found by a backward scan: an earlier state, of unknown age")

@@ -21,20 +21,16 @@ from shardwrite.grid import Box
 from shardwrite.inspection import inspect_shards
 from shardwrite.job import Job, incomplete, make_receipt, refuse_another, run_plan
 from shardwrite.journal import (
-    Lease,
     Ledger,
     RunDirectory,
-    admit,
     begin_beside,
     begin_run,
     cause_of,
-    close_journals,
     differences,
     end_run,
     give_up,
     journal_for,
     make_way,
-    note_job,
     own_journals,
     probe,
     read_receipt,
@@ -42,6 +38,7 @@ from shardwrite.journal import (
     replay,
     sweep,
     take_back,
+    taking_part,
     tidied_run,
 )
 from shardwrite.plan import BATCH_NBYTES
@@ -261,9 +258,7 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
     """Work on a run under a lease."""
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
-    with _ended_or(directory), Lease(directory.path, session.driver):
-        admit(directory.path, session.driver)
-        note_job(directory.path)
+    with _ended_or(directory), taking_part(directory.path, session.driver):
         try:
             yield session
         except (Stopped, RunEndedError):  # asked for, or done by another: no failure
@@ -273,7 +268,6 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
             raise
         finally:
             session.discard_parts()
-            close_journals(session.driver)
 
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:

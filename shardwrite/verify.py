@@ -24,7 +24,7 @@ from shardwrite.stores import PosixStore, is_file, is_there
 from shardwrite.target import Target, resolve_target
 from shardwrite.view import ShardedArray, open_sharded
 
-__all__ = ["Problem", "Report", "ShardState", "census", "how_to_mend", "open_begun", "verify"]
+__all__ = ["Opened", "Problem", "Report", "ShardState", "census", "how_to_mend", "open_begun", "verify", "verify_opened"]
 
 _RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
 _REWRITE = "write it again: shardwrite repair, with the source"
@@ -158,30 +158,33 @@ class Report:
         return table_html("verified", self._rows())
 
 
-def open_begun(store: Any, name: str | None) -> tuple[Target, ShardedArray, RunDirectory | None]:
-    """An array for reading, published or only begun, and the run that has not ended.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An array for reading, published or only begun; its place, and what stands beside it."""
+
+    target: Target
+    array: ShardedArray
+    beside: Beside
+
+
+def open_begun(store: Any, name: str | None) -> Opened:
+    """An array for reading, published or only begun, and the runs that have not ended: one look at what stands beside it.
 
     Raises
     ------
     SpecError
         If there is neither.
     """
-    target, array, beside = _opened(store, name)
-    return target, array, beside.run
-
-
-def _opened(store: Any, name: str | None) -> tuple[Target, ShardedArray, Beside]:
-    """The same, with all that stands beside the array."""
     target = resolve_target(store, name)
     beside = look_beside(target)
     run = beside.run
     if is_file(target.path / "zarr.json") and (run is None or not run.facts["replaces"] or is_there(run.path / "replaced")):
-        return target, open_sharded(store, name), beside
+        return Opened(target, open_sharded(store, name), beside)
     if beside.untrusted is not None:
         raise beside.untrusted
     if run is None:
-        return target, open_sharded(store, name), beside  # raises, and says why
-    return target, ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)), beside
+        return Opened(target, open_sharded(store, name), beside)  # raises, and says why
+    return Opened(target, ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)), beside)
 
 
 def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
@@ -258,7 +261,18 @@ def verify(
     >>> shardwrite.verify(path, deep=True, against=x).is_good
     True
     """
-    target, array, beside = _opened(store, name)
+    return verify_opened(open_begun(store, name), deep=deep, against=against, on_shards=on_shards)
+
+
+def verify_opened(
+    opened: Opened,
+    *,
+    deep: bool = False,
+    against: dask.array.Array | None = None,
+    on_shards: Callable[[int], None] | None = None,
+) -> Report:
+    """The report of :func:`verify` on an array that is open."""
+    target, array, beside = opened.target, opened.array, opened.beside
     check_whole(array.metadata.grid, str(target.path))
     if against is not None:
         check_source_of(against, array.metadata, "against")
@@ -368,13 +382,13 @@ def census(store: Any, *, name: str | None = None, on_shards: Callable[[int], No
     >>> found.n_stored_chunks, found.counts["written"], found.counts["empty"]
     (8, 2, 1)
     """
-    report = verify(store, name=name, on_shards=on_shards)
-    _, array, _ = open_begun(store, name)
+    opened = open_begun(store, name)
+    report = verify_opened(opened, on_shards=on_shards)
     return Census(
         path=report.path,
         n_inner_chunks=report.n_inner_chunks,
         n_stored_chunks=report.n_stored_chunks,
-        chunks_per_shard=array.metadata.grid.chunks_per_shard,
+        chunks_per_shard=opened.array.metadata.grid.chunks_per_shard,
         states=report.states,
         stored_nbytes=report.stored,
         warnings=report.warnings,

@@ -25,7 +25,7 @@ LAYERS = [
     # ---- no I/O, no dask, no clock, no randomness above this line
     ["stopping", "turns", "stores", "resources", "environment"],
     ["target"],
-    ["engines", "existing", "payload", "striping"],
+    ["engines", "existing", "payload", "quarantine", "striping"],
     ["journal"],
     ["commit"],
     ["assemble"],

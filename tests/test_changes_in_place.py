@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import threading
 from pathlib import Path
 from unittest import mock
@@ -18,6 +19,7 @@ from crc32c import crc32c
 import shardwrite
 from shardwrite import FixedOrder, ShardWriter, StoreError
 from shardwrite.journal import find_run, lease, lock, recover_changes, shard_claim
+from shardwrite.journal.composed import encode_record
 from shardwrite.stores import PosixStore
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.target import resolve_target
@@ -314,6 +316,76 @@ def test_records_of_the_first_version(tmp_path, what):
     assert (shard.stat().st_ino == before) == (what == "torn")
     assert list(run.iterdir()) == []
     assert sorted(file.name for file in shard.parent.iterdir()) == ["0"]
+
+
+# ---- records that are damaged, or that somebody has made up
+
+
+@contextlib.contextmanager
+def small_files():
+    """No file may become larger than 16 MiB, so that a test that fails does not fill the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**24, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def undo_record(key, old_nbytes, saved):
+    head = {"format": 1, "key": key, "old_nbytes": old_nbytes, "saved": [[offset, len(data)] for offset, data in saved]}
+    return encode_record(head, b"".join(data for _, data in saved))
+
+
+@pytest.mark.parametrize("kind", ["undo", "redo", "redo, writes"])
+@pytest.mark.parametrize("nbytes", [2**32, 2**50, 2**62, 2**80])
+def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, kind, nbytes):
+    """Its index fits at that size; a recovery filled the disk with what stood nowhere."""
+    path = made(tmp_path)
+    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+    whole, run = shard.read_bytes(), tmp_path / "run"
+    run.mkdir()
+    size = metadata.index_codec.encoded_nbytes
+    if kind == "undo":
+        record = run / "claim-c.0" / "undo-1"
+        record.parent.mkdir()
+        record.write_bytes(undo_record(KEY, nbytes, [(nbytes - size, whole[-size:])]))
+    elif kind == "redo":
+        record = run / "redo-c.0"
+        record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8])]))
+    else:
+        record = run / "redo-c.0"
+        record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8]), (nbytes - size, whole[-size:])]))
+    with small_files(), pytest.raises(shardwrite.JournalError, match="Move it away") as raised:
+        recover_changes(run, store, metadata)
+    assert shard.read_bytes() == whole
+    Path(raised.value.fields["path"]).rename(tmp_path / "away")
+    recover_changes(run, store, metadata)
+    assert shard.read_bytes() == whole
+    assert list(run.iterdir()) == []
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("record", [(-1, []), (10, [(8, b"beyond")]), (2**40, [(2**40, b"x")])], ids=str)
+def test_an_undo_record_whose_numbers_do_not_fit(tmp_path, record):
+    path = made(tmp_path)
+    whole, claim = (path / KEY).read_bytes(), tmp_path / "run" / "claim-c.0"
+    claim.mkdir(parents=True)
+    (claim / "undo-1").write_bytes(undo_record(KEY, *record))
+    with small_files(), pytest.raises(shardwrite.JournalError, match="not a record"):
+        recover_changes(claim.parent, PosixStore(path), open_sharded(path).metadata)
+    assert (path / KEY).read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["claim-c.0/undo-1", "redo-c.0"])
+def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path, name):
+    """It was read whole, up to 64 GiB."""
+    path, record = made(tmp_path), tmp_path / "run" / name
+    record.parent.mkdir(parents=True)
+    with record.open("wb") as file:
+        file.truncate(2**35)
+    with pytest.raises(StoreError, match="larger"):
+        recover_changes(tmp_path / "run", PosixStore(path), open_sharded(path).metadata)
 
 
 def test_only_the_claimed_shard_is_recovered(tmp_path):

@@ -45,6 +45,9 @@ from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
 COVERED: dict[str, str] = {
+    "Move it away after a look, and verify the array deep": (
+        "tests/test_changes_in_place.py::test_a_record_of_a_shard_that_cannot_have_been"
+    ),
     # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
     "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
     "and not again; submit it again to go on": "tests/slurm/test_scripts.py::test_requeue_has_an_end",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
+import sys
 
 import dask.array as da
 import numpy as np
@@ -15,6 +17,7 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.target import RECEIPT_NAME
 
+salvage_module = importlib.import_module("shardwrite.salvage")
 repair_module = importlib.import_module("shardwrite.repair")
 KEYWORDS = {"shards": 16, "chunks": 4}
 
@@ -150,21 +153,88 @@ def test_a_torn_append_is_cut_back_by_a_scan_only_on_request(path, a):
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], a)
 
 
-def test_a_shard_that_another_writes_during_a_salvage_is_left_alone(path, a, monkeypatch):
-    appended(path, "c/1/2")
-    new = np.random.default_rng(2).integers(0, 2**31, (16, 16), dtype="i4")  # larger when encoded
-    real = repair_module._quarantine
+def test_nobody_updates_a_shard_during_its_salvage(path, a, monkeypatch):
+    """It went on without a run, and renamed the old state over whatever an update had written since its last look."""
+    good = appended(path, "c/1/2")
+    new = da.from_array(a[16:32, 32:48] + 1, chunks=16)
+    real, told = salvage_module.keep_copy, []
 
-    def quarantine(*arguments):
+    def keep_copy(*arguments):
+        with pytest.raises(shardwrite.JournalError, match="is being written by another plan") as error:
+            new.to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+        told.append(error)
+        new.to_sharded_zarr(path, region=(slice(48, 64), slice(0, 16)))  # which the salvage does not touch
+        return real(*arguments)
+
+    monkeypatch.setattr(salvage_module, "keep_copy", keep_copy)
+    assert len(shardwrite.repair(path, scan=True).salvaged) == len(told) == 1
+    assert (path / "c/1/2").read_bytes() == good
+    assert not path.with_name("x.shardwrite").exists()
+    new.to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_shard_that_another_program_writes_during_a_salvage_is_left_alone(path, monkeypatch, is_whole):
+    good = appended(path, "c/1/2")
+    other = (path / "c/3/3").read_bytes() if is_whole else b"neither old nor new"
+    real = salvage_module.keep_copy
+
+    def keep_copy(*arguments):
         copy = real(*arguments)
-        da.from_array(new, chunks=16).to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+        (path / "c/1/2").unlink()  # the copy is a link
+        (path / "c/1/2").write_bytes(other)
         return copy
 
-    monkeypatch.setattr(repair_module, "_quarantine", quarantine)
-    with pytest.raises(shardwrite.StoreError, match="changed by another writer"):
-        shardwrite.repair(path, scan=True)
-    np.testing.assert_array_equal(shardwrite.open_sharded(path)[16:32, 32:48], new)
+    monkeypatch.setattr(salvage_module, "keep_copy", keep_copy)
+    if is_whole:
+        assert shardwrite.repair(path, scan=True).salvaged == ()
+    else:
+        with pytest.raises(shardwrite.CorruptShardError):
+            shardwrite.repair(path, scan=True)
+    assert (path / "c/1/2").read_bytes() == other != good
     assert not list(path.rglob("*.swtmp"))
+    assert not path.with_name("x.shardwrite").exists()
+
+
+def test_an_update_beside_a_salvage_that_died(path, a):
+    """Nobody can go on with the salvage, so nothing has to be given up by hand."""
+    appended(path, "c/1/2")
+    code = (
+        "import os, shardwrite, shardwrite.salvage as s; s.keep_copy = lambda *_: os._exit(9); "
+        f"shardwrite.repair({str(path)!r}, scan=True)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert list(path.with_name("x.shardwrite").glob("updates/salvage-*"))
+    da.from_array(a[16:32, 32:48] + 1, chunks=16).to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+    assert not path.with_name("x.shardwrite").exists()
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_salvage_leaves_an_update_alone_that_has_not_ended(path, a):
+    appended(path, "c/1/2")
+    region = (slice(16, 32), slice(0, 64))
+    code = (
+        "import os, dask.array as da, numpy as np, shardwrite.tasks as t; t.commit_shards = lambda *_: os._exit(9); "
+        f"da.ones((16, 64), chunks=16, dtype='i4').to_sharded_zarr({str(path)!r}, region=(slice(16, 32), slice(0, 64)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    torn = (path / "c/1/2").read_bytes()
+    with pytest.raises(shardwrite.JournalError, match="has not ended"):
+        shardwrite.repair(path, scan=True)
+    assert (path / "c/1/2").read_bytes() == torn
+    assert shardwrite.abandon(path) == [((16, 32), (0, 64))]
+    assert shardwrite.repair(path, scan=True).salvaged
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[region], a[region])
+
+
+def test_a_salvage_and_a_repair_at_once(path, a):
+    good, bad = appended(path, "c/1/2"), damage(path)
+    done = shardwrite.repair(path, da.from_array(a, chunks=20), scan=True)
+    assert [text.partition(":")[0] for text in done.salvaged] == ["c/1/2"]
+    assert {task.key for task in done.tasks} == bad
+    assert (path / "c/1/2").read_bytes() == good
+    assert shardwrite.verify(path, deep=True, against=da.from_array(a, chunks=20)).is_good
 
 
 def test_a_scan_leaves_shards_that_are_not_torn(tmp_path, a):

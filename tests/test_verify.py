@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from collections import Counter
 
 import crc32c
 import dask.array as da
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardwrite
+from shardwrite import tasks
+from shardwrite.cli import main
+from shardwrite.journal import find_run, require_trusted
+from shardwrite.target import resolve_target
 
 N_CHUNKS, INDEX_NBYTES = 16, 16 * 16 + 4
 
@@ -103,3 +110,51 @@ def test_mutated_shards_are_never_taken_for_good(array, data):
             assert [problem.key for problem in report.problems] == ["c/1/1"]
     finally:
         shard.write_bytes(good)
+
+
+@pytest.mark.parametrize("kind", ["run", "updates"])
+@pytest.mark.parametrize("command", [shardwrite.verify, shardwrite.census, ["info"], ["verify"]], ids=str)
+def test_a_command_looks_at_run_state_once(tmp_path, monkeypatch, kind, command):
+    """Beside an unfinished run of 1,000 journals it was 3,021 calls, and with each update that had not ended twice as many more."""
+    path = tmp_path / "x"
+    x = da.from_array(np.arange(64, dtype="u4").reshape(8, 8), chunks=4)
+    if kind == "run":
+        shardwrite.prepare(x, path, shardwrite.plan(x, shards=4, chunks=2))
+        (run,) = path.with_name("x.shardwrite").glob("run-*")
+    else:
+        x.to_sharded_zarr(path, shards=4, chunks=2)
+        with monkeypatch.context() as patch:
+            patch.setattr(tasks, "commit_shards", fail)
+            for corner in range(0, 8, 4):
+                with pytest.raises(InterruptedError):
+                    x[:2, :2].to_sharded_zarr(path, region=(slice(corner, corner + 2), slice(0, 2)))
+        run, _ = path.with_name("x.shardwrite").glob("updates/*/run-*")
+    for number in range(20):
+        (run / f"journal-x-{number}.jsonl").touch()
+    seen, real = Counter(), os.lstat
+
+    def lstat(at, **more):
+        seen[os.fspath(at)] += 1
+        return real(at, **more)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    if isinstance(command, list):
+        assert CliRunner().invoke(main, [*command, str(path)]).exit_code in (0, 85)
+    else:
+        command(path)
+    times = {at: n for at, n in seen.items() if "x.shardwrite/" in at}
+    assert len(times) > 20
+    assert set(times.values()) == {1}
+
+
+def test_what_comes_after_the_look_is_not_followed(tmp_path):
+    target = resolve_target(tmp_path / "x", None)
+    x = da.from_array(np.arange(64, dtype="u4").reshape(8, 8), chunks=4)
+    seen = require_trusted(target)
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=4, chunks=2))
+    assert find_run(target, seen) is None
+    assert find_run(target, require_trusted(target)) is not None
+
+
+def fail(*_):
+    raise InterruptedError("told to")

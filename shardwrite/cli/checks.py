@@ -13,11 +13,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
 from shardwrite.cli.terminal import echo
-from shardwrite.journal import live_holders, look_beside, read_receipt
+from shardwrite.journal import live_holders, read_receipt
 from shardwrite.outcome import INCOMPLETE
 from shardwrite.picture import html, terminal_picture, write_png
-from shardwrite.target import resolve_target
-from shardwrite.verify import open_begun
+from shardwrite.verify import Opened, open_begun, verify_opened
 
 __all__ = ["census", "check", "exit_unless_good", "info", "repair", "verify"]
 
@@ -29,9 +28,9 @@ __all__ = ["census", "check", "exit_unless_good", "info", "repair", "verify"]
 @command
 def info(array: str, name: str | None, as_json: bool) -> None:
     """Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is writing it."""
-    _, opened, _ = open_begun(array, name)
-    report = shardwrite.verify(array, name=name)
-    metadata = opened.metadata
+    opened = open_begun(array, name)
+    report = verify_opened(opened)
+    metadata = opened.array.metadata
     facts = {
         "shape": list(metadata.grid.shape),
         "dtype": str(metadata.dtype),
@@ -41,7 +40,7 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         "fill_value": metadata.document["fill_value"],
         "index_location": metadata.index_codec.location,
         "index_checksum": metadata.index_codec.has_checksum,
-        **_history(array, name),
+        **_history(opened),
     }
     if as_json:
         echo(json.dumps({**facts, **report.to_dict()}, indent=2))
@@ -51,10 +50,9 @@ def info(array: str, name: str | None, as_json: bool) -> None:
     echo(str(report))
 
 
-def _history(array: str, name: str | None) -> dict[str, Any]:
+def _history(opened: Opened) -> dict[str, Any]:
     """The run that has not ended, and who is at it; or the receipt of the one that has."""
-    target = resolve_target(array, name)
-    beside = look_beside(target)
+    beside = opened.beside
     run = beside.run
     facts: dict[str, Any] = {"unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"}
     if run is not None:
@@ -65,7 +63,7 @@ def _history(array: str, name: str | None) -> dict[str, Any]:
     interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
     if interrupted:
         facts["interrupted_updates"] = interrupted
-    receipt = read_receipt(target)
+    receipt = read_receipt(opened.target)
     if receipt is not None:
         facts |= {
             "finished": receipt.finished,
@@ -112,15 +110,15 @@ def verify(
 
 def check(array: str, name: str | None, *, deep: bool, quiet: bool, against: Any = None) -> shardwrite.Report:
     """Verify under a bar."""
-    console = Console(stderr=True)
+    console, opened = Console(stderr=True), open_begun(array, name)
     columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal or quiet) as progress:
-        task = progress.add_task("checking", total=open_begun(array, name)[1].metadata.grid.n_shards)
+        task = progress.add_task("checking", total=opened.array.metadata.grid.n_shards)
 
         def advance(n: int) -> None:
             progress.update(task, advance=n)
 
-        return shardwrite.verify(array, name=name, deep=deep, against=against, on_shards=advance)
+        return verify_opened(opened, deep=deep, against=against, on_shards=advance)
 
 
 def exit_unless_good(report: shardwrite.Report | None) -> None:

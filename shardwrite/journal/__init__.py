@@ -13,11 +13,12 @@ from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, as_runs
 from shardwrite.journal.lock import Claim
+from shardwrite.journal.membership import taking_part
 from shardwrite.journal.neighbours import (
     Beside,
     begin_beside,
     give_up,
-    give_up_streams,
+    give_up_passing,
     look_beside,
     make_way,
     neighbours,
@@ -72,7 +73,7 @@ __all__ = [
     "ensure_current",
     "find_run",
     "give_up",
-    "give_up_streams",
+    "give_up_passing",
     "histories",
     "interrupted_end",
     "interrupted_removal",
@@ -97,6 +98,7 @@ __all__ = [
     "sweep_listed",
     "take_away",
     "take_back",
+    "taking_part",
     "tidied_neighbours",
     "tidied_run",
     "tidy",

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,15 +40,22 @@ __all__ = [
 _MAX_TRIES = 8
 
 
-def find_run(target: Target) -> RunDirectory | None:
+def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:
     """The run that was begun beside an array and has not ended; a look, which changes nothing.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    seen : collection of pathlib.Path, optional
+        What `require_trusted` has looked at already, and what alone is followed; by default it looks now.
 
     Raises
     ------
     JournalError
         If ``plan.json`` is not one of ours.
     """
-    found = _planned(target)
+    found = _planned(target, seen)
     return found if found is not None and _stands(found) else None
 
 
@@ -64,9 +71,9 @@ def tidied_run(target: Target) -> RunDirectory | None:
     return None
 
 
-def interrupted_removal(target: Target) -> str:
-    """What a reader should know of a run whose removal was interrupted; nothing where none was."""
-    found = _planned(target)
+def interrupted_removal(target: Target, seen: Collection[Path] | None = None) -> str:
+    """What a reader should know of a run whose removal was interrupted; nothing where none was. `seen` is that of `find_run`."""
+    found = _planned(target, seen)
     if found is None or _stands(found):
         return ""
     if not is_there(replace(found, state=TAKEN).path / "zarr.json"):  # goes once the shards are as they should be
@@ -80,10 +87,13 @@ def _stands(run: RunDirectory) -> bool:
     return not run.is_in(TAKEN) and is_there(run.path)
 
 
-def _planned(target: Target) -> RunDirectory | None:
+def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:
     """The run that ``plan.json`` names, whatever has become of it."""
-    require_trusted(target)
     path = target.run_path / "plan.json"
+    if seen is None:
+        require_trusted(target)
+    elif path not in seen:
+        return None  # there was none when all was looked at
     data = read_file(path)
     if data is None:
         return None

@@ -1,22 +1,52 @@
 """Records of changes in place, and a shard made of what is there and of ranges from a record.
 
-A record is a head in JSON behind a crc32c of it, a newline, and the bytes of the ranges.
+A record is a head in JSON behind a crc32c of it, a newline, and the bytes of the ranges. How much of a record is read, and how
+large the shard can have been that it tells of, follows from the metadata and from what is there.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from crc32c import crc32c
 
-from shardwrite.stores import ObjectReader
+from shardwrite.metadata import ArrayMetadata
+from shardwrite.stores import ObjectReader, read_limit
 
-__all__ = ["MOST_NBYTES", "Composed", "encode_record", "parse_record", "ranges_of"]
+__all__ = ["Composed", "check_fits", "encode_record", "parse_record", "ranges_of", "record_limit"]
 
-MOST_NBYTES = 2**36
-"""Of a record, which holds what stood in one shard."""
+_MOST_NBYTES = 2**36  # of a record; reached only where inner chunks are of variable length
+_RANGE_NBYTES = 64  # of an offset and a size in the head
+_SMALL_NBYTES = 2**20
+
+
+def record_limit(metadata: ArrayMetadata) -> int:
+    """Most bytes of a record of a shard: what all of its inner chunks and its index can take, with room to spare."""
+    n_chunks, codec = metadata.grid.n_chunks_per_shard, metadata.index_codec
+    most = 2 * (n_chunks * metadata.pipeline.most_encoded_nbytes + codec.encoded_nbytes)
+    return min(_MOST_NBYTES, most) + n_chunks * _RANGE_NBYTES + read_limit()
+
+
+def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectReader) -> None:
+    """Refuse a shard that is larger than it can have been.
+
+    A change in place never makes a file smaller. But a file that was not synced can come back shorter
+    after a power cut, so that what the record holds and the decoded size of a shard are allowed for, too.
+
+    Raises
+    ------
+    ValueError
+        If it is.
+    """
+    grid = metadata.grid
+    decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
+    held = composed.held_nbytes if isinstance(composed, Composed) else 0
+    most = reader.nbytes + held + 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
+    if composed.nbytes > most:
+        raise ValueError(f"its shard would have {composed.nbytes} bytes where at most {most} can be")
 
 
 def encode_record(fields: dict[str, Any], data: bytes) -> bytes:
@@ -76,6 +106,7 @@ class Composed:
     def __init__(self, reader: ObjectReader, nbytes: int, ranges: Sequence[tuple[int, bytes]]) -> None:
         self.nbytes = nbytes
         self.version = reader.version
+        self.held_nbytes = sum(len(data) for _, data in ranges)
         self._reader, self._ranges = reader, ranges
 
     def read(self, offset: int, nbytes: int) -> bytes:

@@ -22,7 +22,7 @@ __all__ = [
     "Beside",
     "begin_beside",
     "give_up",
-    "give_up_streams",
+    "give_up_passing",
     "look_beside",
     "make_way",
     "neighbours",
@@ -85,9 +85,11 @@ class Beside:
 def look_beside(target: Target) -> Beside:
     """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
     try:
-        whole = find_run(target)
-        removals = [interrupted_removal(other) for other in (target, *target.others)]
-        return Beside(whole, tuple(neighbours(target)), tuple(text for text in removals if text))
+        seen = require_trusted(target)
+        others = target.others
+        removals = [interrupted_removal(other, seen) for other in (target, *others)]
+        updates = tuple(run for other in others if (run := find_run(other, seen)) is not None)
+        return Beside(find_run(target, seen), updates, tuple(text for text in removals if text))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
 
@@ -119,7 +121,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         holders = live_holders(other.path)
         if holders:
             raise held(other, holders[0])
-        if _is_stream(other):
+        if _is_passing(other):
             give_up(other)
             continue
         raise unfinished(other, shared, is_replaced=facts.get("mode") != "r+")
@@ -164,15 +166,16 @@ def _kind(run: RunDirectory) -> str:
     return f"an update of the region {region}" if region else "a repair"
 
 
-def _is_stream(run: RunDirectory) -> bool:
-    """Whether nobody can run it again."""
-    return bool(run.facts.get("identity", {}).get("stream"))
+def _is_passing(run: RunDirectory) -> bool:
+    """Whether nobody can run it again: a stream, whose slices are gone, or a salvage, which looks anew for what is torn."""
+    identity = run.facts.get("identity", {})
+    return bool(identity.get("stream") or identity.get("salvage"))
 
 
-def give_up_streams(target: Target) -> None:
-    """Take away what dead writers of streams have left."""
+def give_up_passing(target: Target) -> None:
+    """Take away what dead writers of streams and dead salvages have left."""
     for other in tidied_neighbours(target):
-        if _is_stream(other) and not live_holders(other.path):
+        if _is_passing(other) and not live_holders(other.path):
             give_up(other)
 
 

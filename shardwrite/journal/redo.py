@@ -14,7 +14,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError
-from shardwrite.journal.composed import MOST_NBYTES, Composed, parse_record, ranges_of
+from shardwrite.journal.composed import Composed, parse_record, ranges_of
 from shardwrite.stores import ObjectReader, Store, listed, read_file
 
 __all__ = ["Redo", "old_records"]
@@ -52,8 +52,17 @@ class Redo:
         return Composed(reader, max(self.nbytes, *ends), self.writes)
 
 
-def old_records(run_path: Path, store: Store) -> Iterator[tuple[Path, Redo | None]]:
+def old_records(run_path: Path, store: Store, limit_nbytes: int) -> Iterator[tuple[Path, Redo | None]]:
     """What the first version left in a run: paths, and the change; None for what can just be removed.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    store : Store
+        Of the array.
+    limit_nbytes : int
+        Most bytes of a record.
 
     Raises
     ------
@@ -62,7 +71,7 @@ def old_records(run_path: Path, store: Store) -> Iterator[tuple[Path, Redo | Non
     """
     recorded = set()
     for path in listed(run_path, _RECORD):
-        found = _decode(path)
+        found = _decode(path, limit_nbytes)
         recorded.add(path.name.removeprefix(_RECORD))
         yield path, found
     for path in listed(run_path, _LOCK, _LOCK_SUFFIX):
@@ -71,10 +80,10 @@ def old_records(run_path: Path, store: Store) -> Iterator[tuple[Path, Redo | Non
         yield path, Redo(path, keys[0], -1, []) if keys and name not in recorded else None
 
 
-def _decode(path: Path) -> Redo | None:
+def _decode(path: Path, limit_nbytes: int) -> Redo | None:
     """A record, or None where it is torn: then the shard was not touched."""
     try:
-        parsed = parse_record(read_file(path, MOST_NBYTES) or b"")
+        parsed = parse_record(read_file(path, limit_nbytes) or b"")
         if parsed is None:
             return None
         head, data = parsed

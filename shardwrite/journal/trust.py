@@ -65,8 +65,13 @@ class _Circle:
         return is_proof or not self.groups.isdisjoint(_groups_of(found.st_uid))
 
 
-def require_trusted(target: Target) -> None:
+def require_trusted(target: Target) -> frozenset[Path]:
     """Refuse run state beside an array that is not trusted.
+
+    Returns
+    -------
+    frozenset of pathlib.Path
+        All that was looked at. Who follows nothing else need not have it looked at again.
 
     Raises
     ------
@@ -76,6 +81,7 @@ def require_trusted(target: Target) -> None:
         If storage cannot tell.
     """
     beside = replace(target, update="").run_path
+    seen: set[Path] = set()
     with as_store_error(str(beside), "cannot look at"), contextlib.suppress(*_GONE):
         above = os.stat(beside.parent)
         circle = _circle(beside.parent, above)
@@ -83,8 +89,9 @@ def require_trusted(target: Target) -> None:
         why = _why_not(found, above, circle)
         if why:
             raise _error(target, beside, why)
-        for path, reason, cause in _doubts(beside, found, circle):
+        for path, reason, cause in _doubts(beside, found, circle, seen):
             raise _error(target, path, reason) from cause
+    return frozenset(seen)
 
 
 def check_name(target: Target, plan: Mapping[str, Any]) -> None:
@@ -104,8 +111,10 @@ def check_name(target: Target, plan: Mapping[str, Any]) -> None:
         raise _error(target, path, why)
 
 
-def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterator[tuple[Path, str, OSError | None]]:
-    """What is not trusted in a directory of run state, why, and the system's error if there is one."""
+def _doubts(
+    directory: Path, around: os.stat_result, circle: _Circle, seen: set[Path]
+) -> Iterator[tuple[Path, str, OSError | None]]:
+    """What is not trusted in a directory of run state, why, and the system's error if there is one; `seen` takes what is there."""
     try:
         names = sorted(os.listdir(directory))
     except PermissionError as error:
@@ -117,13 +126,14 @@ def _doubts(directory: Path, around: os.stat_result, circle: _Circle) -> Iterato
             found = os.lstat(path)
         except _GONE:
             continue
+        seen.add(path)
         is_data = name.startswith(SET_ASIDE)
         why = "" if is_data else _why_not(found, around, circle) or _unreadable(path, found)
         if why:
             yield path, why, None
         elif stat.S_ISDIR(found.st_mode) and not is_data and not name.startswith("parts-"):
             try:
-                yield from _doubts(path, found, circle)
+                yield from _doubts(path, found, circle, seen)
             except _GONE:
                 continue
 

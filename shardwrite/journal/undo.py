@@ -37,7 +37,7 @@ from crc32c import crc32c
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.existing import ExistingShard
-from shardwrite.journal.composed import MOST_NBYTES, Composed, encode_record, parse_record, ranges_of
+from shardwrite.journal.composed import Composed, check_fits, encode_record, parse_record, ranges_of, record_limit
 from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
 from shardwrite.metadata import ArrayMetadata
@@ -92,7 +92,10 @@ def _decode(data: bytes, path: str) -> Change | None:
             return None
         head, rest = parsed
         if head["format"] == 1:
-            return Change(str(head["key"]), int(head["old_nbytes"]), (), ranges_of(head["saved"], rest))
+            old_nbytes, saved = int(head["old_nbytes"]), ranges_of(head["saved"], rest)
+            if old_nbytes < max((offset + len(data) for offset, data in saved), default=0):
+                raise ValueError("what it holds lies outside of its shard")  # noqa: TRY301 (one refusal for all that is wrong)
+            return Change(str(head["key"]), old_nbytes, (), saved)
         why = f"format {head['format']!r}"
     except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         why = str(error)
@@ -161,12 +164,14 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
     ------
     CorruptShardError
         If the old content of a shard is not there any more.
+    JournalError
+        If a record tells of a shard that cannot have been.
     """
     for path in listed(run_path, _CLAIM):
         if stat.S_ISDIR(mode_of(path, follow=False)):
             with exclusive(path, run_path) as claim:
                 recover_shard(claim, store, metadata)
-    for path, redo in old_records(run_path, store):
+    for path, redo in old_records(run_path, store, record_limit(metadata)):
         if redo is not None:
             _restore(store, metadata, redo.key, redo.compose, path)
         _forget(path, store, None if redo is None else redo.key)
@@ -182,7 +187,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
                     os.rename(path, fenced)
                 except FileNotFoundError:
                     continue  # its writer has finished
-        data = read_file(fenced, MOST_NBYTES)
+        data = read_file(fenced, record_limit(metadata))
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
             _restore(store, metadata, found.key, found.undone, fenced)
@@ -220,6 +225,11 @@ def _restore(
         return  # the array was replaced since
     with reader:
         old = compose(reader)
+        try:
+            check_fits(metadata, reader, old)
+        except ValueError as error:
+            message = f"{record} cannot be a record of {key!r}: {error}. Move it away after a look, and verify the array deep"
+            raise JournalError(message, path=str(record)) from error
         shard = ExistingShard(metadata, key, store, old)  # whose index fits, or this raises
         _check_chunks(shard)
         with store.transaction("full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}") as transaction:

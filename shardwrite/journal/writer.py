@@ -77,10 +77,16 @@ class JournalWriter:
         The process on whose behalf lines are written.
     durability : str
         Level of the commits that are recorded.
+
+    Attributes
+    ----------
+    begun : float
+        When this process began to work on the run, by `time.perf_counter`.
     """
 
     def __init__(self, run_path: str, driver: str, durability: str) -> None:
         self._run_path, self._driver, self._durability = run_path, driver, durability
+        self.begun = time.perf_counter()
         self._lock = threading.Lock()
         self._fd = -1
 

@@ -24,18 +24,15 @@ from shardwrite.existing import Backdrop, open_shard
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.job import updated_receipt
 from shardwrite.journal import (
-    Lease,
     Ledger,
     RunDirectory,
-    admit,
     begin_beside,
     begin_run,
-    close_journals,
     end_run,
     make_way,
-    note_job,
     own_journals,
     take_back,
+    taking_part,
 )
 from shardwrite.metadata import ArrayMetadata
 from shardwrite.payload import Payloads
@@ -146,11 +143,8 @@ class Window:
         make_way(own, facts, restart=False)
         directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
-        note_job(directory.path)
         lease = contextlib.ExitStack()
-        lease.enter_context(Lease(directory.path, driver))
-        admit(directory.path, driver)
-        lease.callback(close_journals, driver)
+        lease.enter_context(taking_part(directory.path, driver))
         spec = WriteSpec(
             metadata=part,
             strategy=strategy,

@@ -20,7 +20,7 @@ from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Box, Shape
 from shardwrite.into import check_axis, check_can_update, check_cast
 from shardwrite.job import Options
-from shardwrite.journal import give_up_streams
+from shardwrite.journal import give_up_passing
 from shardwrite.limits import check_growth, check_memory, check_whole
 from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import as_box, indexed_shape
@@ -135,7 +135,7 @@ class ShardWriter:
             self._limit = memory_limit_of(memory_limit) or min(_DEFAULT_NBYTES, engine.memory_limit_nbytes // 4)
             check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)
             self._jobs = Jobs(n_threads or engine.n_threads)
-        give_up_streams(self._target)
+        give_up_passing(self._target)
         self._shape = list(grid.shape)
         self._layers = Layers(grid, self._axis)
         self._buffers = Buffers(self._limit // 4)

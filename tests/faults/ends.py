@@ -101,6 +101,13 @@ def damage(path: Path) -> None:
     (path / "c/1/1").unlink()
 
 
+def tear(path: Path) -> None:
+    """A shard as an append leaves it that was killed before the new index stood."""
+    make(path)
+    with (path / "c/0/1").open("ab") as shard:
+        shard.write(bytes(range(1, 200)))
+
+
 def stream(path: Path) -> None:
     first = shardwrite.open_sharded(path).shape[0]
     with ShardWriter(path, n_threads=1) as writer:
@@ -157,6 +164,7 @@ OPERATIONS = {
     "update by restart": Operation(interrupt_update, lambda path: update(path, restart=True), UPDATED),
     "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED),
     "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
+    "salvage": Operation(tear, lambda path: shardwrite.repair(path, scan=True), OLD),
     "stream": Operation(begin_stream, stream, NEW),
     "creation": Operation(nothing, create, np.zeros_like(OLD)),
     "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),

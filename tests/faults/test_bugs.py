@@ -41,6 +41,7 @@ CAUGHT_BY = {
     "plan-of-this-machine": "tests/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
     "array-given-up-in-passing": ("tests/test_remedies.py::test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself"),
     "repair-not-ended": "tests/test_remedies.py::test_a_repair_that_was_interrupted_at_its_end",
+    "salvage-beside-updates": "tests/test_repair.py::test_nobody_updates_a_shard_during_its_salvage",
     "nothing-tidied": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
     "draft-of-nobody": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
     "pipe-waited-for": "tests/faults/test_bounds.py::test_something_else_in_the_array[shardwrite-receipt.json-pipe]",

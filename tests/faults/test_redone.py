@@ -38,8 +38,8 @@ def publish(self):
     real(self)
     if "/c/" in self.path:
         published.append(self.path)
-        time.sleep({SECONDS})
-        if len(published) == 540:
+        time.sleep(float(sys.argv[3]))
+        if len(published) == int(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 posix.PosixWriter.publish = publish
 test_redone.write(sys.argv[1], "sync")
@@ -58,7 +58,7 @@ def files_of(path):
 
 def test_one_group_of_729_shards(tmp_path):
     path = tmp_path / "x.zarr"
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, path], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, path, "540", str(SECONDS)], check=False, timeout=60)
     assert ended.returncode == -9
     before = files_of(path)
     assert len(before) == 540
@@ -75,6 +75,19 @@ def test_one_group_of_729_shards(tmp_path):
     after = files_of(path)
     redone = sum(after[p].st_ino != stat.st_ino for p, stat in before.items())
     assert redone <= lately
+    oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
+
+
+@pytest.mark.parametrize("n_shards", [4, 25])
+def test_a_run_goes_on_that_is_killed_again_and_again_within_half_a_second(tmp_path, n_shards):
+    """Nothing was in the journal before a second had passed, so that it began with the same shard for ever."""
+    path, n_done = tmp_path / "x.zarr", 0
+    command = [sys.executable, "-c", PROGRAM, path, str(n_shards), str(0.5 / n_shards)]
+    for _ in range(4):
+        assert subprocess.run(command, check=False, timeout=60).returncode == -9
+        before, n_done = n_done, status(resolve_target(path, None)).n_done_shards
+        assert n_done - before >= n_shards // 3
+    assert write(path, "threads").n_resumed_shards == n_done
     oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
 
 

@@ -219,6 +219,28 @@ def repair() -> Operation:
     return Operation(lambda place: shardwrite.repair(place.path, da.from_array(OLD, chunks=SHARD)), lambda before: before, make_bad)
 
 
+def make_torn(place: Place) -> None:
+    """One of the two shards is as an append leaves it that was killed before the new index stood."""
+    make(place)
+    with (place.path / "c" / "0" / "1").open("ab") as shard:
+        shard.write(bytes(range(1, 200)))
+
+
+def salvage() -> Operation:
+    """Cut the torn shard back to its last whole state."""
+    return Operation(lambda place: shardwrite.repair(place.path, scan=True), lambda before: before, make_torn)
+
+
+def after_salvage(operation: Operation) -> Operation:
+    """An operation that can only begin when the torn shard is whole."""
+
+    def run(place):
+        shardwrite.repair(place.path, scan=True)
+        operation.run(place)
+
+    return replace(operation, run=run)
+
+
 def abandon() -> Operation:
     """Give up what was interrupted."""
     return Operation(lambda place: shardwrite.abandon(place.path), lambda before: before)
@@ -287,6 +309,7 @@ def _operations() -> dict[str, Operation]:
         "erase": erase(MOST),
         "compact": compact(),
         "repair": repair(),
+        "salvage": salvage(),
         "stream": stream(1),
         "stream raw": stream(1, **RAW),
         "stream replace": stream(1, FixedOrder()),
@@ -309,6 +332,7 @@ TAKEOVERS = {
     **{f"part {strategy}": update(2, PART, strategy, restart=True) for strategy in STRATEGIES},
     "abandon, part": update(2, PART, "replace", abandons=True),
     "update bad shard": update(2, BAD_SHARD, "replace", restart=True),
+    "salvage, part": after_salvage(update(2, PART, "replace")),
     "erase": erase(MOST, restart=True),
     "compact": compact(restart=True),
     "stream": stream(2),
@@ -327,6 +351,8 @@ def takeovers_of(operation: str) -> list[str]:
         return ["stream", "abandon, part"]
     if kind == "repair":
         return ["update bad shard"]
+    if kind == "salvage":
+        return ["update bad shard", "salvage, part"]
     if kind == "update":
         return [f"update {strategy}", f"part {strategy}", "abandon, part", "erase", "compact"]
     if kind in ("abandon", "takeover"):
