@@ -18,7 +18,7 @@ from crc32c import crc32c
 
 import shardwrite
 from shardwrite import FixedOrder, ShardWriter, StoreError
-from shardwrite.journal import find_run, lease, lock, recover_changes, shard_claim
+from shardwrite.journal import Change, find_run, lease, lock, recover_changes, recover_shard, shard_claim
 from shardwrite.journal.composed import encode_record
 from shardwrite.stores import PosixStore
 from shardwrite.stores.editing import PosixEditor
@@ -255,6 +255,34 @@ def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded
         second.check()
         assert second.path.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change(tmp_path):
+    """Else it would acknowledge what the recovery is about to take back."""
+    path, run = made(tmp_path), tmp_path / "run"
+    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+    whole = shard.read_bytes()
+    run.mkdir()
+    real, calls = os.rename, []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(shard_claim(str(run), KEY))
+        first.record(Change(KEY, len(whole), (), [(0, whole)]).encode(), is_durable=True)
+        shard.write_bytes(bytes(len(whole)))
+        with mock.patch("shardwrite.journal.lock._is_held", return_value=False):
+            second = stack.enter_context(shard_claim(str(run), KEY))
+
+        def rename(source, target, **keywords):
+            if str(target).endswith(KEY):
+                calls.append(target)
+                with pytest.raises(StoreError, match="has taken this change over"):
+                    first.settle()
+            return real(source, target, **keywords)
+
+        with mock.patch("os.rename", rename):
+            recover_shard(second, store, metadata)
+    assert len(calls) == 1
+    assert shard.read_bytes() == whole
+    assert list(run.iterdir()) == []
 
 
 def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):

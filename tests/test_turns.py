@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite import turns
+from shardwrite import tasks, turns
 from shardwrite.stores import posix
 from shardwrite.turns import Turn
 
@@ -62,6 +62,31 @@ def test_no_turn_is_left(tmp_path, operation):
         assert shardwrite.compact(tmp_path / "x", above=0.0, durability="none").n_rewritten
     assert turns._holder is None
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
+
+
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatch, compressors):
+    """As long as storage answers in time: here each turn lasts for minutes, and ends with its group."""
+    real, under_way, n_together = posix.PosixWriter.publish, [], []
+
+    def noted(self):
+        under_way.append(self)
+        time.sleep(0.001)
+        n_together.append(len(under_way))
+        real(self)
+        under_way.remove(self)
+
+    monkeypatch.setattr(posix.PosixWriter, "publish", noted)
+    monkeypatch.setattr(tasks, "_SHARD_SECONDS", 60)
+    x = da.from_array(np.ones((128, 128), "u2"), chunks=(64, 128))
+    layout = {"shards": 8, "chunks": 4, "memory_limit": "200kB"}
+    if compressors is None:
+        layout["compressors"] = None
+    with dask.config.set(scheduler="threads", num_workers=2):
+        assert shardwrite.plan(x, **layout).partition.n_groups > 1
+        x.to_sharded_zarr(tmp_path / "x", durability="none", **layout)
+    assert len(n_together) >= 256
+    assert max(n_together) == 1
 
 
 @pytest.mark.parametrize("compressors", [None, "auto"])

@@ -5,6 +5,7 @@ Apply one by hand with ``patch -p1 < tests/faults/bugs/<name>.patch``.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import lossy_device
+import preloaded
 
 ROOT = Path(__file__).parent.parent.parent
 BUGS = Path(__file__).parent / "bugs"
@@ -42,42 +43,107 @@ CAUGHT_BY = {
     "array-given-up-in-passing": ("tests/test_remedies.py::test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself"),
     "repair-not-ended": "tests/test_remedies.py::test_a_repair_that_was_interrupted_at_its_end",
     "salvage-beside-updates": "tests/test_repair.py::test_nobody_updates_a_shard_during_its_salvage",
-    "nothing-tidied": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
-    "draft-of-nobody": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing",
+    "nothing-tidied": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing[stream]",
+    "draft-of-nobody": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing[write]",
     "pipe-waited-for": "tests/faults/test_bounds.py::test_something_else_in_the_array[shardwrite-receipt.json-pipe]",
     "text-without-bound": "tests/faults/test_bounds.py::test_bombs_in_chunks_of_variable_length[zstandard]",
     "shard-read-whole": "tests/faults/test_bounds.py::test_a_sparse_shard_of_a_tebibyte[nothing]",
     "source-run-twice": "tests/test_engines.py::test_no_source_block_runs_twice",
+    "planted-state-followed": (
+        "tests/faults/test_other_users.py::test_state_planted_in_a_sticky_directory_is_reported_and_never_followed[taken]"
+    ),
+    "look-that-writes": "tests/faults/test_other_users.py::test_commands_that_look_change_nothing[owner]",
+    "journalled-at-the-end": "tests/faults/test_redone.py::test_one_group_of_729_shards",
+    "drained-taken-for-done": "tests/test_draining.py::test_a_part_of_one_group",
+    "scripts-by-stem": "tests/slurm/test_submissions.py::test_arrays_of_one_name_have_directories_of_their_own",
+    "driver-not-told-to-end": "tests/slurm/test_workers.py::test_a_cancelled_driver_submits_no_more_and_the_next_does",
+    "begun-group-refused": "tests/test_publishing.py::test_arrays_of_one_group_are_begun_before_the_first_is_published",
+    "ends-of-jobs-not-told": "tests/slurm/test_submissions.py::test_how_jobs_ended",
+    "submitted-twice": "tests/slurm/test_submissions.py::test_a_second_submission_is_refused_until_the_first_has_ended",
+    "lost-cluster-taken-for-an-error": "tests/slurm/test_inside.py::test_a_cluster_that_is_lost_is_no_error_of_the_program",
+    "rights-not-kept": "tests/test_rights.py::test_whatever_changes_an_array_keeps_mode_owner_and_group",
+    "secrets-echoed": "tests/test_odd_inputs.py::test_an_address_is_refused_without_its_credentials",
+    "escapes-printed": "tests/test_odd_inputs.py::test_control_characters_in_names_are_spelt_out",
+    "fill-value-cut": "tests/test_odd_inputs.py::test_a_fill_value_that_would_change_is_refused",
+    "url-not-decoded": "tests/test_odd_inputs.py::test_a_url_names_the_file_that_it_says",
+    "http-for-everybody": "tests/slurm/test_listening.py::test_inside_an_allocation",
+    "no-turns": "tests/test_turns.py::test_small_shards_are_committed_by_one_thread_at_a_time",
+    "token-not-opened": "tests/faults/test_leases.py::test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing",
+    "empty-directory-left": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing[write]",
+    "receipt-believed": "tests/faults/test_bounds.py::test_wrong_values_in_a_receipt",
+    "record-not-fenced": "tests/test_changes_in_place.py::test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change",
+    "published-not-told": "tests/test_remedies.py::test_a_finalize_that_was_interrupted_after_it_published",
 }
+needs_patch = pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch (Debian's package patch)")
+FROZEN = {
+    "late-rename": ["update clone", "update replace"],
+    "recovered-in-place": ["update in place raw", "update append in place raw"],
+    "record-after-change": ["update in place raw", "update append in place raw"],
+    "removed-by-path": ["erase"],
+}
+"""Bugs that freezes find, too (see `freeze`), at these operations."""
+N_FREEZES = 12
 
 
 def test_every_patch_is_listed():
     assert {patch.stem for patch in BUGS.glob("*.patch")} == set(CAUGHT_BY)
+    assert set(FROZEN) <= set(CAUGHT_BY)
 
 
-def run(root, test):
-    """Exit code of pytest: 0 passed, 1 failed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", f"{root}/{test}"]
-    ended = subprocess.run(
-        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode in (0, 1), ended.stdout[-2000:] + ended.stderr[-2000:]
-    return ended.returncode
-
-
-@pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch (Debian's package patch)")
-@pytest.mark.long
-@pytest.mark.parametrize("bug", CAUGHT_BY)
-def test_a_seeded_bug_is_caught(tmp_path, bug):
-    if "test_lossy_disk" in CAUGHT_BY[bug] and (why := lossy_device.missing("ext4")):
-        pytest.skip(why)
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of what the tests need."""
     for part in ("shardwrite", "tests", "pyproject.toml"):
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
         else:
             shutil.copy(ROOT / part, tmp_path / part)
-    assert run(tmp_path, CAUGHT_BY[bug]) == 0, "the test passes without the bug"
+    return tmp_path
+
+
+def put_in(root, bug):
+    """Apply a patch to a copy."""
     with (BUGS / f"{bug}.patch").open() as patch:
-        subprocess.run(["patch", "-p1", "--quiet", "--fuzz=3"], stdin=patch, cwd=tmp_path, check=True)
-    shutil.rmtree(tmp_path / "shardwrite" / "__pycache__", ignore_errors=True)
-    assert run(tmp_path, CAUGHT_BY[bug]) == 1, "and fails with it"
+        subprocess.run(["patch", "-p1", "--quiet", "--fuzz=3"], stdin=patch, cwd=root, check=True)
+    shutil.rmtree(root / "shardwrite" / "__pycache__", ignore_errors=True)
+
+
+def run(root, test):
+    """Exit code of pytest, 0 passed, 1 failed; and what it printed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", f"{root}/{test}"]
+    ended = subprocess.run(
+        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode in (0, 1), ended.stdout[-2000:] + ended.stderr[-2000:]
+    return ended.returncode, ended.stdout
+
+
+@needs_patch
+@pytest.mark.long
+@pytest.mark.parametrize("bug", CAUGHT_BY)
+def test_a_seeded_bug_is_caught(copy, bug):
+    code, text = run(copy, CAUGHT_BY[bug])
+    assert code == 0, f"without the bug the test passes: {text[-2000:]}"
+    if " passed" not in text:
+        pytest.skip(f"the test cannot run here: {text[-1000:]}")
+    put_in(copy, bug)
+    code, _ = run(copy, CAUGHT_BY[bug])
+    assert code == 1, "and fails with it"
+
+
+@needs_patch
+@pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
+@pytest.mark.long
+@pytest.mark.parametrize("bug", FROZEN)
+def test_freezes_find_a_seeded_bug(copy, bug):
+    put_in(copy, bug)
+    out = copy / "out.json"
+    command = [sys.executable, copy / "tests/faults/freeze.py", "--operations", *FROZEN[bug], "--freezes", str(N_FREEZES)]
+    environ = {name: value for name, value in os.environ.items() if name != "SHIM"}
+    ended = subprocess.run(
+        [*command, "--json", out], env={**environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    summary = json.loads(out.read_text())["summary"]
+    assert summary["freezes"] == N_FREEZES
+    assert summary["troubles"], "no freeze found it"
