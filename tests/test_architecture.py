@@ -188,7 +188,7 @@ REMOVES_ITS_OWN = {
     "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
     "journal/replay.py": {"sweep_listed"},  # temporaries
     "journal/rundir.py": {"make_room", "discard_drafts", "remove_empty"},
-    "journal/takeover.py": {"end_run", "take_away", "_settle", "_move_plan"},  # a run's directory is renamed, its tokens go
+    "journal/takeover.py": {"end_run", "take_away", "_settle", "_move_plan", "make_end"},  # a directory is renamed, tokens go
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "payload.py": {"__exit__"},
     "session.py": {"enter", "discard_parts"},

@@ -21,7 +21,7 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held
-from shardwrite.journal.takeover import ENDED, TAKEN, remove_orphans, settle, take_away, take_back
+from shardwrite.journal.takeover import ENDED, TAKEN, make_end, remove_orphans, settle, take_away, take_back
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, remove_state, write_file
 from shardwrite.target import Target, check_surroundings, check_target
@@ -67,7 +67,9 @@ def tidied_run(target: Target) -> RunDirectory | None:
         return None
     if _stands(found):
         return found
-    settle(replace(found, state=TAKEN if found.is_in(TAKEN) else ENDED))
+    over = replace(found, state=TAKEN if found.is_in(TAKEN) else ENDED)
+    make_end(over)
+    settle(over)
     return None
 
 

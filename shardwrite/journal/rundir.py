@@ -41,7 +41,7 @@ from crc32c import crc32c
 
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.journal.facts import parse_facts
-from shardwrite.journal.lease import CLOCK, is_left_behind
+from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
@@ -65,6 +65,8 @@ from shardwrite.stores import (
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
 __all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty", "run_in"]
+
+_OLD_LOCK = "lock-end.json"  # what the first version held where `RunDirectory.ending` holds a claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ def groups_above(target: Target) -> Iterator[Path]:
 
 
 def discard_drafts(target: Target) -> None:
-    """Remove what processes have left that died before their run began, or while they asked for the time."""
+    """Remove what processes have left that died before their run began, while they asked for the time, or with an old lock."""
     plan = target.run_path / "plan.json"
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
         if is_left_behind(draft) and draft.name != f"run-{run_in(plan)}":  # in this order: the dead begin nothing
@@ -257,6 +259,10 @@ def discard_drafts(target: Target) -> None:
     for claim in claims:
         with contextlib.suppress(OSError):  # somebody holds it, or will take it over
             claim.rmdir()
+    lock = replace(target, update="").run_path / _OLD_LOCK
+    held_by = read_file(lock)
+    if held_by is not None and not is_alive(lock, held_by):
+        lock.unlink(missing_ok=True)
 
 
 def run_in(plan: Path) -> str:

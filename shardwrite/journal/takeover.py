@@ -45,7 +45,7 @@ from shardwrite.stores import (
 )
 from shardwrite.target import Target
 
-__all__ = ["end_run", "remove_orphans", "settle", "take_away", "take_back"]
+__all__ = ["end_run", "make_end", "remove_orphans", "settle", "take_away", "take_back"]
 
 ENDED, TAKEN = "ended", "taken"
 
@@ -155,6 +155,22 @@ def _remove(over: RunDirectory) -> None:
     remove_state(over.path)
 
 
+def make_end(over: RunDirectory) -> None:
+    """Make the directory of an ended run that has a plan and no directory, so that its end can be settled like any other.
+
+    The first version removed the directory before the plan.
+    """
+    plan, states = over.target.run_path / "plan.json", ("run", ENDED, TAKEN)
+    if (
+        any(over.is_in(state) for state in states) or run_in(plan) != over.run
+    ):  # in this order: now, a run that ends loses its plan first
+        return
+    with as_store_error(str(over.path), "cannot make"), contextlib.suppress(FileExistsError, FileNotFoundError):
+        os.mkdir(over.path)  # no parents: where another process has settled the run, they must not come back
+        if run_in(plan) != over.run:  # the plan of a run that has begun since
+            os.rmdir(over.path)
+
+
 def _move_plan(over: RunDirectory) -> None:
     """Take ``plan.json`` away, if it is this run's; a process that comes late finds no directory to move it to."""
     plan, moved = over.target.run_path / "plan.json", over.path / "plan-moved.json"
@@ -209,7 +225,9 @@ def _tell_receipt(over: RunDirectory, part: ArrayMetadata, store: PosixStore, fo
     counts = part.grid.counts
     is_known = found.ledger.is_done.reshape(counts).copy()
     is_empty = (found.ledger.nbytes == 0).reshape(counts)
-    for index in {index for beginning in unended(over, part) for index in shards_of(beginning, part)}:
+    # A shard that an update was about to commit may be gone because it became empty; one of a repair may have been lost before.
+    begun = unended(over, part) if over.target.update else []
+    for index in {index for beginning in begun for index in shards_of(beginning, part)}:
         if not is_known[index]:
             is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
     empty = empty_after(receipt, grid, first, is_empty, is_known)
