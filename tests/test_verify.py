@@ -113,7 +113,11 @@ def test_mutated_shards_are_never_taken_for_good(array, data):
 
 
 @pytest.mark.parametrize("kind", ["run", "updates"])
-@pytest.mark.parametrize("command", [shardwrite.verify, shardwrite.census, ["info"], ["verify"]], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [shardwrite.verify, shardwrite.census, ["info"], ["verify"]],
+    ids=["verify()", "census()", "info", "verify"],
+)
 def test_a_command_looks_at_run_state_once(tmp_path, monkeypatch, kind, command):
     """Beside an unfinished run of 1,000 journals it was 3,021 calls, and with each update that had not ended twice as many more."""
     path = tmp_path / "x"
