@@ -113,7 +113,7 @@ def _without_journal(durability: str) -> Writer:
     """The same with the journal switched off, which nobody can do but this benchmark: what it costs is the difference."""
 
     def write(source: ArraySource, case: Case, path: Path, threads: int) -> None:
-        commit: Any = importlib.import_module("shardwrite.commit")
+        commit: Any = importlib.import_module("shardwrite.write.commit")
         commit.journal_for = lambda *_: _NoJournal()
         _with_durability(durability)(source, case, path, threads)
 

@@ -25,7 +25,7 @@ import dask.array as da
 
 import shardwrite
 from benchmarks.measure import anonymous_memory, machine, versions
-from shardwrite.environment import LOOPBACK, MESSAGES_KEPT
+from shardwrite.host.environment import LOOPBACK, MESSAGES_KEPT
 
 __all__ = ["main", "measure_plan", "measure_run"]
 
@@ -74,7 +74,7 @@ def measure_plan(kind: str, n_shards: int) -> dict[str, Any]:
     n_shards : int
         How many shards.
     """
-    from shardwrite.job import run_plan
+    from shardwrite.runs.job import run_plan
 
     x, layout = source(kind, n_shards)
     before = _peak_rss()
@@ -101,9 +101,9 @@ def _commit_nothing() -> None:
     """Have this worker say of every shard that it is committed, and write none."""
     import importlib
 
-    from shardwrite.commit import Written, commit_shards
+    from shardwrite.write.commit import Written, commit_shards
 
-    tasks: Any = importlib.import_module("shardwrite.tasks")
+    tasks: Any = importlib.import_module("shardwrite.write.tasks")
 
     def stream_nothing(spec: Any, *_: Any) -> Written:
         return Written(1000, 1, spec.metadata.grid.n_chunks_per_shard)

@@ -35,10 +35,10 @@ _FUNCTIONS = (
 _FILES = (
     ("source", ("benchmarks/data.py",)),
     ("journal", ("shardwrite/journal/", "json/")),
-    ("commit and store", ("shardwrite/commit.py", "shardwrite/stores/", "pathlib.py", "posixpath.py")),
-    ("tiles", ("shardwrite/shard.py", "shardwrite/order.py")),
+    ("commit and store", ("shardwrite/write/commit.py", "shardwrite/stores/", "pathlib.py", "posixpath.py")),
+    ("tiles", ("shardwrite/encode/unit.py", "shardwrite/format/order.py")),
     ("codec", ("shardwrite/codecs/",)),
-    ("plan and grid, Python", ("shardwrite/plan", "shardwrite/grid.py", "shardwrite/graph.py")),
+    ("plan and grid, Python", ("shardwrite/plan", "shardwrite/grid.py", "shardwrite/runs/graph.py")),
     ("shardwrite, the rest", ("shardwrite/",)),
     ("dask", ("/dask/", "/tlz/", "/toolz/")),
     ("zarr-python", ("/zarr/",)),

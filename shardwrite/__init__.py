@@ -8,24 +8,24 @@ import dask.array as _dask_array
 
 from shardwrite import errors
 from shardwrite._version import __version__
-from shardwrite.api import store, to_sharded_zarr
 from shardwrite.codecs import CHUNK_LIMIT as _CHUNK_LIMIT
 from shardwrite.codecs import ask_for_chunk_limit as _ask_for_chunk_limit
-from shardwrite.compaction import Compaction, compact
-from shardwrite.creation import create
 from shardwrite.errors import *  # noqa: F403 (every error is public)
-from shardwrite.parts import finalize, prepare, write_part
+from shardwrite.format.strategies import AppendOnly, FixedOrder
+from shardwrite.operations.compact import Compaction, compact
+from shardwrite.operations.create import create
+from shardwrite.operations.parts import finalize, prepare, write_part
+from shardwrite.operations.region import abandon, erase, plan_region, write_region
+from shardwrite.operations.repair import Repair, repair
+from shardwrite.operations.verify import Report, census, verify
+from shardwrite.operations.write import store, to_sharded_zarr
 from shardwrite.picture import Census
 from shardwrite.plan import Part, Plan
-from shardwrite.planning import plan
-from shardwrite.repair import Repair, repair
-from shardwrite.result import WriteResult
+from shardwrite.read.array import from_sharded_zarr, open_sharded
+from shardwrite.runs.array_plan import plan
+from shardwrite.runs.result import WriteResult
 from shardwrite.stores import configured_nbytes as _configured_nbytes
-from shardwrite.strategies import AppendOnly, FixedOrder
 from shardwrite.stream import ShardWriter, StreamReport
-from shardwrite.updates import abandon, erase, plan_region, write_region
-from shardwrite.verify import Report, census, verify
-from shardwrite.view import from_sharded_zarr, open_sharded
 
 _ask_for_chunk_limit(lambda: _configured_nbytes("chunk-limit", _CHUNK_LIMIT))
 setattr(_dask_array.Array, "to_sharded_zarr", to_sharded_zarr)  # noqa: B010 (mypy knows no such attribute)

@@ -37,16 +37,16 @@ from shardwrite import (
     StoreError,
 )
 from shardwrite.cli import main
+from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.journal import lock
 from shardwrite.slurm.status import status
-from shardwrite.stopping import request_drain, reset_drain
 from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
 COVERED: dict[str, str] = {
     "Move it away after a look, and verify the array deep": (
-        "tests/test_changes_in_place.py::test_a_record_of_a_shard_that_cannot_have_been"
+        "tests/journal/test_changes_in_place.py::test_a_record_of_a_shard_that_cannot_have_been"
     ),
     # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
     "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
@@ -264,7 +264,7 @@ def test_a_plan_that_is_none_for_parts(tmp_path, monkeypatch):
         raise ValueError("its tasks do not fit the array")
 
     with monkeypatch.context() as patch:
-        patch.setattr("shardwrite.begun._partition", torn)
+        patch.setattr("shardwrite.runs.begun._partition", torn)
         refused("call prepare again with restart=True", JournalError, lambda: shardwrite.write_part(x, path, 1, 2))
     shardwrite.prepare(x, path, made, restart=True)
     assert not shards(path), "its shards were to be taken away"
@@ -446,14 +446,14 @@ def test_a_repair_that_was_interrupted_does_not_hide_the_array_from_finalize_and
 def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
-    real = shardwrite.updates.execute
+    real = shardwrite.operations.region.execute
 
     def late(*arguments):
-        monkeypatch.setattr("shardwrite.updates.execute", real)
+        monkeypatch.setattr("shardwrite.operations.region.execute", real)
         source(2, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")
         return real(*arguments)
 
-    monkeypatch.setattr("shardwrite.updates.execute", late)
+    monkeypatch.setattr("shardwrite.operations.region.execute", late)
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")  # noqa: E731
     refused("make the same call again", JournalError, again)
     again()
@@ -583,7 +583,7 @@ def test_stopped_on_request(tmp_path):
 def test_a_shard_that_nobody_committed(tmp_path, monkeypatch):
     path = tmp_path / "x"
     with monkeypatch.context() as patch:
-        patch.setattr("shardwrite.session.Session.enter", lambda *_: None)
+        patch.setattr("shardwrite.runs.session.Session.enter", lambda *_: None)
         refused("run the same command again to go on", IncompleteError, lambda: write(path))
     write(path)
     np.testing.assert_array_equal(read(path), values())
@@ -990,7 +990,7 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
     update(path, strategy=AppendOnly())
-    real = shardwrite.compaction.execute_missing
+    real = shardwrite.operations.compact.execute_missing
 
     def spoiled(*arguments):
         def check(*facts):
@@ -1001,7 +1001,7 @@ def test_a_compaction_that_another_program_spoils(tmp_path, monkeypatch):
 
         return real(*arguments[:-1], check)
 
-    monkeypatch.setattr(shardwrite.compaction, "execute_missing", spoiled)
+    monkeypatch.setattr(shardwrite.operations.compact, "execute_missing", spoiled)
     remedy = 'write it again from its source with mode="w" and restart=True'
     refused(remedy, CorruptShardError, lambda: shardwrite.compact(path, above=0))
     write(path, 1, mode="w", restart=True)

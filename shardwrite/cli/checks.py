@@ -14,9 +14,9 @@ import shardwrite
 from shardwrite.cli.common import command, engine, engine_options, json_option, name_option, open_as_dask, source_options
 from shardwrite.cli.terminal import echo
 from shardwrite.journal import live_holders, read_receipt
-from shardwrite.outcome import INCOMPLETE
+from shardwrite.operations.verify import Opened, open_begun, verify_opened
 from shardwrite.picture import html, terminal_picture, write_png
-from shardwrite.verify import Opened, open_begun, verify_opened
+from shardwrite.runs.outcome import INCOMPLETE
 
 __all__ = ["census", "check", "exit_unless_good", "info", "repair", "verify"]
 

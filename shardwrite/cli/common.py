@@ -12,7 +12,6 @@ import click
 import dask
 
 from shardwrite.engines import Stopped
-from shardwrite.environment import configured
 from shardwrite.errors import (
     ClusterError,
     ClusterLostError,
@@ -21,11 +20,12 @@ from shardwrite.errors import (
     ShardwriteError,
     SubmitError,
 )
-from shardwrite.outcome import exit_code_of
-from shardwrite.resources import memory_limit_nbytes, scratch_directory
+from shardwrite.host.environment import configured
+from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
+from shardwrite.host.stopping import n_committed
+from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import connect, requeue
 from shardwrite.sources import as_dask, open_source
-from shardwrite.stopping import n_committed
 
 __all__ = [
     "command",

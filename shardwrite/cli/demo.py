@@ -15,8 +15,8 @@ from rich.text import Text
 
 import shardwrite
 from shardwrite.cli.terminal import echo
-from shardwrite.environment import configured
 from shardwrite.errors import SpecError
+from shardwrite.host.environment import configured
 from shardwrite.sources import as_dask, open_source
 
 __all__ = ["run_demo"]

@@ -12,7 +12,7 @@ from shardwrite.cli.common import engine
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
-from shardwrite.result import WriteResult
+from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, workers_of
 from shardwrite.target import resolve_target
 

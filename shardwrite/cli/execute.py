@@ -13,7 +13,7 @@ import click
 from shardwrite.cli.common import engine, requeue_option, requeueing, scheduler_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
-from shardwrite.outcome import INCOMPLETE, exit_code_of, handling_signals
+from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals
 
 __all__ = ["execute"]
 

@@ -29,7 +29,7 @@ from shardwrite.cli.parts import finalize, init, write_part
 from shardwrite.cli.slurm import slurm
 from shardwrite.cli.terminal import Program, echo
 from shardwrite.cli.updates import abandon, compact, erase, update
-from shardwrite.outcome import handling_signals
+from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["main"]
 

@@ -25,7 +25,7 @@ from shardwrite.cli.common import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.outcome import handling_signals
+from shardwrite.runs.outcome import handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission
 from shardwrite.target import Target, resolve_target
 

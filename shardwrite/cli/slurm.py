@@ -19,8 +19,8 @@ from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal import find_run
-from shardwrite.outcome import INCOMPLETE
 from shardwrite.plan import parse_nbytes
+from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.slurm import (
     AllocationJob,
     ArrayJob,

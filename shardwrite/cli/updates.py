@@ -20,7 +20,7 @@ from shardwrite.cli.common import (
     source_options,
 )
 from shardwrite.cli.terminal import echo
-from shardwrite.outcome import handling_signals
+from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
 

@@ -21,8 +21,8 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 
 from shardwrite.errors import ClusterLostError, WorkersLostError
-from shardwrite.resources import memory_limit_nbytes, n_cores
-from shardwrite.stopping import is_draining, n_busy
+from shardwrite.host.resources import memory_limit_nbytes, n_cores
+from shardwrite.host.stopping import is_draining, n_busy
 
 __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "local_threads"]
 

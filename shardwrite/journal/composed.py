@@ -13,7 +13,7 @@ from typing import Any
 
 from crc32c import crc32c
 
-from shardwrite.metadata import ArrayMetadata
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.stores import ObjectReader, read_limit
 
 __all__ = ["Composed", "check_fits", "encode_record", "parse_record", "ranges_of", "record_limit"]

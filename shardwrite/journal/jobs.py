@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from shardwrite.resources import job_id
+from shardwrite.host.resources import job_id
 from shardwrite.stores import as_store_error, is_there
 
 __all__ = ["JOBS_PREFIX", "note_job", "write_note"]

@@ -15,7 +15,7 @@ from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.facts import check_region
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.limits import MAX_SHARDS
+from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_file
 from shardwrite.target import RECEIPT_NAME, Target
 

@@ -24,6 +24,7 @@ import uuid
 from dataclasses import replace
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
@@ -31,7 +32,6 @@ from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shard
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove_empty, run_in
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
-from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.stores import (
     PosixStore,
     as_store_error,

@@ -36,11 +36,11 @@ from crc32c import crc32c
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
-from shardwrite.existing import ExistingShard
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.composed import Composed, check_fits, encode_record, parse_record, ranges_of, record_limit
 from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
-from shardwrite.metadata import ArrayMetadata
+from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, open_plain, read_file
 
 __all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwrite.errors import PlanError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import AppendOnly, Strategy
 from shardwrite.grid import Box, boundaries
-from shardwrite.limits import check_n_tasks
-from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import Resources, overlap
+from shardwrite.plan.limits import check_n_tasks
 from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
 from shardwrite.plan.partition import Partition, make_partition
-from shardwrite.strategies import AppendOnly, Strategy
 
 __all__ = ["make_plan"]
 

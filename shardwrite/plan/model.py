@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.errors import PlanError, SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import AppendOnly, Strategy
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.limits import check_memory
-from shardwrite.metadata import ArrayMetadata
 from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
+from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
 from shardwrite.plan.regions import ShardRef, as_box
 from shardwrite.plan.render import plan_html, plan_text
 from shardwrite.plan.waves import Wave, cut_waves
-from shardwrite.strategies import AppendOnly, Strategy
 
 __all__ = ["Part", "Plan", "ShardRef", "SourceLayout"]
 

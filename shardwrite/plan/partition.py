@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
-from shardwrite.limits import check_cut
+from shardwrite.plan.limits import check_cut
 
 __all__ = ["Partition", "make_partition"]
 

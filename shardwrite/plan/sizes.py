@@ -11,7 +11,7 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ceil_div
-from shardwrite.limits import check_extents
+from shardwrite.plan.limits import check_extents
 from shardwrite.plan.render import human
 
 __all__ = ["Sized", "parse_nbytes", "resolve_shapes"]

@@ -1,6 +1,6 @@
 """What SLURM needs to be told, and what it tells: scripts, submissions, requeues. Nothing prints, and nothing needs `sacct`."""
 
-from shardwrite.resources import job_id
+from shardwrite.host.resources import job_id
 from shardwrite.slurm.client import as_array_indices, max_array_size, requeue, resubmission, submit_chain
 from shardwrite.slurm.directory import check_directory, default_directory, read_scripts, write_scripts
 from shardwrite.slurm.elastic import cluster, opened

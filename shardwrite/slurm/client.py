@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shardwrite.errors import SubmitError
-from shardwrite.resources import job_id
+from shardwrite.host.resources import job_id
 from shardwrite.target import Target
 
 __all__ = [

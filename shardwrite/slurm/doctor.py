@@ -21,8 +21,8 @@ from typing import Any
 
 from shardwrite._version import __version__
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
 from shardwrite.plan.render import human, table_text
-from shardwrite.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
 
 __all__ = ["Examination", "check_directory", "examine", "meet", "problems_of", "report", "warnings_of"]
 

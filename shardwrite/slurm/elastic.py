@@ -23,13 +23,13 @@ from typing import Any
 
 import dask
 
-from shardwrite.environment import configured
 from shardwrite.errors import ClusterError, IncompleteError, RunCancelledError, ShardwriteError, StoreError, SubmitError
+from shardwrite.host.environment import configured
+from shardwrite.host.stopping import is_draining, on_leaving, request_drain, reset_drain
 from shardwrite.journal import find_run
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
 from shardwrite.slurm.workers import DEATH_SECONDS, Workers, arguments_of, configuration_of, package, workers_of
-from shardwrite.stopping import is_draining, on_leaving, request_drain, reset_drain
 from shardwrite.target import Target, resolve_target
 
 __all__ = ["cluster", "opened"]
@@ -48,7 +48,7 @@ def cluster(*, jobs: int, store: Any = None, name: str | None = None, tell: Tell
     """Have dask compute with workers that are SLURM jobs, as long as the block runs.
 
     Workers are submitted with `sbatch` from here, replaced when they are lost, and cancelled when the block is left, however it is;
-    with :func:`shardwrite.outcome.handling_signals` or under ``shardwrite exec``, also when a signal ends the process.
+    with :func:`shardwrite.runs.outcome.handling_signals` or under ``shardwrite exec``, also when a signal ends the process.
 
     Parameters
     ----------

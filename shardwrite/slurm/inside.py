@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.engines import Stopped
-from shardwrite.environment import LOOPBACK, configured
 from shardwrite.errors import SpecError, WorkersLostError
-from shardwrite.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
-from shardwrite.stopping import is_draining
+from shardwrite.host.environment import LOOPBACK, configured
+from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
+from shardwrite.host.stopping import is_draining
 
 __all__ = ["SCHEDULER_FILE", "connect", "make_run_directory", "run_scheduler", "run_worker", "security_of", "worker_nbytes"]
 

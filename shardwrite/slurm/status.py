@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.begun import plan_begun
 from shardwrite.errors import IncompleteError, SubmitError
 from shardwrite.journal import Beside, History, histories, live_holders, look_beside, read_receipt, replay
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
+from shardwrite.runs.begun import plan_begun
 from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import submitted
 from shardwrite.stores import is_file, is_there

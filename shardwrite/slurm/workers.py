@@ -14,8 +14,8 @@ from typing import Any
 import dask
 from dask.utils import parse_bytes
 
-from shardwrite.environment import LOOPBACK, exports
 from shardwrite.errors import SpecError
+from shardwrite.host.environment import LOOPBACK, exports
 from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, one_thread_each
 
 __all__ = ["DEATH_SECONDS", "Workers", "arguments_of", "configuration_of", "package", "workers_of"]

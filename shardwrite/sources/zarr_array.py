@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
+from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import choose_dataset, identify
 from shardwrite.sources.handles import FILES
-from shardwrite.view import ShardedArray, open_sharded
 
 __all__ = ["ZarrSource", "open_"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from shardwrite.stopping import busy
+from shardwrite.host.stopping import busy
 
 __all__ = ["Jobs"]
 

@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.assemble import EncodedUnit, assemble, revise
 from shardwrite.codecs.stages import Buffer
-from shardwrite.commit import WriteSpec, Written, commit_shards, in_turns
+from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard
 from shardwrite.errors import IncompleteError
-from shardwrite.existing import Backdrop, open_shard
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.job import updated_receipt
 from shardwrite.journal import (
     Ledger,
     RunDirectory,
@@ -34,16 +33,17 @@ from shardwrite.journal import (
     take_back,
     taking_part,
 )
-from shardwrite.metadata import ArrayMetadata
-from shardwrite.payload import Payloads
 from shardwrite.plan import BATCH_NBYTES
-from shardwrite.shard import Pieces, encode_unit, ranks_in_shard
+from shardwrite.read.stored_shard import Backdrop, open_shard
+from shardwrite.runs.job import updated_receipt
 from shardwrite.stores import PosixStore, Transaction, as_store_error
-from shardwrite.strategies import Strategy
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.layers import Layer
 from shardwrite.target import Target
-from shardwrite.tasks import opened
+from shardwrite.write.assemble import EncodedUnit, assemble, revise
+from shardwrite.write.commit import WriteSpec, Written, commit_shards, in_turns
+from shardwrite.write.spool import Payloads
+from shardwrite.write.tasks import opened
 
 __all__ = ["Encoded", "Window"]
 

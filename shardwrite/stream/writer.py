@@ -17,15 +17,16 @@ import numpy.typing as npt
 
 from shardwrite.engines import local_threads
 from shardwrite.errors import JournalError, SpecError
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.into import check_axis, check_can_update, check_cast
-from shardwrite.job import Options
 from shardwrite.journal import give_up_passing
-from shardwrite.limits import check_growth, check_memory, check_whole
-from shardwrite.metadata import ArrayMetadata, parse_metadata
 from shardwrite.plan import as_box, indexed_shape
-from shardwrite.planning import memory_limit_of
-from shardwrite.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
+from shardwrite.plan.limits import check_growth, check_memory, check_whole
+from shardwrite.read.array import open_sharded
+from shardwrite.runs.array_plan import memory_limit_of
+from shardwrite.runs.job import Options
+from shardwrite.runs.region_plan import check_axis, check_can_update, check_cast
 from shardwrite.stream.backlog import Backlog, OpenShard
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.jobs import Jobs
@@ -33,7 +34,6 @@ from shardwrite.stream.layers import Block, Layer, Layers
 from shardwrite.stream.report import StreamReport
 from shardwrite.stream.window import Encoded, Window
 from shardwrite.target import resolve_target
-from shardwrite.view import open_sharded
 
 __all__ = ["ShardWriter"]
 

@@ -9,12 +9,12 @@ import pytest
 import shardwrite
 from benchmarks.cases import CODECS
 from shardwrite.codecs import build_pipeline
+from shardwrite.encode.unit import Pieces
+from shardwrite.format.index import IndexCodec, ShardIndex
+from shardwrite.format.order import permutation
+from shardwrite.format.placement import place
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.index import IndexCodec, ShardIndex
-from shardwrite.order import permutation
-from shardwrite.placement import place
 from shardwrite.plan.estimate import overlap
-from shardwrite.shard import Pieces
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 CHUNKS_PER_SHARD = (32, 32, 32)

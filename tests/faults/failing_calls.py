@@ -26,8 +26,9 @@ import dask
 import numpy as np
 
 import shardwrite
-from shardwrite import ShardwriteError, commit
+from shardwrite import ShardwriteError
 from shardwrite.journal import lease
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -181,7 +182,7 @@ def judge(case: Case, path: Path, acked: set[int], *, is_done: bool) -> None:
     except IndexError:
         assert not acked
         return
-    array = shardwrite.view.ShardedArray(metadata, shardwrite.stores.PosixStore(path))
+    array = shardwrite.read.array.ShardedArray(metadata, shardwrite.stores.PosixStore(path))
     for rank, box in oracle.shard_boxes(metadata).items():
         found, wanted = array.read(box), WANTED[box.slices]
         if rank in acked and not (found == wanted).all():

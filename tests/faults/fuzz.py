@@ -43,12 +43,12 @@ from zarr.codecs import BytesCodec, GzipCodec, ShardingCodec
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
+from shardwrite.format.metadata import parse_metadata
 from shardwrite.journal import Change, lease, lock
 from shardwrite.journal import facts as facts_of_plans
 from shardwrite.journal.composed import encode_record
-from shardwrite.metadata import parse_metadata
+from shardwrite.read.array import ShardedArray
 from shardwrite.stores import PosixStore
-from shardwrite.view import ShardedArray
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

@@ -30,7 +30,7 @@ from unittest import mock
 import numpy as np
 
 import shardwrite
-from shardwrite import commit
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import judging

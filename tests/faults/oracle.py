@@ -17,8 +17,8 @@ import tensorstore as ts
 import zarr
 
 import shardwrite
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box
-from shardwrite.metadata import ArrayMetadata, parse_metadata
 
 
 def values(shape, version=0, empty=None):

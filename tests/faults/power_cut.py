@@ -48,8 +48,8 @@ import dask.array as da
 import numpy as np
 
 import shardwrite  # noqa: F401 (gives dask arrays their method)
-from shardwrite import commit
 from shardwrite.journal import lease
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

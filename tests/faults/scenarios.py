@@ -19,9 +19,9 @@ import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, ShardWriter
+from shardwrite.format.metadata import parse_metadata
 from shardwrite.grid import Box
 from shardwrite.journal import find_run, replay
-from shardwrite.metadata import parse_metadata
 from shardwrite.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -20,8 +20,9 @@ from unittest import mock
 import numpy as np
 
 import shardwrite
-from shardwrite import ShardWriter, commit
+from shardwrite import ShardWriter
 from shardwrite.journal import lease
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

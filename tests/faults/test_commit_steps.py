@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite import SourceError, StoreError, commit
+from shardwrite import SourceError, StoreError
 from shardwrite.journal import find_run, replay
 from shardwrite.stores import PosixStore, posix
 from shardwrite.target import resolve_target
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -103,7 +104,7 @@ def test_what_is_not_committed_is_not_in_the_journal(tmp_path, monkeypatch, x, s
     metadata = oracle.metadata_of(tmp_path / "x")
     boxes = oracle.shard_boxes(metadata)
     wanted = x.compute()
-    array = shardwrite.view.ShardedArray(metadata, PosixStore(tmp_path / "x"))
+    array = shardwrite.read.array.ShardedArray(metadata, PosixStore(tmp_path / "x"))
     for rank in done:
         np.testing.assert_array_equal(array.read(boxes[rank]), wanted[boxes[rank].slices])
     assert len(done) < 16

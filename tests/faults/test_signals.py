@@ -137,7 +137,7 @@ def test_a_second_request_abandons(tmp_path, start):
 
 def test_a_request_on_the_way_out_is_too_late_to_kill():
     script = (
-        "import os, signal; from shardwrite.outcome import handling_signals\n"
+        "import os, signal; from shardwrite.runs.outcome import handling_signals\n"
         "with handling_signals(): os.kill(os.getpid(), signal.SIGUSR1)\n"
         "os.kill(os.getpid(), signal.SIGUSR1)\n"
         "raise SystemExit(85)"

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 import shardwrite
 from shardwrite import JournalError, SpecError
 from shardwrite.journal import lease
-from shardwrite.session import Session
+from shardwrite.runs.session import Session
 from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))

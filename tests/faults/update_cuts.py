@@ -23,8 +23,9 @@ import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, FixedOrder, commit
+from shardwrite import AppendOnly, FixedOrder
 from shardwrite.journal import lease
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

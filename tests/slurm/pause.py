@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 
-import shardwrite.tasks
+import shardwrite.write.tasks
 
 
 def slowed(commit_shards):
@@ -26,5 +26,7 @@ def slowed(commit_shards):
 
 
 IS_AGAIN = "PAUSE_ONCE" in os.environ and "SLURM_RESTART_COUNT" in os.environ
-if "PAUSE" in os.environ and not IS_AGAIN and shardwrite.tasks.commit_shards.__name__ != "slowly":  # a preload is imported twice
-    shardwrite.tasks.commit_shards = slowed(shardwrite.tasks.commit_shards)
+if (
+    "PAUSE" in os.environ and not IS_AGAIN and shardwrite.write.tasks.commit_shards.__name__ != "slowly"
+):  # a preload is imported twice
+    shardwrite.write.tasks.commit_shards = slowed(shardwrite.write.tasks.commit_shards)

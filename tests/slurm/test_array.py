@@ -306,7 +306,7 @@ def test_srun_in_one_allocation_without_clients_and_with_nowhere_to_put_things(c
     work.check()
 
 
-RESOURCES = "from shardwrite.resources import *; print(memory_limit_nbytes(), n_cores(), scratch_directory())"
+RESOURCES = "from shardwrite.host.resources import *; print(memory_limit_nbytes(), n_cores(), scratch_directory())"
 
 
 @long

@@ -23,9 +23,9 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.cli.common import engine
 from shardwrite.errors import ClusterLostError, SpecError, WorkersLostError
-from shardwrite.outcome import exit_code_of
+from shardwrite.host.stopping import request_drain, reset_drain
+from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import AllocationJob, Settings, allocation_script, connect, inside, make_run_directory
-from shardwrite.stopping import request_drain, reset_drain
 
 PROGRAM = Path(__file__).parent / "program.py"
 

@@ -173,7 +173,7 @@ def killed(monkeypatch, job):
 
     source = open_source("x.npy")
     with monkeypatch.context() as patch:
-        patch.setattr("shardwrite.commit._try_shards", end)
+        patch.setattr("shardwrite.write.commit._try_shards", end)
         patch.setenv("SLURM_JOB_ID", job)
         with pytest.raises(KeyboardInterrupt):
             shardwrite.write_part(as_dask(source, None), "x.zarr", 0, 4, source_id=source.identity)

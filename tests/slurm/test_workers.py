@@ -19,7 +19,7 @@ from shardwrite.cli import main
 from shardwrite.errors import ClusterError, SpecError, SubmitError
 from shardwrite.journal import find_run
 from shardwrite.journal.lease import identity
-from shardwrite.outcome import exit_code_of
+from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import cancel_all, cluster, record_jobs, status, workers_of
 from shardwrite.slurm import jobs as slurm_jobs
 from shardwrite.slurm.elastic import _job_class, _Jobs
@@ -352,7 +352,8 @@ def test_failures_by_cause(begun, monkeypatch):
     for _ in range(2):
         with pytest.raises(OSError, match="No space"):
             shardwrite.write_part(bad, path, 0, 1, source_id="s")
-    killed = "import os, signal; import shardwrite.commit as c; c._try_shards = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
+    killed = "import os, signal\nfrom shardwrite.write import commit\n"
+    killed += "commit._try_shards = lambda *a: os.kill(os.getpid(), signal.SIGKILL)\n"
     killed += "import numpy as np, dask.array as da, shardwrite\nx = da.from_array(np.ones((64, 64), 'u4'), chunks=16)\n"
     killed += f"shardwrite.write_part(x, {str(path)!r}, 0, 1, source_id='s')\n"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))

@@ -34,8 +34,9 @@ from pathlib import Path
 import dask
 
 import shardwrite
-from shardwrite import commit, job
 from shardwrite.journal import lease, rundir
+from shardwrite.runs import job
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from operations import NAME, OPERATIONS

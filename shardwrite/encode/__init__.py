@@ -1,0 +1,1 @@
+"""Pieces of a source become encoded inner chunks."""

@@ -1,0 +1,197 @@
+"""Small shards, many at a time: one copy, one look for empty inner chunks and one call of the codecs for a box of them.
+
+What a shard costs beyond its bytes is steps of the interpreter, which holds one lock for all threads. Where a batch has room for
+several shards these steps are taken once for all of them. The bytes are those of each shard by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.unit import Pieces, ranks_in_box, tiles_of
+from shardwrite.format.index import EMPTY, ShardIndex
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.order import boxes, permutation
+from shardwrite.grid import Box, Shape, ceil_div
+
+__all__ = ["EncodedShard", "ShardBatches"]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedShard:
+    """A whole shard.
+
+    Attributes
+    ----------
+    buffers : sequence of buffer
+        Its inner chunks, in the order of the file; none where the shard is empty.
+    index : ShardIndex
+        Where they lie in the file.
+    encoded_index : bytes
+        The same, as it stands there.
+    nbytes : int
+        Size of the file.
+    """
+
+    buffers: Sequence[Buffer]
+    index: ShardIndex
+    encoded_index: Buffer
+    nbytes: int
+
+
+class ShardBatches:
+    """Encodes the shards of a group, as many at a time as fit a batch.
+
+    What it gives is valid until another batch is encoded.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    group : Box
+        Whole shards, cut off where the array ends.
+    pieces : Pieces
+        The source; it covers the group.
+    order : {"C", "F", "morton"}
+        Order of inner chunks in a shard.
+    batch_nbytes : int
+        Decoded bytes to encode at a time.
+    write_empty_chunks : bool
+        Encode inner chunks of the fill value only, too.
+    skip : collection of tuple of int
+        Positions of shards in the group that are not asked for; the pieces need not cover these.
+    """
+
+    def __init__(
+        self,
+        metadata: ArrayMetadata,
+        group: Box,
+        pieces: Pieces,
+        *,
+        order: str,
+        batch_nbytes: int,
+        write_empty_chunks: bool,
+        skip: Collection[Shape] = (),
+    ) -> None:
+        self._metadata, self._group, self._pieces = metadata, group, pieces
+        self._order, self._write_empty_chunks, self._skip = order, write_empty_chunks, skip
+        shards = metadata.grid.shards
+        first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
+        counts = tuple(ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True))
+        per_batch = batch_nbytes // max(1, math.prod(shards) * metadata.itemsize)
+        self._batch_of: dict[Shape, Box] = {}
+        for box in boxes(counts, "C", per_batch):
+            batch = Box(*(tuple(f + i for f, i in zip(first, corner, strict=True)) for corner in (box.start, box.stop)))
+            for index in itertools.product(*map(range, batch.start, batch.stop)):
+                self._batch_of[index] = batch
+        self._current: Box | None = None
+        self._encoded: dict[Shape, EncodedShard] = {}
+
+    @staticmethod
+    def is_worth_it(metadata: ArrayMetadata, batch_nbytes: int) -> bool:
+        """Whether a batch has room for two shards."""
+        return 2 * math.prod(metadata.grid.shards) * metadata.itemsize <= batch_nbytes
+
+    @property
+    def shards(self) -> list[Shape]:
+        """Positions in the shard grid, one batch after another: the order in which to ask."""
+        return [index for index in self._batch_of if index not in self._skip]
+
+    def has(self, index: Shape) -> bool:
+        """Whether a shard is of the batch that was encoded last."""
+        return self._batch_of[index] is self._current
+
+    def n_with(self, index: Shape) -> int:
+        """Shards in the batch of a shard."""
+        return self._batch_of[index].size
+
+    def encode(self, index: Shape) -> None:
+        """Encode the batch of a shard."""
+        self._encoded, self._current = {}, None  # their memory is used again
+        batch = self._batch_of[index]
+        self._encoded, self._current = self._encode(batch), batch
+
+    def encoded(self, index: Shape) -> EncodedShard:
+        """A shard of the batch that was encoded last."""
+        return self._encoded[index]
+
+    def _encode(self, batch: Box) -> dict[Shape, EncodedShard]:
+        """Shards of a batch, which is in positions of shards."""
+        metadata, grid = self._metadata, self._metadata.grid
+        start = tuple(i * s for i, s in zip(batch.start, grid.shards, strict=True))
+        stop = tuple(min(i * s, n) for i, s, n in zip(batch.stop, grid.shards, self._group.stop, strict=True))
+        unit = Box(start, stop)
+        counts = grid.chunk_counts_in(unit)
+        region = Box(start, tuple(a + n * c for a, n, c in zip(start, counts, grid.chunks, strict=True)))
+        tiles = tiles_of(metadata, math.prod(counts))
+        skipped = [index in self._skip for index in itertools.product(*map(range, batch.start, batch.stop))] if self._skip else []
+        if region != unit or any(skipped):  # inner chunks on the array's edge, and what the pieces may not cover, are filled up
+            tiles[...] = metadata.fill_value
+        self._pieces.copy_into(tiles, counts, grid.chunks, region)
+        which, shard, rank = _sequence(counts, grid.chunks_per_shard, self._order)
+        if any(skipped):
+            wanted = ~np.array(skipped)[shard]
+            which, shard, rank = which[wanted], shard[wanted], rank[wanted]
+        if not self._write_empty_chunks:
+            kept = ~metadata.fill_pattern.empty(tiles)[which]
+            if not kept.all():
+                which, shard, rank = which[kept], shard[kept], rank[kept]
+        buffers = metadata.pipeline.encode(tiles, which)
+        return self._split(batch, buffers, shard, rank)
+
+    def _split(
+        self, batch: Box, buffers: Sequence[Buffer], shard: npt.NDArray[np.int64], rank: npt.NDArray[np.int64]
+    ) -> dict[Shape, EncodedShard]:
+        codec = self._metadata.index_codec
+        nbytes = np.fromiter(map(len, buffers), np.int64, len(buffers))
+        edges = np.searchsorted(shard, np.arange(batch.size + 1))
+        ends = np.concatenate([[0], np.cumsum(nbytes)])
+        offsets = ends[:-1] - ends[edges[shard]] + codec.base_nbytes
+        tables = np.full((batch.size, self._metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64)
+        tables[shard, rank, 0], tables[shard, rank, 1] = offsets, nbytes
+        encoded = codec.encode_tables(tables)
+        sizes = (np.diff(ends[edges]) + codec.encoded_nbytes).tolist()
+        cuts = edges.tolist()
+        return {
+            index: EncodedShard(buffers[cuts[i] : cuts[i + 1]], ShardIndex(tables[i]), encoded[i], sizes[i])
+            for i, index in enumerate(itertools.product(*map(range, batch.start, batch.stop)))
+        }
+
+
+@lru_cache(maxsize=64)
+def _sequence(
+    counts: Shape, per_shard: Shape, order: str
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Inner chunks of a box that begins with a shard, shard after shard, in the order of the file.
+
+    Parameters
+    ----------
+    counts : tuple of int
+        Inner chunks along each axis of the box; the last shards may be cut off.
+    per_shard : tuple of int
+        Inner chunks along each axis of a shard.
+    order : {"C", "F", "morton"}
+        Order in a shard.
+
+    Returns
+    -------
+    which, shard, rank : numpy.ndarray of int64, shape (prod(counts),)
+        Row-major rank in the box, row-major number of the shard, and rank in it.
+    """
+    which, shard, rank = [], [], []
+    starts = [range(0, n, k) for n, k in zip(counts, per_shard, strict=True)]
+    for number, start in enumerate(itertools.product(*starts)):
+        inside = tuple(min(k, n - a) for k, n, a in zip(per_shard, counts, start, strict=True))
+        sequence = permutation(inside, order)
+        which.append(ranks_in_box(counts, start, inside)[sequence])
+        rank.append(ranks_in_box(per_shard, (0,) * len(inside), inside)[sequence])
+        shard.append(np.full(len(sequence), number, dtype=np.int64))
+    return np.concatenate(which), np.concatenate(shard), np.concatenate(rank)

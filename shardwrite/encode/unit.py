@@ -1,0 +1,434 @@
+"""One shard's bytes: pieces of the source in, encoded inner chunks out, and back.
+
+Encoding goes batch by batch: a box of whole inner chunks is cut out of the pieces into a buffer that each thread
+keeps (first touch of memory costs more than the copy), the empty ones are dropped, the others are
+encoded with one call each. What a batch yields is valid until the next is asked for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError, SourceError
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.order import boxes, permutation
+from shardwrite.grid import Box, Shape, ShardGrid, unravel
+
+__all__ = [
+    "Background",
+    "EncodedBatch",
+    "Pieces",
+    "check_whole",
+    "chunk_range",
+    "decode_shard",
+    "encode_unit",
+    "read_index",
+    "units_of",
+]
+
+Array = npt.NDArray[Any]
+_LEAST_ROW_NBYTES = 32  # shorter rows are copied as what they are
+_MOST_KEPT = 2**17  # inner chunks of a unit whose steps are kept
+_scratch = threading.local()
+
+
+class Pieces:
+    """Source arrays and where they lie, to be cut into inner chunks.
+
+    Parameters
+    ----------
+    origins : sequence of tuple of int
+        First element of each array, in array coordinates.
+    arrays : sequence of numpy.ndarray
+        The pieces.
+    """
+
+    def __init__(self, origins: Sequence[Shape], arrays: Sequence[Array]) -> None:
+        self.arrays = arrays
+        ndim = len(origins[0]) if origins else 0
+        self._starts = np.array(origins, dtype=np.int64).reshape(len(arrays), ndim)
+        self._stops = self._starts + np.array([a.shape for a in arrays], dtype=np.int64).reshape(len(arrays), ndim)
+
+    def copy_into(self, tiles: Array, counts: Shape, chunks: Shape, region: Box) -> None:
+        """Copy what the pieces hold of `region` into its inner chunks.
+
+        Parameters
+        ----------
+        tiles : numpy.ndarray, shape (prod(counts), *chunks)
+            Inner chunks, row-major.
+        counts, chunks : tuple of int
+            Inner chunks along each axis, and their shape.
+        region : Box
+            ``counts * chunks`` elements, in array coordinates.
+        """
+        grid = tiles.reshape((*counts, *chunks))
+        for array, first, last, begin in self._overlaps(region):
+            _copy_box(grid, array[Box(tuple(first), tuple(last)).slices], begin, chunks)
+
+    def _overlaps(self, region: Box) -> Iterator[tuple[Array, Sequence[int], Sequence[int], Sequence[int]]]:
+        """Pieces that reach into a box: the array, where what counts begins and ends in it, and where it begins in the box."""
+        if len(self.arrays) == 1:  # most often; and numpy's calls cost more than a few integers do
+            start, stop = self._starts[0].tolist(), self._stops[0].tolist()
+            firsts, lasts = [*map(max, start, region.start)], [*map(min, stop, region.stop)]
+            if all(map(operator.lt, firsts, lasts)):
+                yield (
+                    self.arrays[0],
+                    [*map(operator.sub, firsts, start)],
+                    [*map(operator.sub, lasts, start)],
+                    [*map(operator.sub, firsts, region.start)],
+                )
+            return
+        origin = np.array(region.start, dtype=np.int64)
+        first, last = np.maximum(self._starts, region.start), np.minimum(self._stops, region.stop)
+        hits = np.flatnonzero((first < last).all(axis=1))
+        inside = (first - self._starts)[hits].tolist(), (last - self._starts)[hits].tolist()
+        for hit, *corners in zip(hits.tolist(), *inside, (first - origin)[hits].tolist(), strict=True):
+            yield self.arrays[hit], *corners
+
+
+def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
+    """An interval cut into at most three runs (first chunk, chunks, offset in the chunk, length in it)."""
+    first, offset = divmod(start, chunk)
+    if stop <= (first + 1) * chunk:
+        return [(first, 1, offset, stop - start)]
+    runs = []
+    if offset:
+        runs.append((first, 1, offset, chunk - offset))
+        first += 1
+    last, rest = divmod(stop, chunk)
+    if last > first:
+        runs.append((first, last - first, 0, chunk))
+    if rest:
+        runs.append((last, 1, 0, rest))
+    return runs
+
+
+def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -> None:
+    """Copy `source` to where it begins in ``grid[chunk index..., element in chunk...]``."""
+    per_axis = [_runs(a, a + n, c) for a, n, c in zip(begin, source.shape, chunks, strict=True)]
+    is_object = source.dtype.kind in "OT"
+    for runs in itertools.product(*per_axis):
+        part = source
+        if any(len(along) > 1 for along in per_axis):
+            cut: Any = [slice(f * c + o - s, f * c + o - s + n * m) for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)]
+            part = source[(*cut, ...)]
+        place: Any = (*[slice(f, f + n) for f, n, _, _ in runs], *[slice(o, o + m) for _, _, o, m in runs], ...)
+        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(_axes(len(chunks)))
+        np.copyto(*_by_rows(grid[place], split), casting="unsafe" if is_object else "same_kind")
+
+
+def _by_rows(place: Array, part: Array) -> tuple[Array, Array]:
+    """The same two with an element for each row, if rows are contiguous in both: numpy then spends a third less on copying."""
+    nbytes = part.shape[-1] * part.itemsize if part.ndim else 0
+    if not _LEAST_ROW_NBYTES <= nbytes < 2**31 or part.dtype != place.dtype or part.dtype.hasobject or part.dtype.kind == "T":
+        return place, part
+    if part.strides[-1] != part.itemsize or place.strides[-1] != place.itemsize:
+        return place, part
+    row = np.dtype((np.void, nbytes))
+    return place.view(row), part.view(row)
+
+
+@lru_cache
+def _axes(ndim: int) -> tuple[int, ...]:
+    """From (chunk, element in chunk) for each axis to all chunks first."""
+    return (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
+
+
+def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
+    """Shards that a block touches and what it holds of each, row-major: the block's units."""
+    return [(index, grid.shard_box(index).intersect(block)) for index in grid.shards_in(block)]
+
+
+def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.int64]:
+    """Row-major ranks in the shard's grid of a unit's inner chunks, row-major."""
+    first = [(a - i * s) // c for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)]
+    return ranks_in_box(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
+
+
+def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
+    """Row-major ranks in a grid of the cells of a box in it, row-major."""
+    ranks = np.zeros((), dtype=np.int64)
+    for n, f, k in zip(shape, first, counts, strict=True):
+        ranks = np.add.outer(ranks * n, np.arange(f, f + k, dtype=np.int64))
+    return ranks.ravel()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """Inner chunks of a unit that hold data.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64, shape (n,)
+        Row-major ranks in the unit's grid, in the order asked for.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        Their encoded sizes.
+    buffers : list of buffer
+        The bytes, in the same order; neighbours may share one buffer.
+    is_last : bool
+        Whether nothing can follow; what does not say so may still be the last.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+    buffers: Sequence[Buffer]
+    is_last: bool
+
+
+Background = Callable[[Array, Box], None]
+"""Puts what is there already into a batch of inner chunks, given also the box that these fill."""
+
+
+def encode_unit(
+    metadata: ArrayMetadata,
+    unit: Box,
+    pieces: Pieces,
+    *,
+    order: str,
+    batch_nbytes: int,
+    write_empty_chunks: bool,
+    covered: Box | None = None,
+    background: Background | None = None,
+) -> Iterator[EncodedBatch]:
+    """Encode a box of whole inner chunks.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    unit : Box
+        In-bounds elements, starting on the inner chunk grid.
+    pieces : Pieces
+        The source; it covers the unit, or `covered`.
+    order : {"C", "F", "morton"}
+        Order of the unit's inner chunks.
+    batch_nbytes : int
+        Decoded bytes to cut and encode at a time.
+    write_empty_chunks : bool
+        Encode inner chunks of the fill value only, too.
+    covered : Box, optional
+        The part of the unit that the source covers; the unit by default.
+    background : callable, optional
+        Gives the elements of the unit that the source does not cover.
+
+    Yields
+    ------
+    EncodedBatch
+        Those with at least one inner chunk.
+    """
+    grid, pipeline = metadata.grid, metadata.pipeline
+    chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
+    for step in _steps(grid.chunk_counts_in(unit), order, max(1, batch_nbytes // chunk_nbytes)):
+        start = tuple(u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True))
+        region = Box(start, tuple(a + n * c for a, n, c in zip(start, step.shape, grid.chunks, strict=True)))
+        tiles = tiles_of(metadata, len(step.ranks))
+        if not (covered or unit).contains(region):  # inner chunks on the array's edge are filled up
+            tiles[...] = metadata.fill_value
+            if background is not None:
+                background(tiles, region)
+        pieces.copy_into(tiles, step.shape, grid.chunks, region)
+        ranks, rows = step.ranks, step.rows
+        if not write_empty_chunks and (is_empty := metadata.fill_pattern.empty(tiles)).any():
+            rows = np.arange(len(tiles)) if rows is None else rows
+            kept = ~is_empty[rows]
+            ranks, rows = ranks[kept], rows[kept]
+        if not len(ranks):
+            continue
+        if rows is None and pipeline.is_identity:
+            sizes = np.full(len(ranks), tiles.nbytes // len(tiles), dtype=np.int64)
+            yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)], step.is_last)
+            continue
+        buffers = pipeline.encode(tiles, rows)
+        yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, step.is_last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Inner chunks to be cut out and encoded together.
+
+    Attributes
+    ----------
+    start, shape : tuple of int
+        The box that they fill, in positions of inner chunks of the unit.
+    ranks : numpy.ndarray of int64
+        Their row-major ranks in the unit, in the order asked for.
+    rows : numpy.ndarray of int64, optional
+        Their row-major ranks in the box, in that order, if that is another than row-major.
+    is_last : bool
+        Whether no other follows.
+    """
+
+    start: Shape
+    shape: Shape
+    ranks: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64] | None
+    is_last: bool
+
+
+def _steps(counts: Shape, order: str, max_chunks: int) -> Iterable[_Step]:
+    """How a unit is gone through; the same for all that have as many inner chunks along each axis."""
+    is_kept = math.prod(counts) <= _MOST_KEPT
+    return _kept_steps(counts, order, max_chunks) if is_kept else _make_steps(counts, order, max_chunks)
+
+
+@lru_cache(maxsize=16)
+def _kept_steps(counts: Shape, order: str, max_chunks: int) -> tuple[_Step, ...]:
+    return tuple(_make_steps(counts, order, max_chunks))
+
+
+def _make_steps(counts: Shape, order: str, max_chunks: int) -> Iterator[_Step]:
+    for cells in boxes(counts, order, max_chunks):
+        rows = permutation(cells.shape, order)
+        ranks = ranks_in_box(counts, cells.start, cells.shape)[rows]
+        ranks.setflags(write=False)
+        is_row_major = order == "C" or len(rows) == 1
+        yield _Step(cells.start, cells.shape, ranks, None if is_row_major else rows, cells.stop == counts)
+
+
+def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
+    """An uninitialised batch of inner chunks, in memory that this thread has touched before."""
+    dtype, shape = metadata.pipeline.stored_dtype, (n_chunks, *metadata.grid.chunks)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or dtype.kind == "T" or nbytes == 0:
+        return np.empty(shape, dtype=dtype)
+    memory: Array | None = getattr(_scratch, "memory", None)
+    if memory is None or memory.nbytes < nbytes:
+        memory = _scratch.memory = np.empty(nbytes, dtype=np.uint8)
+    return memory[:nbytes].view(dtype).reshape(shape)
+
+
+def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
+    """A source block as an array, if it is what dask declared.
+
+    Raises
+    ------
+    SourceError
+        Another shape or dtype, or masked elements.
+    """
+    if isinstance(block, np.ma.MaskedArray):
+        if np.ma.is_masked(block):
+            raise SourceError("holds masked elements; say what they become with dask.array.ma.filled", region=region.bounds)
+        block = block.data
+    array = np.asarray(block)
+    if array.shape != region.shape:
+        message = f"dask declared shape {region.shape}, the block has {array.shape}; say so with map_blocks(chunks=...)"
+        raise SourceError(message, region=region.bounds)
+    if array.dtype != dtype:
+        message = f"dask declared dtype {dtype}, the block has {array.dtype}; say so with map_blocks(dtype=...), or convert it"
+        raise SourceError(message, region=region.bounds)
+    return array
+
+
+def read_index(metadata: ArrayMetadata, key: str, data: Buffer, shard_nbytes: int) -> ShardIndex:
+    """The index from its encoded bytes.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming the shard.
+    """
+    try:
+        return metadata.index_codec.decode(data, shard_nbytes)
+    except CorruptShardError as error:
+        raise error.located(key=key) from error
+
+
+def chunk_range(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int) -> tuple[int, int]:
+    """Where an inner chunk lies, in bytes: offset and size, which is no larger than the metadata allow.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming shard and inner chunk.
+    """
+    offset, nbytes = (int(v) for v in index.table[rank])
+    most = metadata.pipeline.most_encoded_nbytes
+    if nbytes > most:
+        position = unravel(rank, metadata.grid.chunks_per_shard)
+        message = f"takes {nbytes} bytes where at most {most} can be"
+        raise CorruptShardError(message, key=key, inner_chunk=position, offset=offset, nbytes=nbytes)
+    return offset, nbytes
+
+
+def check_whole(metadata: ArrayMetadata, key: str, nbytes: int) -> None:
+    """Refuse to read a shard as one that is larger than codecs around the sharding can make it.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming the shard.
+    """
+    most = metadata.shard_pipeline.most_encoded_nbytes
+    if nbytes > most:
+        raise CorruptShardError(f"takes {nbytes} bytes where at most {most} can be", key=key)
+
+
+def decode_chunk(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int, data: Buffer) -> Array:
+    """One inner chunk from its encoded bytes.
+
+    Raises
+    ------
+    CorruptShardError
+        Naming shard and inner chunk.
+    """
+    try:
+        return metadata.pipeline.decode(data)
+    except CorruptShardError as error:
+        position = unravel(rank, metadata.grid.chunks_per_shard)
+        offset, nbytes = (int(v) for v in index.table[rank])
+        raise error.located(key=key, inner_chunk=position, offset=offset, nbytes=nbytes) from error
+
+
+def decode_shard(metadata: ArrayMetadata, key: str, data: Buffer) -> Array:
+    """All elements of a shard, from the whole object.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array; codecs around the sharding are undone, too.
+    key : str
+        Its key.
+    data : buffer
+        The object.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of shard shape.
+
+    Raises
+    ------
+    CorruptShardError
+        If the bytes are not a shard of this array.
+    """
+    grid = metadata.grid
+    view = memoryview(data).cast("B")
+    if any(metadata.codecs_around):
+        try:
+            return metadata.shard_pipeline.decode(view)
+        except CorruptShardError as error:
+            raise error.located(key=key) from error
+    out = np.full(grid.shards, metadata.fill_value, dtype=metadata.dtype)
+    try:
+        start, stop = metadata.index_codec.span(len(view))
+    except CorruptShardError as error:
+        raise error.located(key=key) from error
+    table = read_index(metadata, key, view[start:stop], len(view))
+    for rank in np.flatnonzero(~table.is_empty):
+        offset, nbytes = chunk_range(metadata, key, table, int(rank))
+        chunk = decode_chunk(metadata, key, table, int(rank), view[offset : offset + nbytes])
+        position = unravel(int(rank), grid.chunks_per_shard)
+        out[tuple(slice(i * c, (i + 1) * c) for i, c in zip(position, grid.chunks, strict=True))] = chunk
+    return out

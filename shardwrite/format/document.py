@@ -1,0 +1,195 @@
+"""What ``zarr.json`` of a new array says, made from keywords.
+
+zarr-python renders the parts that are its own (data type, fill value, codecs) from an array of inner chunks
+made in memory; the sharding codec around them is put there by us, so that every dtype can be sharded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+
+from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.grid import Shape
+
+__all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "Layout", "make_metadata"]
+
+DEFAULT_COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}}, {"name": "crc32c"})
+DEFAULT_INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"})
+_VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+_REMEDIES = {
+    "dtype": "convert the source with astype to a type that zarr knows",
+    "filters": 'give array-to-array codecs that are installed, such as "transpose"',
+    "serializer": 'give one array-to-bytes codec that is installed, such as "bytes"',
+    "compressors": 'give bytes-to-bytes codecs that are installed, such as "zstd", "gzip", "blosc" or "crc32c"',
+    "fill_value": "give a scalar of the array's dtype",
+    "chunk_key_encoding": 'use "default" or "v2", with the separator "/" or "."',
+    "dimension_names": "give a name or None for each axis",
+    "attributes": "give a mapping that JSON can hold, numbers finite",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a user wants the array stored; every keyword means what it means in `zarr.create_array`.
+
+    Parameters
+    ----------
+    compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
+        Inner codecs. ``compressors="auto"`` is zstd and a crc32c after it.
+    fill_value : scalar, optional
+        Of the array's dtype; None takes the dtype's default.
+    index_location : {"end", "start"}
+        Where the index lies in each shard.
+    index_codecs : sequence of mapping or codec, optional
+        Little-endian bytes and crc32c by default.
+    chunk_key_encoding : mapping or {"default", "v2"}, optional
+        How shard keys are spelt.
+    dimension_names : sequence of str or None, optional
+        One for each axis.
+    attributes : mapping, optional
+        User attributes, JSON.
+    """
+
+    compressors: Any = "auto"
+    filters: Any = "auto"
+    serializer: Any = "auto"
+    fill_value: Any = None
+    index_location: str = "end"
+    index_codecs: Any = None
+    chunk_key_encoding: Any = None
+    dimension_names: Sequence[str | None] | None = None
+    attributes: Mapping[str, Any] | None = None
+
+
+def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout) -> ArrayMetadata:
+    """The metadata of a new sharded array.
+
+    Parameters
+    ----------
+    shape, shards, chunks : tuple of int
+        Of the array, a shard and an inner chunk, in elements.
+    dtype : numpy.dtype
+        Of the source.
+    layout : Layout
+        Everything else.
+
+    Raises
+    ------
+    SpecError
+        Naming field, value and remedy.
+    """
+    options: dict[str, Any] = {
+        "filters": _named(layout.filters),
+        "serializer": _named(layout.serializer),
+        "compressors": DEFAULT_COMPRESSORS if layout.compressors == "auto" else _named(layout.compressors),
+        "fill_value": layout.fill_value,
+        "chunk_key_encoding": _key_encoding(layout.chunk_key_encoding),
+        "dimension_names": layout.dimension_names,
+        "attributes": _checked(layout.attributes),
+    }
+    document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
+    native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    check_fill(document, native, layout.fill_value)
+    document["fill_value"] = exact_fill(document, native, layout.fill_value)
+    index_codecs = DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
+    document["codecs"] = [
+        {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": list(chunks),
+                "codecs": document["codecs"],
+                "index_codecs": [_as_json(codec) for codec in _listed(index_codecs)],
+                "index_location": layout.index_location,
+            },
+        }
+    ]
+    document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
+    return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def _named(value: Any) -> Any:
+    """A codec's bare name as the mapping that zarr takes."""
+    if isinstance(value, str) and value not in ("auto", "keep"):
+        return {"name": value, "configuration": {}}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_named(v) for v in value]
+    return value
+
+
+def _checked(attributes: Any) -> dict[str, Any] | None:
+    try:
+        json.dumps(attributes, allow_nan=False)
+        return dict(attributes) if attributes is not None else None
+    except (RecursionError, TypeError, ValueError) as error:
+        raise SpecError(str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]) from error
+
+
+def _as_json(codec: Any) -> dict[str, Any]:
+    if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
+        raise SpecError("not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"')
+    document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
+    if document.get("configuration") == {}:
+        del document["configuration"]
+    return json.loads(json.dumps(document, default=lambda item: item.value))  # type: ignore[no-any-return]
+
+
+def _key_encoding(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"name": value, "separator": "/" if value == "default" else "."}
+    if isinstance(value, Mapping) and "configuration" in value:
+        return {"name": value["name"], **value["configuration"]}
+    return value
+
+
+def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
+    """What to ask zarr for: object arrays say what they hold by their serializer."""
+    if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
+        remedy = 'give it one, for instance astype("datetime64[ns]")'
+        raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
+    if not dtype.hasobject or dtype.kind == "T":  # numpy's own strings know what they are
+        return dtype
+    document = serializer if isinstance(serializer, Mapping) else serializer.to_dict() if hasattr(serializer, "to_dict") else {}
+    name = document.get("name")
+    if name in _VLEN_DTYPES and dtype.fields is None:
+        return _VLEN_DTYPES[name]
+    raise SpecError(
+        "objects have no stored form",
+        field="dtype",
+        value=str(dtype),
+        remedy='for text or bytes of variable length give serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
+    )
+
+
+def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> dict[str, Any]:
+    """The document of an unsharded array of inner chunks; a refusal is traced to its keyword."""
+
+    def attempt(**chosen: Any) -> dict[str, Any]:
+        memory: dict[str, Any] = {}
+        zarr.create_array(zarr.storage.MemoryStore(memory), shape=shape, dtype=dtype, chunks=chunks, zarr_format=3, **chosen)
+        document: dict[str, Any] = json.loads(memory["zarr.json"].to_bytes())
+        return document
+
+    try:
+        return attempt(**options)
+    except Exception as error:  # zarr raises many types here; all of them mean that a keyword does not fit
+        for field, value in {"dtype": str(dtype), **options}.items():
+            try:
+                attempt(**({"compressors": None} if field == "dtype" else {"compressors": None, field: value}))
+            except Exception as narrower:  # noqa: BLE001 (as above; raised again with its keyword)
+                why = f"nothing is known by the name {narrower}" if isinstance(narrower, LookupError) else str(narrower)
+                raise SpecError(why, field=field, value=value, remedy=_REMEDIES[field]) from error
+        raise SpecError(
+            f"keywords do not fit together: {error}", field="dtype", value=str(dtype), remedy="give fewer of them"
+        ) from error

@@ -1,0 +1,257 @@
+"""What ``zarr.json`` says, as far as it matters here; read from documents, and checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardwrite.codecs import FillPattern, Pipeline
+from shardwrite.codecs.datatypes import fill_from_json, zarr_dtype
+from shardwrite.errors import CodecError, SpecError
+from shardwrite.format.index import IndexCodec
+from shardwrite.format.nested import build_with_sharding
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
+
+__all__ = ["ArrayMetadata", "parse_metadata"]
+
+
+@dataclass(frozen=True)
+class ArrayMetadata:
+    """A sharded array's metadata document and what follows from it.
+
+    Parameters
+    ----------
+    text : str
+        The document as it stands in the store.
+    window : tuple of (tuple of int, tuple of int), optional
+        Only a part of the array: its first shard, and its shape in elements. The grid and the keys are then the part's.
+
+    Notes
+    -----
+    Hashable and small to pickle: everything else is derived, and cached in each process.
+    """
+
+    text: str
+    window: tuple[Shape, Shape] | None = None
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The document, parsed."""
+        parsed: dict[str, Any] = json.loads(self.text)
+        return parsed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"text": self.text, "window": self.window}
+
+    @cached_property
+    def grid(self) -> ShardGrid:
+        """Shape, shards and inner chunks."""
+        return ShardGrid(
+            tuple(self.document["shape"]) if self.window is None else self.window[1],
+            tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"]),
+            tuple(self.sharding["chunk_shape"]),
+        )
+
+    @cached_property
+    def _position(self) -> int:
+        return next(i for i, codec in enumerate(self.document["codecs"]) if codec["name"] == "sharding_indexed")
+
+    @property
+    def sharding(self) -> dict[str, Any]:
+        """Configuration of ``sharding_indexed``."""
+        configuration: dict[str, Any] = self.document["codecs"][self._position].get("configuration", {})
+        return configuration
+
+    @property
+    def codecs_around(self) -> tuple[list[Any], list[Any]]:
+        """Codecs before and after ``sharding_indexed``; both empty in most arrays."""
+        codecs = self.document["codecs"]
+        return codecs[: self._position], codecs[self._position + 1 :]
+
+    @property
+    def inner_codecs(self) -> list[dict[str, Any]]:
+        """Codecs of the inner chunks."""
+        codecs: list[dict[str, Any]] = self.sharding["codecs"]
+        return codecs
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype in memory."""
+        native: np.dtype[Any] = np.dtype(zarr_dtype(self.document["data_type"]).to_native_dtype())
+        return native
+
+    @cached_property
+    def fill_value(self) -> Any:
+        """The fill value, its bits exactly as the document gives them."""
+        return fill_from_json(self.document["data_type"], self.dtype, self.document["fill_value"])
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """The inner pipeline."""
+        return build_with_sharding(self.inner_codecs, self.grid.chunks, self.dtype, self.document, self.fill_value)
+
+    @cached_property
+    def shard_pipeline(self) -> Pipeline:
+        """The whole codec chain on whole shards, for arrays with codecs around the sharding."""
+        return build_with_sharding(self.document["codecs"], self.grid.shards, self.dtype, self.document, self.fill_value)
+
+    @cached_property
+    def index_codec(self) -> IndexCodec:
+        """The index's codec."""
+        sharding = self.sharding
+        return IndexCodec(sharding["index_codecs"], self.grid.chunks_per_shard, sharding.get("index_location", "end"))
+
+    @cached_property
+    def fill_pattern(self) -> FillPattern:
+        """Finds empty inner chunks in batches of the pipeline's stored dtype."""
+        return FillPattern(self.fill_value, self.pipeline.stored_dtype)
+
+    @cached_property
+    def _key_encoding(self) -> tuple[tuple[str, ...], str]:
+        """What a key begins with, and what stands between its parts."""
+        encoding = self.document["chunk_key_encoding"]
+        is_default = encoding["name"] == "default"
+        separator = str(encoding.get("configuration", {}).get("separator", "/" if is_default else "."))
+        return ("c",) if is_default else (), separator
+
+    def shard_key(self, index: Sequence[int]) -> str:
+        """Storage key of a shard, relative to the array."""
+        prefix, separator = self._key_encoding
+        if self.window is not None:
+            index = [i + f for i, f in zip(index, self.window[0], strict=True)]
+        return separator.join([*prefix, *map(str, index)]) or "0"
+
+    def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
+        """The part of the array that the shards under a region make up, and the region in that part's coordinates."""
+        grid = self.grid
+        first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
+        origin = tuple(i * s for i, s in zip(first, grid.shards, strict=True))
+        stop = tuple(min(ceil_div(b, s) * s, n) for b, s, n in zip(region.stop, grid.shards, grid.shape, strict=True))
+        return ArrayMetadata(self.text, (first, Box(origin, stop).shape)), region.shift(origin)
+
+    def with_shape(self, shape: Shape) -> ArrayMetadata:
+        """The same array grown, or cut."""
+        return ArrayMetadata(json.dumps({**self.document, "shape": list(shape)}, indent=2))
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded size of the array; elements of variable length count as 16 bytes."""
+        return math.prod(self.grid.shape) * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element in memory."""
+        return self.dtype.itemsize or 1
+
+
+def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
+    """The metadata in a ``zarr.json``.
+
+    Parameters
+    ----------
+    text : str
+        The document.
+    writing : bool
+        Refuse also what can be read but not written.
+
+    Raises
+    ------
+    SpecError
+        If it is not a sharded array, or says something that no reader can follow.
+    """
+    metadata = ArrayMetadata(text)
+    try:
+        document = metadata.document
+    except (ValueError, RecursionError) as error:
+        raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="give a whole document") from error
+    if not isinstance(document, dict) or document.get("zarr_format") != 3:
+        found = _get(document, "zarr_format")
+        raise SpecError("not a Zarr v3 document", field="zarr_format", value=found, remedy="only version 3 can be sharded")
+    if document.get("node_type") != "array":
+        raise SpecError("not an array", field="node_type", value=document.get("node_type"), remedy="give the path of an array")
+    _check_codecs(document.get("codecs"), "codecs")
+    names = [codec["name"] for codec in document["codecs"]]
+    if names.count("sharding_indexed") != 1:
+        raise SpecError("not a sharded array", field="codecs", value=names, remedy='exactly one codec must be "sharding_indexed"')
+    if document.get("storage_transformers"):
+        found = document["storage_transformers"]
+        raise SpecError("not supported", field="storage_transformers", value=found, remedy="none may be set")
+    if _get(document.get("chunk_grid"), "name") != "regular":
+        raise SpecError("not supported", field="chunk_grid", value=document.get("chunk_grid"), remedy='use the grid "regular"')
+    _check_keys(document.get("chunk_key_encoding"))
+    try:
+        _check_structure(metadata)
+        metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (derives and checks them)
+    except (SpecError, CodecError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SpecError(
+            f"metadata does not add up: {error}", field="zarr.json", value=names, remedy="correct the document"
+        ) from error
+    if writing:
+        _check_writable(metadata)
+    return metadata
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else None
+
+
+def _check_codecs(codecs: Any, field: str) -> None:
+    """Every codec, those within sharding too, is a name and a configuration."""
+    if not isinstance(codecs, list):
+        raise SpecError("not a list", field=field, value=codecs, remedy="give a list of codecs")
+    for codec in codecs:
+        configuration = codec.get("configuration", {}) if isinstance(codec, dict) else None
+        if not isinstance(configuration, dict) or not isinstance(codec.get("name"), str):
+            raise SpecError("not a codec", field=field, value=codec, remedy='give an object with "name" and "configuration"')
+        if codec["name"] == "sharding_indexed":
+            for inside in ("codecs", "index_codecs"):
+                _check_codecs(configuration.get(inside), inside)
+
+
+def _check_keys(encoding: Any) -> None:
+    configuration = encoding.get("configuration", {}) if isinstance(encoding, dict) else None
+    separator = configuration.get("separator", "/") if isinstance(configuration, dict) else None
+    if _get(encoding, "name") not in ("default", "v2") or separator not in ("/", "."):
+        remedy = 'use "default" or "v2" with the separator "/" or "."'
+        raise SpecError("not supported", field="chunk_key_encoding", value=encoding, remedy=remedy)
+
+
+def _check_structure(metadata: ArrayMetadata) -> None:
+    """Shapes are whole numbers, and there is a name for each axis."""
+    document, sharding = metadata.document, metadata.sharding
+    shapes = {
+        "shape": (document["shape"], 0),
+        "chunk_grid": (document["chunk_grid"]["configuration"]["chunk_shape"], 1),
+        "chunk_shape": (sharding["chunk_shape"], 1),
+    }
+    for field, (sizes, least) in shapes.items():
+        if not isinstance(sizes, list) or any(type(size) is not int or size < least for size in sizes):
+            raise SpecError("not a shape", field=field, value=sizes, remedy=f"give a list of integers, {least} or more")
+    names = document.get("dimension_names")
+    if names is not None and not (isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)):
+        raise SpecError("not names", field="dimension_names", value=names, remedy="give a list of texts or nulls")
+    if names is not None and len(names) != len(document["shape"]):
+        raise SpecError("not one for each axis", field="dimension_names", value=names, remedy=f"give {len(document['shape'])}")
+
+
+def _check_writable(metadata: ArrayMetadata) -> None:
+    before, after = metadata.codecs_around
+    if before or after:
+        message, remedy = "codecs around sharding_indexed can be read but not written", "give them as filters= or compressors="
+        raise SpecError(message, field="codecs", value=[codec["name"] for codec in (*before, *after)], remedy=remedy)
+    if any(codec["name"] == "sharding_indexed" for codec in metadata.inner_codecs):
+        message = "sharding within sharding can be read but not written"
+        raise SpecError(message, field="serializer", value="sharding_indexed", remedy="shard once")
+    try:
+        metadata.pipeline  # noqa: B018 (builds it)
+    except CodecError as error:
+        remedy = "install or choose another codec"
+        raise SpecError(str(error), field="compressors", value=error.fields["codec"], remedy=remedy) from error

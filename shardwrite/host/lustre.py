@@ -1,0 +1,41 @@
+"""How files are spread over the targets of a Lustre file system: fixed when a file is made, inherited from its directory."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from shardwrite.errors import StoreError
+from shardwrite.host.resources import file_system
+
+__all__ = ["set_stripes"]
+
+
+def set_stripes(directory: Path, count: int) -> bool:
+    """Have what is made in a directory from now on lie on so many targets.
+
+    Returns
+    -------
+    bool
+        False where this is not Lustre, and nothing was done.
+
+    Raises
+    ------
+    StoreError
+        If ``lfs`` is not here, or refuses.
+    """
+    if file_system(directory) != "lustre":
+        return False
+    command = ["lfs", "setstripe", "--stripe-count", str(count), str(directory)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 (no shell)
+    except FileNotFoundError as error:
+        message = (
+            f"lfs is not in PATH, so that the stripe count of {directory} cannot be set; do without it, or run this where lfs is"
+        )
+        raise StoreError(message, key=str(directory)) from error
+    except subprocess.TimeoutExpired as error:
+        raise StoreError(f"lfs setstripe {directory}: no answer in 60 s", key=str(directory)) from error
+    if done.returncode:
+        raise StoreError(f"lfs setstripe {directory}: {(done.stderr or done.stdout).strip()}", key=str(directory))
+    return True

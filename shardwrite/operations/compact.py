@@ -1,0 +1,204 @@
+"""Writing shards anew that hold much that nobody refers to: what updates in place and appends have left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.engines import active_engine
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.strategies import FixedOrder
+from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
+from shardwrite.operations.verify import how_to_mend
+from shardwrite.plan import SourceLayout, make_plan
+from shardwrite.plan.limits import check_whole
+from shardwrite.plan.render import human, table_html, table_text
+from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.inspection import ShardTable, inspect_shards
+from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.job import Job, Options, run_plan
+from shardwrite.runs.progress import reporting
+from shardwrite.target import Target, resolve_target
+from shardwrite.write.commit import GroupReport
+
+__all__ = ["Compaction", "compact"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """What was written anew.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    n_shards, n_rewritten : int
+        Shards with a file, and those of them that held too much that is unused.
+    stored_nbytes_before, stored_nbytes : int
+        Bytes of all shards.
+    unused_nbytes_before, unused_nbytes : int
+        Those of them that nobody refers to.
+    seconds : float
+        For all of it.
+    """
+
+    path: str
+    n_shards: int
+    n_rewritten: int
+    stored_nbytes_before: int
+    stored_nbytes: int
+    unused_nbytes_before: int
+    unused_nbytes: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return asdict(self)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return [
+            ("array", self.path),
+            ("shards", f"{self.n_rewritten:,} of {self.n_shards:,} written anew"),
+            ("bytes", f"{human(self.stored_nbytes)}, before {human(self.stored_nbytes_before)}"),
+            ("unused", f"{human(self.unused_nbytes)}, before {human(self.unused_nbytes_before)}"),
+            ("time", f"{self.seconds:.2f} s"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("compacted", self._rows())
+
+    def _repr_html_(self) -> str:
+        return table_html("compacted", self._rows())
+
+
+def compact(
+    store: Any,
+    *,
+    name: str | None = None,
+    above: float = 0.3,
+    order: str = "C",
+    durability: str = "full",
+    restart: bool = False,
+    progress: bool | Callable[[GroupReport], None] = False,
+) -> Compaction:
+    """Write anew, in parallel, every shard of which more than a share is unused; inner chunks are copied as they are.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    name : str, optional
+        Path of the array in it.
+    above : float
+        Share of a shard's bytes, from 0 to 1.
+    order : {"C", "F", "morton"}
+        Of the inner chunks in the new shards.
+    durability, restart, progress
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Compaction
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there.
+    CorruptShardError
+        If a shard is bad; nothing has changed then.
+    JournalError
+        If another run works on the array.
+
+    Notes
+    -----
+    Afterwards the indexes of the new shards are read again: the same inner chunks, of the same size together.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10)
+    >>> _ = x.to_sharded_zarr(path, shards=100, chunks=10)
+    >>> for _ in range(3):
+    ...     _ = (-x[:50]).to_sharded_zarr(path, region=slice(0, 50), strategy=shardwrite.AppendOnly())
+    >>> done = shardwrite.compact(path)
+    >>> done.n_rewritten, done.unused_nbytes_before > 0, done.unused_nbytes
+    (1, True, 0)
+    """
+    if isinstance(above, bool) or not 0 <= above <= 1:
+        raise SpecError("not a share", field="above", value=above, remedy="give a number from 0 to 1")
+    target = resolve_target(store, name)
+    array = open_sharded(store, name)
+    check_whole(array.metadata.grid, str(target.path))
+    metadata = parse_metadata(array.metadata.text, writing=True)
+    engine = active_engine()
+    part, whole = metadata.part(metadata.grid.whole)
+    plan = make_plan(
+        part,
+        FixedOrder(order),
+        SourceLayout(metadata.grid.sizes, 0, "the array itself"),
+        resources_of(engine),
+        region=whole,
+    )
+    job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
+    make_way(job.target, run_plan(plan, "r+"), restart=restart)  # which makes shards whole that a crash has left amid a change
+    before, wasteful = _looked_at(target, array, above)
+
+    def look() -> Ledger:
+        nonlocal before, wasteful
+        before, wasteful = _looked_at(target, array, above)
+        known = Ledger(metadata.grid)
+        known.is_done[~wasteful] = True
+        known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
+        return known
+
+    after = ShardTable.empty(before.ranks[wasteful])
+
+    def check() -> None:
+        nonlocal after
+        after = _inspected(target, array, before.ranks[wasteful])
+        for facts in ("used_nbytes", "n_chunks"):
+            if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
+                remedy = 'write it again from its source with mode="w" and restart=True'
+                raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
+
+    seconds = 0.0
+    if wasteful.any() or tidied_run(job.target) is not None:  # one that was interrupted is to be ended
+        with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
+            seconds = execute_missing(job, engine, on_report, look, check).seconds
+    stay = ~wasteful
+    return Compaction(
+        path=str(target.path),
+        n_shards=int(before.is_present.sum()),
+        n_rewritten=int(wasteful.sum()),
+        stored_nbytes_before=int(before.stored_nbytes.sum()),
+        stored_nbytes=int(before.stored_nbytes[stay].sum() + after.stored_nbytes.sum()),
+        unused_nbytes_before=int(unused(before).sum()),
+        unused_nbytes=int(unused(before)[stay].sum() + unused(after).sum()),
+        seconds=seconds,
+    )
+
+
+def _looked_at(target: Target, array: ShardedArray, above: float) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
+    """All shards, and which of them hold too much that is unused."""
+    table = _inspected(target, array, np.arange(array.metadata.grid.n_shards))
+    return table, unused(table) > above * table.stored_nbytes
+
+
+def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
+    table = inspect_shards(active_engine(), array, ranks, deep=False)
+    if table.problems:
+        rank, message = table.problems[0]
+        remedy = how_to_mend(look_beside(target))
+        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; {remedy}")
+    return table
+
+
+def unused(table: ShardTable) -> Any:
+    """Bytes of each shard that nobody refers to."""
+    return table.stored_nbytes - table.used_nbytes - table.index_nbytes

@@ -1,0 +1,107 @@
+"""Arrays without data, to be written to by region or by a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwrite.engines import active_engine
+from shardwrite.errors import SpecError
+from shardwrite.format.document import make_metadata
+from shardwrite.format.strategies import FixedOrder
+from shardwrite.grid import Shape
+from shardwrite.journal import Ledger
+from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
+from shardwrite.plan.limits import check_new
+from shardwrite.runs.array_plan import layout_from, resources_of
+from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.job import Job, has_ended, options_for_new
+from shardwrite.target import resolve_target
+
+__all__ = ["create"]
+
+
+def create(
+    store: Any,
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    shards: Sized,
+    chunks: Sized,
+    name: str | None = None,
+    mode: str = "w-",
+    durability: str = "full",
+    restart: bool = False,
+    **layout: Any,
+) -> None:
+    """Make a sharded array that holds no shard yet: all of it reads as the fill value.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    shape : tuple of int
+        Its shape; 0 along the axis that a stream is to let grow.
+    dtype : dtype_like
+        Its data type.
+    shards, chunks : tuple of int, int, str
+        See :func:`plan`.
+    name, mode, durability, restart
+        See :func:`to_sharded_zarr`.
+    **layout
+        As for :func:`plan`: `compressors`, `fill_value` and so on.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit, or something stands in its place.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> shardwrite.create(path, (1000, 1000), "float32", shards=500, chunks=100, fill_value=-1)
+    >>> _ = da.ones((10, 10), dtype="float32").to_sharded_zarr(path, region=(slice(0, 10), slice(0, 10)))
+    >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
+    [1.0, 1.0, -1.0, -1.0]
+    """
+    kind, engine = _dtype_of(dtype), active_engine()
+    extents = _shape_of(shape)
+    whole = tuple((n,) for n in extents)
+    shard_shape, chunk_shape, _ = resolve_shapes(extents, kind.itemsize or 1, shards, chunks, whole)
+    check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
+    metadata = make_metadata(extents, kind, shard_shape, chunk_shape, layout_from(layout))
+    edges = tuple((0, n) if n else (0,) for n in extents)
+    plan = Plan(
+        metadata=metadata,
+        strategy=FixedOrder(),
+        source=SourceLayout(whole, 0, "nothing", is_stable=True),
+        partition=Partition(edges, edges),  # nothing is written, so nothing is cut
+        resources=resources_of(engine),
+    )
+    known = Ledger(metadata.grid)
+    known.is_done[:] = True
+    options = options_for_new(mode=mode, durability=durability, restart=restart)
+    job = Job(None, plan, resolve_target(store, name), options)
+    if not has_ended(job):
+        execute_missing(job, engine, lambda _: None, lambda: known)
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    """The data type that was given."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"no data type ({error})", field="dtype", value=str(dtype), remedy='give for instance "float32"') from error
+    return found
+
+
+def _shape_of(shape: Any) -> Shape:
+    """The shape that was given, in Python's integers."""
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
+    are_sizes = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes)
+    if not are_sizes or (not sizes and shape not in ((), [])):
+        raise SpecError("not a shape", field="shape", value=shape, remedy="give an integer, 0 or more, for each axis")
+    return tuple(int(n) for n in sizes)

@@ -1,0 +1,274 @@
+"""Writing into arrays that exist: regions, growth, erasing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import dask.array
+import numpy as np
+
+from shardwrite.engines import active_engine
+from shardwrite.errors import SpecError
+from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
+from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
+from shardwrite.plan.limits import check_region
+from shardwrite.read.array import open_sharded
+from shardwrite.runs.execute import as_delayed, execute
+from shardwrite.runs.job import Job, Options, run_plan
+from shardwrite.runs.progress import reporting
+from shardwrite.runs.region_plan import region_plan
+from shardwrite.runs.result import WriteResult
+from shardwrite.target import resolve_target
+from shardwrite.write.commit import GroupReport
+
+__all__ = ["abandon", "erase", "plan_region", "write_region"]
+
+
+def plan_region(
+    x: dask.array.Array,
+    store: Any,
+    region: Any,
+    *,
+    name: str | None = None,
+    axis: int = 0,
+    strategy: Any = "fixed-order",
+    casting: str = "safe",
+    write_empty_chunks: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+) -> Plan:
+    """How a dask array would be written into a region of a sharded array that exists: nothing is written.
+
+    Parameters
+    ----------
+    x, store, region, name, axis, strategy, casting, write_empty_chunks, memory_limit, source_id, max_graph_tasks
+        See :func:`write_region`.
+
+    Returns
+    -------
+    Plan
+        Its `shared_shards` are those that the region covers only in part: another update of one of them has to wait for this one.
+
+    Raises
+    ------
+    SpecError, PlanError
+        No array is there, or `x` does not fit.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> shardwrite.create(path, (8, 8), "int32", shards=4, chunks=2)
+    >>> plan = shardwrite.plan_region(da.ones((3, 8), dtype="int32"), path, slice(2, 5))
+    >>> [ref.key for ref in plan.shared_shards]
+    ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
+    """
+    _, made = region_plan(
+        x,
+        resolve_target(store, name),
+        region,
+        active_engine(),
+        axis=axis,
+        strategy=strategy,
+        casting=casting,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        max_graph_tasks=max_graph_tasks,
+    )
+    return made
+
+
+def write_region(
+    x: dask.array.Array,
+    store: Any,
+    region: Any,
+    *,
+    name: str | None = None,
+    axis: int = 0,
+    strategy: Any = "fixed-order",
+    casting: str = "safe",
+    write_empty_chunks: bool = False,
+    durability: str = "full",
+    restart: bool = False,
+    recheck: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    progress: bool | Callable[[GroupReport], None] = False,
+    compute: bool = True,
+) -> Any:
+    """Write a dask array into a region of a sharded array that exists, whoever made it.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source, of the region's shape.
+    store : str or path
+        A directory or ``file://`` URL.
+    region : tuple of slice or int, or "append"
+        Where to, in the array's coordinates; or behind its end, so that it grows: the data first, its shape last.
+    name : str, optional
+        Path of the array in the store.
+    axis : int
+        The axis along which ``"append"`` lets the array grow.
+    strategy : FixedOrder, AppendOnly or str
+        What becomes of shards that are there. ``FixedOrder`` writes them anew; ``AppendOnly`` puts new inner chunks at the end of
+        a clone.
+    casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
+        What may be lost between the dtypes of `x` and of the array, as in numpy.
+    write_empty_chunks, durability, restart, recheck, memory_limit, source_id, max_graph_tasks, progress, compute
+        See :func:`to_sharded_zarr`. With `source_id`, an update that is done is not done again.
+
+    Returns
+    -------
+    WriteResult or dask.delayed.Delayed
+        Of the shards that the region touches.
+
+    Raises
+    ------
+    SpecError, PlanError
+        Before any byte is written: no array is there, or `x` does not fit.
+    JournalError
+        Another run writes some of the same shards, or was begun and has not ended.
+
+    Notes
+    -----
+    Only shards that the region touches are opened, and of those that it covers only in part, only the inner chunks that it
+    covers in part are decoded; all others are copied as they are.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> _ = da.zeros((8, 8), chunks=4, dtype="int32").to_sharded_zarr(path, shards=4, chunks=2)
+    >>> _ = da.ones((3, 3), chunks=3, dtype="int32").to_sharded_zarr(path, region=(slice(1, 4), slice(5, 8)))
+    >>> _ = da.ones((2, 8), chunks=4, dtype="int32").to_sharded_zarr(path, region="append", axis=0)
+    >>> y = shardwrite.from_sharded_zarr(path)
+    >>> y.shape, int(y.sum().compute())
+    ((10, 8), 25)
+    """
+    target = resolve_target(store, name)
+    engine = active_engine()
+    source, made = region_plan(
+        x,
+        target,
+        region,
+        engine,
+        axis=axis,
+        strategy=strategy,
+        casting=casting,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        max_graph_tasks=max_graph_tasks,
+    )
+    options = Options(mode="r+", durability=durability, restart=restart, recheck=recheck)
+    digest = run_plan(made, "r+")["digest"]
+    job = Job(source, made, replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16]), options)
+    if not compute:
+        return as_delayed([job], engine)
+    with reporting(progress, made.raw_nbytes) as on_report:
+        return execute([job], engine, on_report)[0]
+
+
+def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int], ...]]:
+    """Give up the updates and repairs of an array that were interrupted: each of their shards is left as it is, old or new.
+
+    A run that makes the array is not given up: its shards stay, and the same call again finishes it.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    name : str, optional
+        Path of the array in the store.
+
+    Returns
+    -------
+    list of tuple of (int, int)
+        Regions of these updates, ``(start, stop)`` along each axis; the whole array for a repair.
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there.
+    JournalError
+        If a process works on one of them, or a run that makes the array has not ended.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> _ = da.zeros((8, 8), chunks=4).to_sharded_zarr(path, shards=4, chunks=2)
+    >>> shardwrite.abandon(path)  # nothing was interrupted
+    []
+    """
+    open_sharded(store, name)
+    target = resolve_target(store, name)
+    runs = list(tidied_neighbours(target))
+    whole = tidied_run(target)
+    if whole is not None:
+        if whole.makes_array:
+            raise unfinished(whole)
+        runs.append(whole)
+    regions = [_region_of(run) for run in runs]
+    for run in runs:
+        give_up(run)
+    return regions
+
+
+def _region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
+    """The part of the array that a run writes into: all of it where that is a repair."""
+    region = run.facts["identity"].get("region") or [(0, n) for n in run.document["shape"]]
+    return tuple((a, b) for a, b in region)
+
+
+def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) -> WriteResult:
+    """Make a region of an array empty: its elements read as the fill value, and shards that hold nothing are removed.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    region : tuple of slice or int
+        What to erase, in the array's coordinates.
+    name : str, optional
+        Path of the array in the store.
+    **keywords
+        `strategy`, `durability`, `restart`, `recheck`, `memory_limit` and `progress` of :func:`write_region`.
+
+    Returns
+    -------
+    WriteResult
+        Of the shards that the region touches.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> _ = (da.arange(100, chunks=10) + 1).to_sharded_zarr(path, shards=40, chunks=8)
+    >>> shardwrite.erase(path, slice(30, 90)).n_empty_shards
+    1
+    >>> y = shardwrite.from_sharded_zarr(path).compute()
+    >>> int(y[29]), int(y[30:90].sum()), int(y[90])
+    (30, 0, 91)
+    """
+    allowed = {"strategy", "durability", "restart", "recheck", "memory_limit", "progress"}
+    if set(keywords) - allowed:
+        raise TypeError(f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: {sorted(allowed)}")
+    metadata = open_sharded(store, name).metadata
+    if isinstance(region, str):
+        raise SpecError("no region", field="region", value=region, remedy="give slices")
+    box = as_box(region, metadata.grid.shape)
+    check_region(box, metadata.grid.shards)
+    fill = np.empty((), dtype=metadata.dtype)
+    fill[...] = metadata.fill_value
+    sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))
+    nothing = dask.array.broadcast_to(dask.array.from_array(fill), box.shape, chunks=sizes)
+    result: WriteResult = write_region(nothing, store, box.slices[:-1], name=name, casting="no", **keywords)
+    return result

@@ -1,0 +1,321 @@
+"""Shards that are torn or missing: what to write again, and writing it.
+
+A bad shard is linked into ``<array>.quarantine/`` and stays in its place until the new one is renamed over it: readers get
+an error until then, never the fill value. The order of effects: sweep temporaries, salvage where that was asked for, quarantine,
+write. A crash after any of them leaves something that the same call goes on from. Salvage and repair are runs: see `salvage`
+and `run`.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import dask.array
+import numpy as np
+
+from shardwrite.engines import active_engine
+from shardwrite.errors import JournalError
+from shardwrite.format.metadata import parse_metadata
+from shardwrite.grid import ravel
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    drivers_on,
+    give_up,
+    give_up_passing,
+    live_holders,
+    replay,
+    require_trusted,
+    stale_temporaries,
+    sweep_listed,
+)
+from shardwrite.operations.quarantine import keep_copy
+from shardwrite.operations.salvage import find_torn, salvage_shards
+from shardwrite.operations.verify import Report, ShardState, open_begun, verify, verify_opened
+from shardwrite.plan.limits import check_whole
+from shardwrite.plan.render import table_html, table_text
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.compare import check_source_of
+from shardwrite.read.inspection import ShardTable, inspect_shards
+from shardwrite.runs.array_plan import plan_into
+from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.job import Job, Options
+from shardwrite.runs.progress import reporting
+from shardwrite.runs.result import WriteResult
+from shardwrite.stores import mode_of
+from shardwrite.target import Target
+from shardwrite.write.commit import GroupReport
+
+__all__ = ["Repair", "RepairTask", "repair"]
+
+_INTERRUPTED = "an earlier repair has not ended; repair again with the source, or give it up with shardwrite abandon"
+
+
+@dataclass(frozen=True, slots=True)
+class RepairTask:
+    """A shard to write again.
+
+    Attributes
+    ----------
+    key : str
+        Storage key of the shard.
+    index : tuple of int
+        Its position in the shard grid.
+    region : tuple of (int, int)
+        Its elements, ``(start, stop)`` along each axis.
+    reason : str
+        What is wrong with it.
+    """
+
+    key: str
+    index: tuple[int, ...]
+    region: tuple[tuple[int, int], ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """What was done, and what is left to do.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    tasks : tuple of RepairTask
+        Exactly the shards that are to be written again; done, if `result` is there.
+    n_temporaries : int
+        Stale temporaries that were removed; that were found, if `is_look`.
+    quarantined : tuple of str
+        Copies of the bad shards.
+    salvaged : tuple of str
+        Shards that were cut back to an earlier state, and how it was found.
+    result : WriteResult or None
+        Of writing them.
+    is_look : bool
+        Whether nothing was changed, because neither a source nor a salvage was asked for.
+    is_interrupted : bool
+        Whether an earlier repair has not ended; until it does, updates are refused.
+    warnings : tuple of str
+        What lies beside the array and should be known; see :func:`verify`.
+    """
+
+    path: str
+    tasks: tuple[RepairTask, ...]
+    n_temporaries: int
+    quarantined: tuple[str, ...]
+    salvaged: tuple[str, ...]
+    result: WriteResult | None = None
+    is_look: bool = False
+    is_interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return (not self.tasks or self.result is not None) and not self.is_interrupted
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON can hold it."""
+        return {**asdict(self), "result": self.result.to_dict() if self.result else None, "is_done": self.is_done}
+
+    def _rows(self) -> list[tuple[str, str]]:
+        done = "written again" if self.result is not None else "to be written again; give the source to do it"
+        rows = [
+            ("array", self.path),
+            ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "none is bad or missing"),
+            ("temporaries", f"{self.n_temporaries:,} {'to be removed' if self.is_look else 'removed'}"),
+        ]
+        rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
+        rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
+        rows += [("salvaged", text) for text in self.salvaged]
+        rows += [("warning", text) for text in self.warnings]
+        for task in self.tasks[:50]:
+            region = ", ".join(f"{a}:{b}" for a, b in task.region)
+            rows.append((task.key, f"[{region}] {task.reason}"))
+        return rows
+
+    def __str__(self) -> str:
+        return table_text("repaired" if self.is_done else "to repair", self._rows())
+
+    def _repr_html_(self) -> str:
+        return table_html("repaired" if self.is_done else "to repair", self._rows())
+
+
+def repair(
+    store: Any,
+    x: dask.array.Array | None = None,
+    *,
+    name: str | None = None,
+    deep: bool = True,
+    salvage: bool = False,
+    scan: bool = False,
+    strategy: Any = "fixed-order",
+    durability: str = "full",
+    memory_limit: int | str | None = None,
+    progress: bool | Callable[[GroupReport], None] = False,
+) -> Repair:
+    """Find the shards that are torn or missing; if the source is given, quarantine them and write them again.
+
+    Parameters
+    ----------
+    store : str or path
+        A directory or ``file://`` URL.
+    x : dask.array.Array, optional
+        The source, of the array's shape and dtype. Without it, and without `salvage` and `scan`, nothing is
+        changed, and only what is to be done is told.
+    name : str, optional
+        Path of the array in it.
+    deep : bool
+        Find also what only decoding tells.
+    salvage : bool
+        Cut a shard whose tail is torn back to the size in the journal of the unfinished run that makes the array.
+    scan : bool
+        Where no such run knows the size, search the shard backwards for an index whose checksum fits. What that finds is an
+        earlier state, and said to be one.
+    strategy, durability, memory_limit, progress
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Repair
+        With the exact shards and regions.
+
+    Raises
+    ------
+    SpecError
+        If no sharded array is there, or `x` is another.
+    JournalError
+        If a run works on the array, or has not ended: that run is to be finished first. With `scan`, also if an update of
+        the same shards has not ended.
+
+    Examples
+    --------
+    >>> import dask.array as da, os, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10) + 1
+    >>> _ = x.to_sharded_zarr(path, shards=40, chunks=8)
+    >>> os.truncate(path + "/c/1", 20)
+    >>> [(task.key, task.region) for task in shardwrite.repair(path).tasks]
+    [('c/1', ((40, 80),))]
+    >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
+    (True, True)
+    """
+    opened = open_begun(store, name)
+    target, array, run = opened.target, opened.array, opened.beside.run
+    check_whole(array.metadata.grid, str(target.path))
+    if x is not None:
+        check_source_of(x, array.metadata, "x")
+    is_look = x is None and not salvage and not scan
+    if not is_look:
+        require_trusted(target)
+    ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
+    drivers_alive = partial(drivers_on, target, looking=is_look)
+    stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
+    if not is_look:
+        give_up_passing(target)
+    before = verify_opened(opened, deep=deep) if is_look else verify(store, name=name, deep=deep)
+    salvaged: tuple[str, ...] = ()
+    report = before
+    if salvage or scan:
+        torn = find_torn(array, [problem.index for problem in before.problems], ledger, scan=scan)
+        if torn:
+            salvaged = salvage_shards(target, array.metadata, torn, run if ledger is not None else None, ledger)
+            report = verify(store, name=name, deep=deep)
+    tasks = _tasks(array, report)
+    found = Repair(
+        path=str(target.path),
+        tasks=tasks,
+        n_temporaries=stale,
+        quarantined=() if is_look else _quarantined(target, tasks, durability),
+        salvaged=salvaged,
+        is_look=is_look,
+        warnings=report.warnings if is_look else (),
+    )
+    is_open = run is not None and not run.makes_array
+    if x is None:
+        return replace(found, is_interrupted=is_open)
+    if not tasks:
+        if run is not None and is_open:
+            give_up(run)  # all that it was to write is there
+        return found
+    job = _job(x, target, array, strategy, durability, memory_limit)
+    engine = active_engine()
+    good = np.flatnonzero(~np.isin(report.states.ravel(), (ShardState.BAD, ShardState.MISSING)))
+    replaced: set[int] = set()
+
+    def look() -> Ledger:
+        replaced.update(_replaced_since(array, report))
+        return _as_ledger(array, inspect_shards(engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False))
+
+    with reporting(progress, job.plan.raw_nbytes) as on_report:
+        result = execute_missing(job, engine, on_report, look)
+    written = tuple(task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced)
+    return replace(found, tasks=written, result=result)
+
+
+def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
+    """Ranks of shards that were bad or missing, and that others have written or removed since."""
+    states = report.states.ravel()
+    ranks = np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.MISSING)))
+    table = inspect_shards(active_engine(), array, ranks, deep=True)
+    is_other = table.is_present | (states[ranks] == ShardState.BAD)
+    return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
+
+
+def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool) -> Ledger | None:
+    """What the journal of an unfinished run knows, if nobody works on it."""
+    if run is None or not run.makes_array:
+        return None
+    holders = live_holders(run.path, looking=is_look)
+    if holders:
+        raise JournalError(
+            f"{run.target.path} is being written by host {holders[0].get('host')}, pid {holders[0].get('pid')}",
+            path=str(run.target.run_path),
+            holder=holders[0],
+        )
+    if may_write:
+        raise JournalError(
+            f"the run that writes {run.target.path} has not ended; run its command again with recheck=True (--recheck)",
+            path=str(run.target.run_path),
+        )
+    return replay(run, array.metadata, looking=is_look).ledger
+
+
+def _tasks(array: ShardedArray, report: Report) -> tuple[RepairTask, ...]:
+    grid = array.metadata.grid
+    return tuple(
+        RepairTask(problem.key, problem.index, grid.shard_box(problem.index).intersect(grid.whole).bounds, problem.message)
+        for problem in report.problems
+    )
+
+
+def _job(
+    x: dask.array.Array, target: Target, array: ShardedArray, strategy: Any, durability: str, memory_limit: int | str | None
+) -> Job:
+    metadata = parse_metadata(array.metadata.text, writing=True)
+    plan = plan_into(x, metadata, active_engine(), strategy=strategy, memory_limit=memory_limit)
+    return Job(x, plan, target, Options(mode="r+", durability=durability))
+
+
+def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
+    """Shards that are as they should be, as a ledger has them."""
+    ledger = Ledger(array.metadata.grid)
+    ledger.is_done[table.ranks] = True
+    ledger.nbytes[table.ranks] = table.stored_nbytes
+    ledger.n_chunks[table.ranks] = table.n_chunks
+    ledger.index_crcs[table.ranks] = table.index_crcs
+    return ledger
+
+
+def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
+    """Copies of the bad shards that are there."""
+    return tuple(keep_copy(target.path, task.key, durability) for task in tasks if _has_object(target, task.key))
+
+
+def _has_object(target: Target, key: str) -> bool:
+    """Whether something stands in a shard's place that can be kept; a directory cannot, and stays."""
+    mode = mode_of(target.path / key, follow=False)
+    return mode != 0 and not stat.S_ISDIR(mode)

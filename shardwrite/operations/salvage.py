@@ -1,0 +1,378 @@
+"""Cutting torn shards back to their last whole state. The index must lie at the end.
+
+Appending leaves the old index where it was, until the new one stands behind it. So a torn append is undone by
+cutting the shard to the size that a journal recorded. Without a journal the file can be searched backwards for an index whose
+checksum fits. That is salvage, and says nothing of when that state was current.
+
+A salvage commits like every other change: with a lease, a journal, and a look at its token before each rename.
+
+- While a run that makes the array has not ended, its journal knows the sizes, and the salvage takes part in that run.
+- Otherwise the salvage is an update of the shards that it cuts, with a run of its own. No other update writes these shards
+  meanwhile. A salvage that died is not gone on with: whoever comes next gives its run up, and each shard is then torn or cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import stat
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.encode.unit import chunk_range, decode_chunk, read_index
+from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import FixedOrder
+from shardwrite.grid import Box, Shape, ravel
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    begin_beside,
+    begin_run,
+    end_run,
+    give_up,
+    make_way,
+    own_journals,
+    recover_changes,
+    taking_part,
+)
+from shardwrite.operations.quarantine import copy_bytes, keep_copy
+from shardwrite.plan import BATCH_NBYTES
+from shardwrite.read.array import ShardedArray
+from shardwrite.runs.job import updated_receipt
+from shardwrite.stores import ObjectReader, PosixStore, Transaction, as_store_error, mode_of
+from shardwrite.target import Target
+from shardwrite.write.commit import WriteSpec, Written, commit_shards
+
+__all__ = ["find_torn", "index_ends_at", "salvage_shards", "scan_for_index"]
+
+_ENTRY_NBYTES = 16
+_WINDOW_NBYTES = 4 * 2**20
+_BY_JOURNAL = "the size in the journal"
+_BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
+
+
+def find_torn(array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, *, scan: bool) -> list[Shape]:
+    """Those of some bad shards that can be cut back to a whole state; a look, which changes nothing.
+
+    Parameters
+    ----------
+    array : ShardedArray
+        The array.
+    bad : sequence of tuple of int
+        Positions of shards.
+    ledger : Ledger, optional
+        What the journal of an unfinished run knows; it alone decides then, as the run is to write what it does not know.
+    scan : bool
+        Without a ledger, search backwards.
+
+    Raises
+    ------
+    SpecError
+        If a search would prove nothing; see `scan_for_index`.
+    """
+    if ledger is None and not scan:
+        return []
+    return [index for index in bad if _can_be_cut(array, index, ledger)]
+
+
+def _can_be_cut(array: ShardedArray, index: Shape, ledger: Ledger | None) -> bool:
+    store, key = array.store, array.metadata.shard_key(index)
+    if not isinstance(store, PosixStore) or not stat.S_ISREG(mode_of(store.root / key, follow=False)):
+        return False
+    reader = store.open(key)
+    if reader is None:
+        return False
+    with reader:
+        return _whole_size(array.metadata, reader, index, ledger) is not None
+
+
+def _whole_size(metadata: ArrayMetadata, reader: ObjectReader, index: Shape, ledger: Ledger | None) -> int | None:
+    """The size at which a torn shard is whole; None where there is none."""
+    if ledger is None:
+        return scan_for_index(metadata, reader)
+    rank = ravel(index, metadata.grid.counts)
+    noted, codec = int(ledger.nbytes[rank]), metadata.index_codec
+    if codec.location != "end" or not noted or noted >= reader.nbytes or not index_ends_at(metadata, reader, noted):
+        return None
+    facts = _facts_of(metadata, metadata.shard_key(index), reader, noted)
+    return noted if facts.index_crc == ledger.index_crcs[rank] else None
+
+
+def _facts_of(metadata: ArrayMetadata, key: str, reader: ObjectReader, size: int) -> Written:
+    """What the journal is to say of the shard that the first bytes of an object are."""
+    nbytes = min(size, metadata.index_codec.encoded_nbytes)
+    index = read_index(metadata, key, reader.read(size - nbytes, nbytes), size)
+    return Written(size, index.checksum, int((~index.is_empty).sum()))
+
+
+def salvage_shards(
+    target: Target, metadata: ArrayMetadata, torn: Sequence[Shape], making: RunDirectory | None, ledger: Ledger | None
+) -> tuple[str, ...]:
+    """Cut shards back; a copy of each torn one is kept in quarantine.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    metadata : ArrayMetadata
+        Its metadata.
+    torn : sequence of tuple of int
+        Positions of the shards, as `find_torn` found them.
+    making : RunDirectory, optional
+        The run that makes the array, where it has not ended.
+    ledger : Ledger, optional
+        What its journal knows.
+
+    Returns
+    -------
+    tuple of str
+        What was cut, to which size, and how that was found. A shard that is whole by now is left as it is.
+
+    Raises
+    ------
+    JournalError
+        If a run writes some of the same shards.
+    RunEndedError
+        If another process has taken the run's place meanwhile.
+    StoreError
+        If storage fails, or another program writes a shard meanwhile.
+    IncompleteError
+        If this process was asked to stop.
+    """
+    if making is not None:
+        with taking_part(making.path, driver := _name()):
+            salvage = _Salvage(target, metadata, _spec(target, metadata, making, driver), ledger)
+            recover_changes(making.path, salvage.spec.store, metadata)
+            return salvage.cut(torn)
+    directory, part, first = _begin(target, metadata, torn)
+    local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
+    try:
+        with _ended_or(directory), taking_part(directory.path, driver := _name()):
+            salvage = _Salvage(target, part, _spec(target, part, directory, driver), None)
+            told = salvage.cut(local)
+            _end(directory, salvage, driver)
+            return told
+    except Exception:
+        with contextlib.suppress(StoreError, JournalError, RunEndedError):  # the first error is the one to tell
+            give_up(directory)
+        raise
+
+
+def _name() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def _begin(target: Target, metadata: ArrayMetadata, torn: Sequence[Shape]) -> tuple[RunDirectory, ArrayMetadata, Shape]:
+    """A run of its own, the part of the array that it writes, and the position of the first shard of that."""
+    grid, along = metadata.grid, list(zip(*torn, strict=True))
+    start = tuple(min(places) * s for places, s in zip(along, grid.shards, strict=True))
+    stop = tuple(min((max(places) + 1) * s, n) for places, s, n in zip(along, grid.shards, grid.shape, strict=True))
+    part, _ = metadata.part(Box(start, stop))
+    first = part.window[0] if part.window else (0,) * grid.ndim
+    name = uuid.uuid4().hex
+    identity = {"mode": "r+", "salvage": True, "region": [list(pair) for pair in Box(start, stop).bounds]}
+    facts = {"digest": name, "mode": "r+", "identity": identity, "shards_from": [list(first), list(part.grid.counts)]}
+    own = replace(target, update=f"salvage-{name[:16]}")
+    make_way(own, facts, restart=False)
+    create = partial(begin_run, own, facts, metadata.text, mode="r+", restart=False, durability="full")
+    return begin_beside(own, create)[0], part, first
+
+
+def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: str) -> WriteSpec:
+    return WriteSpec(
+        metadata=part,
+        strategy=FixedOrder(),
+        store=PosixStore(target.path),
+        run_path=str(directory.path),
+        parts=str(directory.parts(driver)),
+        driver=driver,
+        durability="full",
+        write_empty_chunks=False,
+        batch_nbytes=BATCH_NBYTES,
+        spool_ratio=1.0,
+        source_dtype=part.dtype,
+        exists=True,
+    )
+
+
+@contextlib.contextmanager
+def _ended_or(directory: RunDirectory) -> Iterator[None]:
+    """Where storage fails because another process has taken the run away meanwhile, say that."""
+    try:
+        yield
+    except StoreError as error:
+        if not directory.has_ended:
+            raise
+        raise RunEndedError("another process has ended this salvage", path=str(directory.path)) from error
+
+
+def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
+    """Tell the receipt of the shards that are there, and end the run."""
+    target = directory.target
+    with as_store_error(str(target.path), "cannot end"):
+        with directory.ending():
+            receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, "full")
+            directory.leave(receipt, "full", driver)
+        end_run(directory, own_journals(driver))
+
+
+@dataclass(slots=True)
+class _Salvage:
+    """One salvage at work.
+
+    Attributes
+    ----------
+    target : Target
+        The array.
+    metadata : ArrayMetadata
+        Of the array, or of the part of it that the run writes.
+    spec : WriteSpec
+        What commits need to know.
+    known : Ledger or None
+        What the journal of the run knows that makes the array.
+    ledger : Ledger
+        What became of the shards.
+    """
+
+    target: Target
+    metadata: ArrayMetadata
+    spec: WriteSpec
+    known: Ledger | None
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.metadata.grid)
+
+    def cut(self, torn: Sequence[Shape]) -> tuple[str, ...]:
+        """Cut shards of the part back, one after the other; what was done."""
+        told: dict[Shape, str] = {}
+        for index in torn:
+            box = self.metadata.grid.shard_box(index)
+            report = commit_shards(self.spec, box, [index], partial(self._cut_one, told))
+            if not report.shards:
+                key = self.metadata.shard_key(index)
+                raise IncompleteError(f"{key} was not cut back: this process was asked to stop", missing=[key])
+            self.ledger.enter(report.entry)
+        return tuple(told.values())
+
+    def _cut_one(self, told: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
+        """Commit what is whole of a shard; where that is all of it, the shard stays as it is."""
+        metadata, store = self.metadata, self.spec.store
+        key = metadata.shard_key(index)
+        reader = store.open(key)
+        if reader is None:
+            raise StoreError(f"{key!r} is gone", key=key, errno=errno.ENOENT)
+        with reader:
+            size = _whole_size(metadata, reader, index, self.known)
+            if size is None:
+                return self._whole(index, key, reader)
+            copy = keep_copy(self.target.path, key, "full")
+            writer = transaction.create(key)
+            copy_bytes(reader, writer, size)
+
+            def check() -> None:
+                if store.version(key) != reader.version:
+                    raise _changed(key)
+
+            facts = _facts_of(metadata, key, reader, size)
+            writer.finish(check)
+            how = _BY_SCAN if self.known is None else _BY_JOURNAL
+            told[index] = f"{key}: {reader.nbytes} bytes cut to {size}, {how}; the torn one is {copy}"
+            return facts
+
+    def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:
+        """A shard that has no torn tail any more: whole, or this raises."""
+        facts = _facts_of(self.metadata, key, reader, reader.nbytes)
+        if self.known is not None:
+            rank = ravel(index, self.metadata.grid.counts)
+            if (facts.nbytes, facts.index_crc) != (self.known.nbytes[rank], self.known.index_crcs[rank]):
+                raise _changed(key)  # the journal must not come to know what the run has not written
+        return facts
+
+
+def _changed(key: str) -> StoreError:
+    return StoreError(f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE)
+
+
+def index_ends_at(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bool:
+    """Whether the first `end` bytes of a shard are a shard."""
+    codec = metadata.index_codec
+    if end > reader.nbytes or end < codec.encoded_nbytes:
+        return False
+    try:
+        codec.decode(reader.read(end - codec.encoded_nbytes, codec.encoded_nbytes), end)
+    except CorruptShardError:
+        return False
+    return True
+
+
+def scan_for_index(metadata: ArrayMetadata, reader: ObjectReader) -> int | None:
+    """The largest size below the shard's own at which it is a shard, or None.
+
+    A shard whose index fits at its own size is not torn, whatever is wrong with its inner chunks: it
+    is left as it is. The index of a shard inside this one can fit, too; so the inner chunks must
+    decode. What is searched is about what one append can have torn: all inner chunks of the shard and two indexes.
+
+    Raises
+    ------
+    SpecError
+        If the index has no checksum, or does not lie at the end: then a fit would prove nothing.
+    """
+    codec = metadata.index_codec
+    if codec.location != "end" or not codec.has_checksum:
+        raise SpecError(
+            "the index has no checksum, or does not lie at the end",
+            field="scan",
+            value=True,
+            remedy="write the shard again from its source",
+        )
+    if index_ends_at(metadata, reader, reader.nbytes):
+        return None
+    stop = reader.nbytes - codec.encoded_nbytes  # where the last index can begin, and the first that is of interest cannot
+    least = max(0, stop - 2 * codec.encoded_nbytes - _most_torn(metadata))
+    while stop > least:
+        start = max(least, stop - _WINDOW_NBYTES)
+        window = reader.read(start, stop - start + _ENTRY_NBYTES - 1)
+        for at in _candidates(window, reader.nbytes).tolist():
+            end = int(start + at + codec.encoded_nbytes)
+            if index_ends_at(metadata, reader, end) and _decodes(metadata, reader, end):
+                return end
+        stop = start
+    return None
+
+
+def _decodes(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bool:
+    """Whether all inner chunks of a shard decode that is the first `end` bytes."""
+    nbytes = metadata.index_codec.encoded_nbytes
+    try:
+        index = read_index(metadata, "", reader.read(end - nbytes, nbytes), end)
+        for rank in np.flatnonzero(~index.is_empty).tolist():
+            decode_chunk(metadata, "", index, rank, reader.read(*chunk_range(metadata, "", index, rank)))
+    except CorruptShardError:
+        return False
+    return True
+
+
+def _most_torn(metadata: ArrayMetadata) -> int:
+    """Bytes of all inner chunks; of those of variable length together no more than one of them may have."""
+    n_chunks, most = metadata.grid.n_chunks_per_shard, metadata.pipeline.most_encoded_nbytes
+    is_variable = metadata.dtype.hasobject or metadata.dtype.kind == "T"
+    return most if is_variable else n_chunks * most
+
+
+def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
+    """Places at which an index may begin, the last first: its first entry is empty or lies inside the file."""
+    found = []
+    limit, empty = np.uint64(shard_nbytes), np.uint64(2**64 - 1)
+    for first in range(min(8, len(window))):
+        words = np.frombuffer(window, dtype="<u8", offset=first, count=(len(window) - first) // 8)
+        offset, nbytes = words[:-1], words[1:]
+        fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | ((offset == empty) & (nbytes == empty))
+        found.append(np.flatnonzero(fits) * 8 + first)
+    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))[::-1]

@@ -1,0 +1,158 @@
+"""Values of an array against those of a source, bit by bit, shard by shard."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array
+import numpy as np
+import numpy.typing as npt
+from dask.highlevelgraph import HighLevelGraph
+
+from shardwrite.codecs.datatypes import is_same_type
+from shardwrite.engines import Engine
+from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import Box, boundaries, ravel
+from shardwrite.read.array import ShardedArray
+
+__all__ = ["check_source", "check_source_of", "compare"]
+
+
+def check_source(x: Any, field: str = "x") -> dask.array.Array:
+    """`x`, if it can be written.
+
+    Raises
+    ------
+    SpecError
+        No dask array, chunks of unknown size, or a dtype without a stored form.
+    """
+    if not isinstance(x, dask.array.Array):
+        raise SpecError("not a dask array", field=field, value=type(x).__name__, remedy="wrap it with dask.array.from_array")
+    if any(math.isnan(size) for sizes in x.chunks for size in sizes):
+        raise SpecError(
+            "chunk sizes are unknown", field=f"{field}.chunks", value=x.chunks, remedy=f"call {field}.compute_chunk_sizes() first"
+        )
+    return x
+
+
+def check_source_of(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
+    """`x`, if it can be what an array was made from.
+
+    Raises
+    ------
+    SpecError
+        If its shape or dtype is another.
+    """
+    source = check_source(x, field)
+    shape, dtype = metadata.grid.shape, metadata.dtype
+    if source.shape != shape:
+        raise SpecError("is not the array's", field=f"{field}.shape", value=source.shape, remedy=f"give a source of shape {shape}")
+    if not is_same_type(source.dtype, dtype):
+        remedy = f'convert it with astype("{dtype}")'
+        raise SpecError("is not the array's", field=f"{field}.dtype", value=str(source.dtype), remedy=remedy)
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """Where a block of the source and the array differ, in one shard."""
+
+    rank: int
+    n_elements: int
+    first: tuple[int, ...]
+    message: str = ""
+
+
+def compare(engine: Engine, array: ShardedArray, source: dask.array.Array, skip: set[int]) -> dict[int, str]:
+    """What differs, by the rank of the shard.
+
+    Parameters
+    ----------
+    engine : Engine
+        Who compares; a task a source chunk.
+    array : ShardedArray
+        The array.
+    source : dask.array.Array
+        Of its shape; of its dtype, or its byte order swapped.
+    skip : set of int
+        Shards not to look at.
+    """
+    edges = [boundaries(sizes) for sizes in source.chunks]
+    name = f"shardwrite-compare-{id(skip)}"
+    layer: dict[Any, Any] = {}
+    for index in itertools.product(*(range(n) for n in source.numblocks)):
+        box = Box(
+            tuple(e[i] for e, i in zip(edges, index, strict=True)), tuple(e[i + 1] for e, i in zip(edges, index, strict=True))
+        )
+        if box.size:
+            layer[(name, *index)] = (_differences, array, _Skip(frozenset(skip)), (source.name, *index), box)
+    found: list[_Difference] = []
+    if layer:
+        tasks: Any = layer
+        sources: Any = [source]
+        engine.run(HighLevelGraph.from_collections(name, tasks, sources), list(layer), lambda _, value: found.extend(value))
+    return _messages(array, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Skip:
+    """Ranks; no set, so that dask does not search it for keys."""
+
+    ranks: frozenset[int]
+
+
+def _differences(array: ShardedArray, skip: _Skip, block: Any, box: Box) -> list[_Difference]:
+    grid = array.metadata.grid
+    wanted = np.asarray(block)
+    found = []
+    for index in grid.shards_in(box):
+        rank = ravel(index, grid.counts)
+        if rank in skip.ranks:
+            continue
+        part = grid.shard_box(index).intersect(box)
+        expected = wanted[part.shift(box.start).slices]
+        try:
+            got = array.read(part)
+        except ShardwriteError as error:
+            found.append(_Difference(rank, part.size, part.start, str(error)))
+            continue
+        differs = _differs(got, expected)
+        if differs.any():
+            at = np.unravel_index(int(np.argmax(differs)), differs.shape) if differs.ndim else ()
+            first = tuple(int(a + i) for a, i in zip(part.start, at, strict=True))
+            found.append(_Difference(rank, int(differs.sum()), first))
+    return found
+
+
+def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Element by element; NaNs by their bits, so that -0.0 is not 0.0 and a NaN equals itself."""
+    if got.dtype.kind in "OT" or got.dtype.itemsize == 0:
+        return np.asarray(got.astype(object) != expected.astype(object), dtype=bool)
+    nbytes = next(n for n in (8, 4, 2, 1) if got.dtype.itemsize % n == 0)
+    shape = (*got.shape, got.dtype.itemsize // nbytes)
+    words = [np.ascontiguousarray(array, dtype=got.dtype).reshape(-1).view(f"u{nbytes}") for array in (got, expected)]
+    differs: npt.NDArray[np.bool_] = (words[0] != words[1]).reshape(shape)
+    result: npt.NDArray[np.bool_] = np.logical_or.reduce(differs, axis=-1) if shape[-1] > 1 else differs[..., 0]
+    return result
+
+
+def _messages(array: ShardedArray, found: Sequence[_Difference]) -> dict[int, str]:
+    """One message a shard, naming the first element and its inner chunk."""
+    grid = array.metadata.grid
+    by_rank: dict[int, list[_Difference]] = {}
+    for difference in found:
+        by_rank.setdefault(difference.rank, []).append(difference)
+    messages = {}
+    for rank, all_of_it in by_rank.items():
+        first = min(all_of_it, key=lambda d: d.first)
+        unreadable = next((d.message for d in all_of_it if d.message), "")
+        n = sum(d.n_elements for d in all_of_it)
+        chunk = tuple(i % s // c for i, s, c in zip(first.first, grid.shards, grid.chunks, strict=True))
+        where = f"first at {first.first}, in inner chunk {chunk}"
+        messages[rank] = unreadable or f"{n:,} elements differ from the source, {where}"
+    return messages

@@ -1,0 +1,199 @@
+"""What the index of a shard tells, shard by shard and in batches on an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.highlevelgraph import HighLevelGraph
+
+from shardwrite.encode.unit import check_whole, chunk_range, decode_chunk, decode_shard, read_index
+from shardwrite.engines import Engine
+from shardwrite.errors import CorruptShardError, ShardwriteError
+from shardwrite.format.order import permutation
+from shardwrite.grid import Shape, unravel
+from shardwrite.read.array import ShardedArray
+
+__all__ = ["ORDERS", "ShardFacts", "ShardTable", "inspect_shard", "inspect_shards"]
+
+ORDERS = ("any", "C", "F", "morton", "other")
+_BATCH_SHARDS = 256
+_N_BATCHES_AIMED_AT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """What a shard's index tells.
+
+    Attributes
+    ----------
+    stored_nbytes, used_nbytes, index_nbytes : int
+        Bytes of the object, of its inner chunks, and of its index.
+    n_chunks : int
+        Inner chunks that hold data.
+    index_crc : int
+        crc32c of the index table, as a journal has it.
+    order : str
+        ``C``, ``F``, ``morton``, or ``other``; ``any`` where fewer than two hold data or orders agree.
+    """
+
+    stored_nbytes: int
+    used_nbytes: int
+    index_nbytes: int
+    n_chunks: int
+    index_crc: int
+    order: str
+
+
+@dataclass(slots=True)
+class ShardTable:
+    """Facts about many shards, as columns of one length.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64
+        Row-major ranks in the shard grid.
+    stored_nbytes, used_nbytes, index_nbytes, n_chunks, index_crcs, orders : numpy.ndarray of int64
+        As in `ShardFacts`, `orders` by position in `ORDERS`; 0 where there is no object, or a bad one.
+    is_present : numpy.ndarray of bool
+        Whether there is an object.
+    problems : list of (int, str)
+        Rank, and what is wrong with that shard.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    columns: npt.NDArray[np.int64]
+    is_present: npt.NDArray[np.bool_]
+    problems: list[tuple[int, str]]
+
+    @classmethod
+    def empty(cls, ranks: npt.NDArray[np.int64]) -> ShardTable:
+        """Of as many shards as there are ranks, nothing known."""
+        return cls(ranks, np.zeros((6, len(ranks)), np.int64), np.zeros(len(ranks), bool), [])
+
+    stored_nbytes = property(lambda self: self.columns[0])
+    used_nbytes = property(lambda self: self.columns[1])
+    index_nbytes = property(lambda self: self.columns[2])
+    n_chunks = property(lambda self: self.columns[3])
+    index_crcs = property(lambda self: self.columns[4])
+    orders = property(lambda self: self.columns[5])
+
+    def fill(self, first: int, part: ShardTable) -> None:
+        """Take over the facts about some neighbours."""
+        where = slice(first, first + len(part.ranks))
+        self.columns[:, where] = part.columns
+        self.is_present[where] = part.is_present
+        self.problems += part.problems
+
+
+def _order_of(offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape) -> str:
+    """The order in which inner chunks lie; the simplest that fits."""
+    if present.sum() < 2:
+        return "any"
+    for order in ("C", "F", "morton"):
+        sequence = permutation(chunks_per_shard, order)
+        if (np.diff(offsets[sequence[present[sequence]]].astype(np.int64)) >= 0).all():
+            return order
+    return "other"
+
+
+def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
+    """Check one shard.
+
+    Parameters
+    ----------
+    array : ShardedArray
+        The array.
+    index : tuple of int
+        Position of the shard.
+    deep : bool
+        Decode every inner chunk, too.
+
+    Returns
+    -------
+    ShardFacts or None
+        None where the shard has no object.
+
+    Raises
+    ------
+    CorruptShardError, StoreError
+        What is wrong with it.
+    """
+    metadata = array.metadata
+    key = metadata.shard_key(index)
+    reader = array.store.open(key)
+    if reader is None:
+        return None
+    with reader:
+        if any(metadata.codecs_around):
+            check_whole(metadata, key, reader.nbytes)
+            decode_shard(metadata, key, reader.read(0, reader.nbytes))  # nothing less tells anything
+            return ShardFacts(reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other")
+        try:
+            start, stop = metadata.index_codec.span(reader.nbytes)
+        except CorruptShardError as error:
+            raise error.located(key=key) from error
+        table = read_index(metadata, key, reader.read(start, stop - start), reader.nbytes)
+        present = ~table.is_empty
+        if deep:
+            for rank in np.flatnonzero(present).tolist():
+                offset, nbytes = chunk_range(metadata, key, table, rank)
+                decode_chunk(metadata, key, table, rank, reader.read(offset, nbytes))
+        order = _order_of(table.table[:, 0], present, metadata.grid.chunks_per_shard)
+        return ShardFacts(reader.nbytes, table.used_nbytes, stop - start, int(present.sum()), table.checksum, order)
+
+
+def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
+    found = ShardTable.empty(ranks)
+    for at, rank in enumerate(ranks.tolist()):
+        try:
+            facts = inspect_shard(array, unravel(rank, array.metadata.grid.counts), deep=deep)
+        except ShardwriteError as error:
+            found.is_present[at] = True
+            found.problems.append((rank, str(error)))
+            continue
+        if facts is not None:
+            found.is_present[at] = True
+            numbers = (facts.stored_nbytes, facts.used_nbytes, facts.index_nbytes, facts.n_chunks, facts.index_crc)
+            found.columns[:, at] = (*numbers, ORDERS.index(facts.order))
+    return found
+
+
+def inspect_shards(
+    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64], *, deep: bool, on_shards: Callable[[int], None] | None = None
+) -> ShardTable:
+    """Check shards in parallel.
+
+    Parameters
+    ----------
+    engine : Engine
+        Who does it.
+    array : ShardedArray
+        The array.
+    ranks : numpy.ndarray of int64
+        Which of its shards.
+    deep : bool
+        Decode every inner chunk, too.
+    on_shards : callable, optional
+        Called with how many more are checked.
+    """
+    found = ShardTable.empty(ranks)
+    step = max(1, min(_BATCH_SHARDS, len(ranks) // _N_BATCHES_AIMED_AT))
+    name = f"shardwrite-inspect-{id(found)}"
+    layer: dict[Any, Any] = {
+        (name, first): (_inspect_batch, array, ranks[first : first + step], deep) for first in range(0, len(ranks), step)
+    }
+
+    def collect(key: Any, part: ShardTable) -> None:
+        found.fill(key[1], part)
+        if on_shards is not None:
+            on_shards(len(part.ranks))
+
+    if layer:
+        keys: Sequence[Any] = list(layer)
+        engine.run(HighLevelGraph({name: layer}, {name: set()}), keys, collect)
+    found.problems.sort()
+    return found

@@ -1,0 +1,141 @@
+"""A shard that is there already: its index, its inner chunks, and whether it is still the one that was opened."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.encode.unit import chunk_range, decode_chunk, read_index
+from shardwrite.errors import CorruptShardError, StoreError
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placement import Stored
+from shardwrite.grid import Box, Shape, ravel
+from shardwrite.stores import ObjectReader, ObjectWriter, Store
+
+__all__ = ["Backdrop", "ExistingShard", "open_shard"]
+
+
+class ExistingShard:
+    """An open shard.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    key : str
+        Of the shard.
+    store : Store
+        Where it is.
+    reader : ObjectReader
+        The object, open.
+
+    Raises
+    ------
+    CorruptShardError
+        If its index cannot be right.
+    """
+
+    def __init__(self, metadata: ArrayMetadata, key: str, store: Store, reader: ObjectReader) -> None:
+        self.key = key
+        self.reader = reader
+        self._metadata, self._store = metadata, store
+        try:
+            self.index_span = metadata.index_codec.span(reader.nbytes)
+        except CorruptShardError as error:
+            raise error.located(key=key) from error
+        start, stop = self.index_span
+        self.index: ShardIndex = read_index(metadata, key, reader.read(start, stop - start), reader.nbytes)
+
+    def __enter__(self) -> ExistingShard:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.reader.__exit__(*exc_info)
+
+    def stored(self) -> Stored:
+        """Its layout, as strategies take it."""
+        empty = self.index.is_empty
+        offsets, nbytes = (np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1))
+        fixed_nbytes = self._metadata.pipeline.encoded_nbytes
+        is_checked = fixed_nbytes != math.prod(self._metadata.grid.chunks) * self._metadata.itemsize
+        return Stored(offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes)
+
+    def chunk(self, rank: int) -> npt.NDArray[Any] | None:
+        """An inner chunk, decoded; None where it is empty."""
+        if self.index.is_empty[rank]:
+            return None
+        offset, nbytes = chunk_range(self._metadata, self.key, self.index, rank)
+        return decode_chunk(self._metadata, self.key, self.index, rank, self.reader.read(offset, nbytes))
+
+    def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+        """Append inner chunks that hold data to another object, in sequence, as they are; neighbours in one piece."""
+        table = self.index.table[ranks].astype(np.int64)
+        offsets, ends = table[:, 0], table.sum(axis=1)
+        breaks = [0, *(np.flatnonzero(offsets[1:] != ends[:-1]) + 1).tolist(), len(ranks)]
+        for first, last in itertools.pairwise(breaks):
+            writer.copy(self.reader, int(offsets[first]), int(ends[last - 1] - offsets[first]))
+
+    def check_current(self) -> None:
+        """Refuse to go on from what another writer has replaced meanwhile.
+
+        Raises
+        ------
+        StoreError
+            ESTALE, so that another attempt begins with what is there now.
+        """
+        if self._store.version(self.key) != self.reader.version:
+            raise StoreError(f"{self.key!r} was changed by another writer meanwhile", key=self.key, errno=errno.ESTALE)
+
+
+def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
+    """Open a shard for an update; None where there is no object."""
+    key = metadata.shard_key(index)
+    reader = store.open(key)
+    if reader is None:
+        return None
+    try:
+        return ExistingShard(metadata, key, store, reader)
+    except BaseException as error:
+        reader.__exit__(type(error), error, None)
+        raise
+
+
+class Backdrop:
+    """What a shard holds where a source does not cover an inner chunk: gives the background that `encode_unit` takes.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    index : tuple of int
+        Position of the shard.
+    old : ExistingShard or None
+        The shard as it is.
+    covered : Box
+        What the source covers.
+    """
+
+    def __init__(self, metadata: ArrayMetadata, index: Shape, old: ExistingShard | None, covered: Box) -> None:
+        self._grid, self._old, self._covered = metadata.grid, old, covered
+        self._origin = metadata.grid.shard_box(index).start
+
+    def __call__(self, tiles: npt.NDArray[Any], region: Box) -> None:
+        """Fill in the inner chunks that are covered in part; those that are not empty are decoded."""
+        if self._old is None:
+            return
+        grid = self._grid
+        for tile, at in enumerate(np.ndindex(grid.chunk_counts_in(region))):
+            start = tuple(a + i * c for a, i, c in zip(region.start, at, grid.chunks, strict=True))
+            box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+            if self._covered.contains(box.intersect(grid.whole)):
+                continue
+            place = tuple((a - o) // c for a, o, c in zip(start, self._origin, grid.chunks, strict=True))
+            chunk = self._old.chunk(ravel(place, grid.chunks_per_shard))
+            if chunk is not None:
+                tiles[tile] = chunk

@@ -1,0 +1,256 @@
+"""From a dask array and keywords to a plan that fits: what is checked before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from numbers import Integral, Real
+from typing import Any
+
+import dask.array
+from dask.base import tokenize
+
+from shardwrite.engines import Engine, active_engine
+from shardwrite.errors import PlanError, SpecError, redacted
+from shardwrite.format.document import Layout, make_metadata
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategies import as_strategy
+from shardwrite.plan import (
+    MAX_GRAPH_TASKS,
+    MAX_SOURCE_RERUNS,
+    Plan,
+    Resources,
+    Sized,
+    SourceLayout,
+    make_plan,
+    parse_nbytes,
+    resolve_shapes,
+)
+from shardwrite.plan.limits import check_new
+from shardwrite.read.compare import check_source, check_source_of
+from shardwrite.runs.graph import waves_reruns
+
+__all__ = [
+    "LAYOUT_KEYWORDS",
+    "PLAN_DEFAULTS",
+    "identity_of",
+    "layout_from",
+    "memory_limit_of",
+    "n_tasks_of",
+    "plan",
+    "plan_into",
+    "plan_with",
+    "resources_of",
+]
+
+LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
+_RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+PLAN_DEFAULTS: dict[str, Any] = {
+    "shards": "auto",
+    "chunks": "auto",
+    "strategy": "fixed-order",
+    "write_empty_chunks": False,
+    "memory_limit": None,
+    "source_id": None,
+    "compression_ratio": None,
+    "max_graph_tasks": MAX_GRAPH_TASKS,
+    "max_source_reruns": MAX_SOURCE_RERUNS,
+}
+
+
+def plan(
+    x: dask.array.Array,
+    *,
+    shards: Sized = "auto",
+    chunks: Sized = "auto",
+    strategy: Any = "fixed-order",
+    write_empty_chunks: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    compression_ratio: float | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    max_source_reruns: float = MAX_SOURCE_RERUNS,
+    **layout: Any,
+) -> Plan:
+    """How an array would be written: nothing is read, nothing is written.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source, of known chunk sizes.
+    shards, chunks : tuple of int, int, str
+        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as
+        ``"256MB"``, or ``"auto"``.
+    strategy : FixedOrder, AppendOnly or str
+        The write strategy, or its name, or an order.
+    write_empty_chunks : bool
+        Store inner chunks and shards of the fill value only, too.
+    memory_limit : int or str, optional
+        Bytes that a worker process may use; the active engine's limit by default.
+    source_id : str, optional
+        Names the source for other runs; dask's token of `x` by default.
+    compression_ratio : float, optional
+        Decoded over encoded size that is expected; without it the plan reckons with the worst.
+    max_graph_tasks : int
+        Tasks that the scheduler may hold at a time; larger work goes in waves.
+    max_source_reruns : float
+        How often, on average, waves may run a source task.
+    **layout
+        `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`, `chunk_key_encoding`,
+        `dimension_names` and `attributes`, as in `zarr.create_array`.
+
+    Returns
+    -------
+    Plan
+        Printable, with `shards_for`, `part`, `to_json` and `digest`.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit; it names field, value and remedy.
+    PlanError
+        If the plan does not fit the memory; it names the knob to turn.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite
+    >>> x = da.zeros((100, 100), chunks=(10, 100), dtype="uint8")
+    >>> p = shardwrite.plan(x, shards=(50, 50), chunks=(10, 10))
+    >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
+    (4, ['c/0/0', 'c/0/1'])
+    """
+    return plan_with(
+        x,
+        active_engine(),
+        shards=shards,
+        chunks=chunks,
+        strategy=strategy,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        compression_ratio=compression_ratio,
+        max_graph_tasks=max_graph_tasks,
+        max_source_reruns=max_source_reruns,
+        layout=layout_from(layout),
+    )
+
+
+def layout_from(keywords: dict[str, Any]) -> Layout:
+    """A layout from keywords, of which none may be unknown."""
+    unknown = set(keywords) - set(LAYOUT_KEYWORDS)
+    if unknown:
+        raise TypeError(f"unexpected keywords {sorted(unknown)}; the array's are {list(LAYOUT_KEYWORDS)}")
+    return Layout(**keywords)
+
+
+def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
+    """The plan of :func:`plan` for an engine, and checked to fit; `given` holds all of `PLAN_DEFAULTS`."""
+    source = check_source(x)
+    check_knobs(given)
+    itemsize = source.dtype.itemsize or 1
+    shards, chunks, notes = resolve_shapes(source.shape, itemsize, given["shards"], given["chunks"], source.chunks)
+    check_new(source.shape, itemsize, shards, chunks)
+    metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
+    made = make_plan(
+        metadata,
+        as_strategy(given["strategy"]),
+        SourceLayout(
+            source.chunks, n_tasks_of(source), identity_of(source, given["source_id"]), is_stable=given["source_id"] is not None
+        ),
+        resources_of(engine, given["memory_limit"]),
+        write_empty_chunks=given["write_empty_chunks"],
+        stage_units=engine.kind == "processes",
+        max_graph_tasks=given["max_graph_tasks"],
+        compression_ratio=given["compression_ratio"],
+        notes=notes,
+    )
+    made = waves_reruns(made, source)
+    made.check_fits()
+    if made.source_reruns > given["max_source_reruns"]:
+        raise PlanError(
+            f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times on average, and "
+            f"max_source_reruns allows {given['max_source_reruns']}",
+            needed_nbytes=0,
+            allowed_nbytes=0,
+            knob="persist or store what the waves share, raise max_graph_tasks or memory_limit, or allow it with max_source_reruns",
+        )
+    return made
+
+
+def check_knobs(given: dict[str, Any]) -> None:
+    """Refuse keywords that say nothing of the array and are no numbers, or no texts.
+
+    Raises
+    ------
+    SpecError
+        Naming the keyword.
+    """
+
+    def is_positive(value: Any, kind: Any) -> bool:
+        return isinstance(value, kind) and not isinstance(value, bool) and bool(value > 0)
+
+    ratio, reruns, identity = given["compression_ratio"], given["max_source_reruns"], given["source_id"]
+    for field, is_good, remedy in (
+        ("write_empty_chunks", isinstance(given["write_empty_chunks"], bool), "give True or False"),
+        ("compression_ratio", ratio is None or is_positive(ratio, Real), "give for instance 2.5, or None"),
+        ("max_graph_tasks", is_positive(given["max_graph_tasks"], Integral), f"give for instance {MAX_GRAPH_TASKS}"),
+        ("max_source_reruns", is_positive(reruns, Real), f"give for instance {MAX_SOURCE_RERUNS}"),
+        ("source_id", identity is None or (isinstance(identity, str) and bool(identity)), "give a text, or None"),
+    ):
+        if not is_good:
+            raise SpecError("not what this keyword takes", field=field, value=given[field], remedy=remedy)
+
+
+def memory_limit_of(limit: Any) -> int | None:
+    """The keyword as bytes."""
+    if isinstance(limit, str):
+        limit = parse_nbytes(limit, "memory_limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise SpecError("not a positive number of bytes", field="memory_limit", value=limit, remedy='give for instance "4GB"')
+    return limit
+
+
+def resources_of(engine: Engine, memory_limit: Any = None) -> Resources:
+    """What an engine's workers offer, less what the keyword takes away."""
+    allowed = memory_limit_of(memory_limit) or engine.memory_limit_nbytes
+    return Resources(engine.n_threads, allowed, engine.n_processes)
+
+
+def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any, memory_limit: int | str | None) -> Plan:
+    """How `x` would be written into an array that exists.
+
+    Raises
+    ------
+    SpecError
+        If its shape or dtype is another, naming both.
+    PlanError
+        If the plan does not fit the memory.
+    """
+    source = check_source_of(x, metadata, "x")
+    made = make_plan(
+        metadata,
+        as_strategy(strategy),
+        SourceLayout(source.chunks, n_tasks_of(source), identity_of(source)),
+        resources_of(engine, memory_limit),
+        stage_units=engine.kind == "processes",
+    )
+    made.check_fits()
+    return made
+
+
+def n_tasks_of(x: dask.array.Array) -> int:
+    """Tasks of the source's graph, without making them: layers that are not yet materialised count their outputs."""
+    return sum(len(layer) if layer.is_materialized() else math.prod(x.numblocks) for layer in x.dask.layers.values())
+
+
+def identity_of(x: dask.array.Array, source_id: str | None = None) -> str:
+    """What the user calls the source, without credentials, since it is kept; else what dask calls it.
+
+    Where dask's name is drawn at random for each graph, the chunks stand for it.
+    """
+    if source_id:
+        return redacted(source_id)
+    if any(_RANDOM_NAME.search(layer) for layer in x.dask.layers):
+        return f"chunks:{tokenize(x.dtype, x.chunks)}"
+    return f"dask:{tokenize(x.name)}"

@@ -1,0 +1,394 @@
+"""A run while a process works on it: begun or joined, caught up with from the journals, published, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask.array
+import numpy as np
+
+from shardwrite.engines import Engine, Stopped
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.grid import Box
+from shardwrite.host.stopping import note_committed
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    begin_beside,
+    begin_run,
+    cause_of,
+    differences,
+    end_run,
+    give_up,
+    journal_for,
+    make_way,
+    own_journals,
+    probe,
+    read_receipt,
+    recover_changes,
+    replay,
+    sweep,
+    take_back,
+    taking_part,
+    tidied_run,
+)
+from shardwrite.plan import BATCH_NBYTES
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import inspect_shards
+from shardwrite.runs.graph import GroupGraph, source_edges
+from shardwrite.runs.job import Job, incomplete, make_receipt, refuse_another, run_plan
+from shardwrite.runs.result import WriteResult, result_of
+from shardwrite.stores import PosixStore, as_store_error, listed, make_directories
+from shardwrite.target import check_surroundings, check_target, shape_at
+from shardwrite.write.commit import GroupReport, WriteSpec
+
+__all__ = ["Session", "begin", "join"]
+
+
+def _source(job: Job) -> dask.array.Array:
+    if job.source is None:
+        raise TypeError("this job has no source to write from")
+    return job.source
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """A job that was begun, and how far it is."""
+
+    job: Job
+    directory: RunDirectory
+    driver: str
+    ledger: Ledger
+    n_resumed: int = 0
+    n_retried: int = 0
+    n_left: int = 0
+    """Shards that tasks did not begin, because their processes were asked to stop."""
+
+    def spec(self) -> WriteSpec:
+        """What its tasks need to know."""
+        plan, source = self.job.plan, self.job.source
+        return WriteSpec(
+            metadata=plan.metadata,
+            strategy=plan.strategy,
+            store=PosixStore(self.job.target.path),
+            run_path=str(self.directory.path),
+            parts=str(self.directory.parts(self.driver)),
+            driver=self.driver,
+            durability=self.job.options.durability,
+            write_empty_chunks=plan.write_empty_chunks,
+            batch_nbytes=BATCH_NBYTES,
+            spool_ratio=plan.memory.spool_ratio,
+            source_dtype=plan.metadata.dtype if source is None else source.dtype,
+            exists=self.job.options.mode == "r+",
+            region=plan.region,
+        )
+
+    def graph(self, name: str, engine: Engine) -> GroupGraph:
+        """The builder of its graphs."""
+        cut = engine.kind not in ("threads", "sync")
+        return GroupGraph(self.job.plan, self.spec(), _source(self.job), self.ledger, f"{self.driver}-{name}", cut_source=cut)
+
+    def region_of(self, key: Any) -> str:
+        """What a task's key says of where it is in the array; nothing where it says nothing."""
+        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
+        if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
+            return ""
+        if key[0].startswith("shardwrite-"):
+            if self.driver not in key[0]:
+                return ""
+            box = partition.group_box(key[1])
+            box = box if plan.region is None else box.intersect(plan.region)
+        elif (
+            source is not None
+            and len(key) - 1 == source.ndim
+            and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True))
+        ):
+            edges = source_edges(plan, source)
+            box = Box(
+                tuple(e[i] for e, i in zip(edges, key[1:], strict=True)),
+                tuple(e[i + 1] for e, i in zip(edges, key[1:], strict=True)),
+            )
+        else:
+            return ""
+        bounds = box.shift(tuple(-o for o in plan.origin)).bounds
+        return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
+
+    def enter(self, report: GroupReport) -> None:
+        """Note what a task committed; its part files are no longer needed."""
+        for path in report.part_files:
+            with as_store_error(path, "cannot remove"):
+                Path(path).unlink(missing_ok=True)
+        self.ledger.enter(report.entry, report.process)
+        self.n_left += report.n_left
+        note_committed(len(report.shards))
+
+    def learn(self) -> None:
+        """Take in what tasks of this run have entered into journals without that their reports came."""
+        found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
+        new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
+        self.ledger.take(found, new)
+        note_committed(len(new))
+
+    def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
+        """What was written, all told."""
+        plan = self.job.plan
+        return result_of(
+            str(self.job.target.path),
+            self.ledger,
+            plan.metadata.itemsize,
+            seconds=seconds,
+            n_tasks=plan.n_tasks if n_tasks is None else n_tasks,
+            layout=plan.layout,
+            n_resumed=self.n_resumed,
+            n_retried=self.n_retried,
+            raw_nbytes=None if plan.region is None else plan.raw_nbytes,
+        )
+
+    def finish(self, seconds: float) -> WriteResult:
+        """Check that every shard is committed, publish, leave a receipt."""
+        plan, target = self.job.plan, self.job.target
+        if len(self.ledger.missing):
+            raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
+        result = self.result(seconds)
+        with as_store_error(str(target.path), "cannot finish"):
+            recover_changes(self.directory.path, PosixStore(target.path), plan.metadata)  # of tasks that another has done meanwhile
+            self.publish(result)
+        return result
+
+    def publish(self, result: WriteResult) -> None:
+        """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
+        directory, options = self.directory, self.job.options
+        try:
+            with as_store_error(str(directory.target.path), "cannot publish"), contextlib.ExitStack() as stack:
+                if self.job.is_update:
+                    stack.enter_context(directory.ending())
+                    directory.grow(directory.document["shape"], options.durability, self.driver)
+                elif options.mode != "r+":
+                    directory.publish(options.durability, self.driver)
+                receipt = make_receipt(directory, self.job, self.ledger, result)
+                directory.leave(receipt, options.durability, self.driver)
+            with as_store_error(str(directory.target.path), "cannot end"):
+                end_run(directory, own_journals(self.driver))
+        except (StoreError, RunEndedError) as error:
+            ended = read_receipt(directory.target)
+            if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
+                raise
+            if not ended.is_of(directory.digest, directory.run):
+                raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error
+
+    def catch_up(self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None) -> None:
+        """Learn from the journals what is done, check what a power cut may have taken, and sweep.
+
+        Parameters
+        ----------
+        engine : Engine
+            Who checks.
+        may_list : bool
+            Whether the array may be listed to find what was left behind.
+        only : collection of int, optional
+            Ranks of the shards that this process answers for, alone. Of those the index is looked at, too, whatever a journal says:
+            no process that works on a part holds the whole in its hands.
+        """
+        metadata = self.job.plan.metadata
+        recover_changes(self.directory.path, PosixStore(self.job.target.path), metadata)
+        found = replay(self.directory, metadata)
+        done = set(np.flatnonzero(found.ledger.is_done).tolist())
+        if self.job.options.recheck:
+            found.untrusted |= done
+        if only is not None:
+            done.intersection_update(only)
+            found.untrusted &= done
+            self._check(engine, found.ledger, done - found.untrusted, deep=False)
+        self._check(engine, found.ledger, found.untrusted, deep=True)
+        sweep(self.directory, metadata, found, may_list=may_list)
+        self.ledger = found.ledger
+        self.n_resumed = found.ledger.n_done
+        self.directory.parts(self.driver).mkdir(exist_ok=True)
+
+    def _check(self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool) -> None:
+        """Look at shards, and take those for missing that are not as the ledger has them."""
+        if not shards:
+            return
+        array = ShardedArray(self.job.plan.metadata, PosixStore(self.job.target.path))
+        ranks = np.array(sorted(shards), dtype=np.int64)
+        table = inspect_shards(engine, array, ranks, deep=deep)
+        lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (table.index_crcs != ledger.index_crcs[ranks])
+        ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+
+    def make_shard_directories(self) -> None:
+        """Make what shards will lie in: once, by one process, where many nodes would get into each other's way."""
+        metadata, path = self.job.plan.metadata, self.job.target.path
+        keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
+        with as_store_error(str(path), "cannot make directories"):
+            for parent in sorted({key.rpartition("/")[0] for key in keys}):
+                make_directories(path / parent, self.job.options.durability)
+
+    def note_failure(self, error: Exception) -> None:
+        """Say in the journal what ended this, for people who ask how far the run is."""
+        with contextlib.suppress(StoreError, RunEndedError):  # of the two errors, the first is the one to tell
+            journal_for(str(self.directory.path), self.driver, self.job.options.durability).append({"failed": cause_of(error)})
+
+    def discard_parts(self) -> None:
+        """Remove this process's part files."""
+        parts = self.directory.parts(self.driver)
+        with contextlib.suppress(OSError):  # a straggler may be writing one; the next run, or the end of this one, removes it
+            for path in listed(parts):
+                path.unlink(missing_ok=True)
+            parts.rmdir()
+
+
+@contextlib.contextmanager
+def _ended_or(directory: RunDirectory) -> Iterator[None]:
+    """Where storage fails because another process has ended the run meanwhile, say that."""
+    try:
+        yield
+    except OSError as error:
+        if not directory.has_ended:
+            raise
+        raise RunEndedError("another process has ended this run", path=str(directory.path)) from error
+
+
+@contextlib.contextmanager
+def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
+    """Work on a run under a lease."""
+    session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
+    with _ended_or(directory), taking_part(directory.path, session.driver):
+        try:
+            yield session
+        except (Stopped, RunEndedError):  # asked for, or done by another: no failure
+            raise
+        except Exception as error:
+            session.note_failure(error)
+            raise
+        finally:
+            session.discard_parts()
+
+
+def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+    """Look at every target, and only if all are good, begin or join a run at each, under leases that `stack` holds.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        Something stands in a place, another plan was begun there, or a worker cannot write there.
+    """
+    paths = [str(job.target.path) for job in jobs]
+    if len(set(paths)) < len(paths):
+        raise SpecError("two arrays cannot go to one place", field="stores", value=paths, remedy="give each its own path or name")
+    for job in jobs:
+        check_surroundings(job.target)
+        found = tidied_run(job.target)
+        if found is None or found.makes_array != job.makes_array:
+            refuse_another(job)
+            check_target(job.target, job.options.mode)
+    for job in jobs:
+        _make_way(job)
+    sessions = []
+    for job in jobs:
+        directory, is_new = begin_beside(job.target, partial(_begin_one, job))
+        _check_shape(job, directory, is_new=is_new)
+        (_probe_new if is_new else _probe)(directory, engine)
+        sessions.append(stack.enter_context(_open(job, directory)))
+    for session in sessions:
+        with _ended_or(session.directory), as_store_error(str(session.directory.path), "cannot go on with"):
+            session.directory.make_room(session.job.options.durability)
+            if session.job.options.publish == "first" and session.job.options.mode != "r+":
+                session.directory.publish(session.job.options.durability, session.driver)
+            session.catch_up(engine, may_list=True)
+    return sessions
+
+
+def _make_way(job: Job) -> None:
+    """Refuse to go on beside other runs that write the same shards; with ``restart=True`` give up updates of the dead."""
+    found = tidied_run(job.target)
+    if job.options.restart and found is not None and not found.makes_array:
+        give_up(found)
+    make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart)
+
+
+def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
+    return begin_run(
+        job.target,
+        run_plan(job.plan, job.options.mode),
+        job.plan.metadata.text,
+        mode=job.options.mode,
+        restart=job.options.restart,
+        durability=job.options.durability,
+    )
+
+
+def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
+    """Refuse an update that was planned for an array that has grown before it began: what is new it would take for nothing."""
+    region = job.plan.array_region
+    if region is None:
+        return
+    found = shape_at(job.target.path)
+    planned = list(job.plan.metadata.document["shape"])
+    before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
+    is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself
+    if found != before and not (found == planned and is_known):
+        if is_new:
+            take_back(directory, is_claimed=True)
+        raise JournalError(
+            f"the shape of {job.target.path} became {found} while an update of {planned} was planned; make the same call again",
+            path=str(job.target.path),
+        )
+
+
+def _was_left(job: Job) -> bool:
+    """Whether the receipt tells of this update."""
+    receipt = read_receipt(job.target)
+    return receipt is not None and receipt.update(run_plan(job.plan, job.options.mode)["digest"]) is not None
+
+
+def _probe(directory: RunDirectory, engine: Engine) -> None:
+    """Have every worker write there."""
+    outcomes = engine.on_every_worker(probe, str(directory.path), "zarr.json")
+    troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
+    if troubles:
+        if directory.has_ended:
+            raise RunEndedError("another process has ended this run", path=str(directory.path))
+        worker, (message, number) = troubles[0]
+        raise StoreError(
+            f"store={str(directory.target.path)!r}: {len(troubles)} of {len(outcomes)} workers cannot write there; {worker}: "
+            f"{message}; give a directory that every worker can write to",
+            key=str(directory.path),
+            errno=number,
+        )
+
+
+def _probe_new(directory: RunDirectory, engine: Engine) -> None:
+    """The same for a run that has only begun; it is taken back if a worker cannot write there."""
+    try:
+        _probe(directory, engine)
+    except BaseException:
+        take_back(directory, is_claimed=True)
+        raise
+
+
+@contextlib.contextmanager
+def join(job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool) -> Iterator[Session]:
+    """Work on some shards of a run that another process has begun.
+
+    Raises
+    ------
+    JournalError
+        If the source of that run is another.
+    """
+    if directory.digest != job.plan.digest:
+        changed = differences(directory.facts["identity"], job.plan.to_dict()["identity"])
+        raise JournalError(
+            f"another plan was begun for {job.target.path}; it differs in {'; '.join(changed)}",
+            path=str(directory.target.run_path),
+            differences=changed,
+        )
+    with _open(job, directory) as session:
+        with as_store_error(str(directory.path), "cannot go on with"):
+            session.catch_up(engine, may_list=may_list, only=only)
+        yield session

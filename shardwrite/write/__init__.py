@@ -1,0 +1,1 @@
+"""What tasks do: encode blocks, put shards together, and commit them."""

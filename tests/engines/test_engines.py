@@ -1,0 +1,232 @@
+"""Every engine, parts without one, several arrays at once, and how often the source is asked."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from dask.sizeof import sizeof
+from distributed import Client, LocalCluster
+
+import shardwrite
+from shardwrite.write.spool import EncodedBlock, PartFile
+
+KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="1GiB") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def array():
+    return np.random.default_rng(0).integers(0, 99, (70, 65, 40)).astype("i2")
+
+
+@pytest.fixture(params=["threads", "sync", "processes", "distributed"])
+def engine(request):
+    if request.param == "distributed":
+        with Client(request.getfixturevalue("cluster")):
+            yield request.param
+    else:
+        with dask.config.set(scheduler=request.param, num_workers=2):
+            yield request.param
+
+
+@pytest.mark.parametrize("source", [(16, 65, 40), (1, 65, 40), (33, 21, 17)])
+def test_engines_write_the_same(tmp_path, array, engine, source):
+    seen = []
+    x = da.from_array(array, chunks=source)
+    result = x.to_sharded_zarr(tmp_path / "x", progress=seen.append, **KEYWORDS)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
+    assert sum(report.raw_nbytes for report in seen) == array.nbytes == result.raw_nbytes
+    assert result.n_shards == 3 * 3 * 2
+    assert result.n_chunks == 9 * 9 * 5
+    stored = sum(p.stat().st_size for p in (tmp_path / "x" / "c").rglob("*") if p.is_file())
+    assert result.stored_nbytes == stored
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x"]
+
+
+@pytest.mark.parametrize("memory_limit", ["1MB", "100MB"])
+def test_direct_and_staged_on_every_engine(tmp_path, engine, memory_limit):
+    a = np.random.default_rng(3).integers(0, 9, (128, 128, 64)).astype("u1")
+    x = da.from_array(a, chunks=(32, 32, 32))
+    x.to_sharded_zarr(tmp_path / "x", shards=(128, 128, 64), chunks=16, memory_limit=memory_limit, durability="none")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
+
+
+def test_delayed(tmp_path, array, engine):
+    x = da.from_array(array, chunks=20)
+    later = x.to_sharded_zarr(tmp_path / "x", compute=False, **KEYWORDS)
+    assert not (tmp_path / "x" / "zarr.json").exists()
+    result = later.compute()
+    assert result.n_shards == 18
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
+
+
+def test_the_result_prints(tmp_path, array):
+    result = da.from_array(array, chunks=20).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    assert "18 files" in str(result)
+    assert "<table" in result._repr_html_()
+    assert result.throughput > 0
+    assert max(result.peak_nbytes_by_process.values()) > 2**20
+    assert json.loads(json.dumps(result.to_dict()))["n_shards"] == 18
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_parts_without_a_scheduler(tmp_path, array, count):
+    x = da.from_array(array, chunks=20)
+    plan = shardwrite.plan(x, shards=(32, 32, 32), chunks=8, memory_limit="1MB", max_source_reruns=3)
+    shardwrite.prepare(x, tmp_path / "x", plan)
+    for index in reversed(range(count)):
+        shardwrite.write_part(x, tmp_path / "x", index, count)
+        assert not (tmp_path / "x" / "zarr.json").exists()
+    result = shardwrite.finalize(tmp_path / "x")
+    assert result.n_shards == 18
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
+
+
+def test_a_missing_part_is_named(tmp_path, array):
+    x = da.from_array(array, chunks=20)
+    plan = shardwrite.plan(x, shards=32, chunks=8)
+    with pytest.raises(shardwrite.IncompleteError, match="prepare"):
+        shardwrite.write_part(x, tmp_path / "x", 0, 2)
+    shardwrite.prepare(x, tmp_path / "x", plan)
+    shardwrite.write_part(x, tmp_path / "x", 0, 3)
+    shardwrite.write_part(x, tmp_path / "x", 2, 3)
+    with pytest.raises(shardwrite.IncompleteError, match="part 1 of 3 must be written again") as caught:
+        shardwrite.finalize(tmp_path / "x", n_parts=3)
+    assert caught.value.missing == [ref.key for ref in plan.part(1, 3).shards]
+    assert caught.value.parts == [1]
+    assert not (tmp_path / "x" / "zarr.json").exists()
+    with pytest.raises(shardwrite.JournalError, match=r"source: .* there, .* now"):
+        shardwrite.write_part(x + 1, tmp_path / "x", 1, 3)
+
+
+def test_an_encoded_block_tells_dask_its_size():
+    block = EncodedBlock(np.zeros(100, np.int64), np.zeros(10**6, np.uint8))
+    assert sizeof(block) >= 10**6 + 800
+    assert sizeof(EncodedBlock(np.zeros(100, np.int64), PartFile("x", 10**9))) < 10**5
+    buffers = []
+    head = pickle.dumps(block, protocol=5, buffer_callback=buffers.append)
+    assert len(head) < 2000, "arrays travel out of band"
+
+
+def counting(tmp_path):
+    """A function of a block that notes each call in a file of its own, so that it counts in any process."""
+
+    def note(block, block_info=None):
+        where = "-".join(map(str, block_info[0]["chunk-location"]))
+        with open(tmp_path / f"calls-{where}", "a") as log:
+            log.write("x")
+        return block
+
+    return note
+
+
+def calls(tmp_path):
+    return [len(p.read_text()) for p in tmp_path.glob("calls-*")]
+
+
+@pytest.mark.parametrize("kind", ["slabs", "mean", "rechunked", "unaligned"])
+def test_no_source_block_runs_twice(tmp_path, kind):
+    a = np.random.default_rng(0).random((64, 64, 32)).astype("f4")
+    chunks = {"slabs": (1, 64, 32), "mean": (16, 16, 32), "rechunked": (16, 16, 32), "unaligned": (25, 25, 25)}[kind]
+    x = da.from_array(a, chunks=chunks).map_blocks(counting(tmp_path), dtype="f4", meta=np.empty((0, 0, 0), "f4"))
+    y = {"mean": lambda: x - x.mean(), "rechunked": lambda: x.rechunk((64, 7, 32))}.get(kind, lambda: x)()
+    plan = shardwrite.plan(y, shards=32, chunks=8)
+    y.to_sharded_zarr(tmp_path / "x", shards=32, chunks=8, durability="none")
+    assert plan.source_reruns == 1
+    assert set(calls(tmp_path)) == {1}
+    assert len(calls(tmp_path)) == x.npartitions
+
+
+def test_waves_run_the_source_as_often_as_the_plan_says(tmp_path):
+    x = da.from_array(np.ones((64, 64), "f4"), chunks=8).map_blocks(counting(tmp_path), dtype="f4", meta=np.empty((0, 0), "f4"))
+    keywords = {"shards": 16, "chunks": 8, "max_graph_tasks": 40, "memory_limit": "200kB"}
+    plain = shardwrite.plan(x, **keywords)
+    assert len(plain.waves) > 1
+    assert plain.source_reruns == 1
+    y = x - x.mean()
+    with pytest.raises(shardwrite.PlanError, match="max_source_reruns"):
+        shardwrite.plan(y, **keywords)
+    plan = shardwrite.plan(y, max_source_reruns=100, **keywords)
+    y.to_sharded_zarr(tmp_path / "x", durability="none", max_source_reruns=100, **keywords)
+    assert max(calls(tmp_path)) == len(plan.waves)
+    assert plan.source_reruns > 1.25
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 0)
+
+
+def test_store_shares_common_work(tmp_path):
+    a = np.random.default_rng(0).random((64, 64)).astype("f4")
+    x = da.from_array(a, chunks=16).map_blocks(counting(tmp_path), dtype="f4", meta=np.empty((0, 0), "f4"))
+    results = shardwrite.store([x, x * 2], [tmp_path / "a", tmp_path / "b"], shards=32, chunks=8, durability="none")
+    assert [r.n_shards for r in results] == [4, 4]
+    assert set(calls(tmp_path)) == {1}
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "b", mode="r")[...], a * 2)
+    with pytest.raises(shardwrite.SpecError, match="one place"):
+        shardwrite.store([x, x], [tmp_path / "c", tmp_path / "c"], shards=32, chunks=8)
+
+
+def test_the_view_opens_each_shard_once(tmp_path, array, monkeypatch):
+    da.from_array(array, chunks=20).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    from shardwrite.stores import PosixStore
+
+    opened, read = [], []
+    original = PosixStore.open
+
+    def spy(self, key):
+        reader = original(self, key)
+        opened.append(key)
+        inner = reader.read
+        reader.read = lambda offset, nbytes: read.append(nbytes) or inner(offset, nbytes)
+        return reader
+
+    monkeypatch.setattr(PosixStore, "open", spy)
+    y = shardwrite.from_sharded_zarr(tmp_path / "x")
+    assert y.chunks == ((32, 32, 6), (32, 32, 1), (32, 8))
+    with dask.config.set(scheduler="sync"):
+        np.testing.assert_array_equal(y.compute(), array)
+        assert len(opened) == len(set(opened)) == 18
+        assert len(read) == 18, "the whole object when all of it is wanted"
+        opened.clear()
+        read.clear()
+        np.testing.assert_array_equal(y[3:5, 33:35, 0:2].compute(), array[3:5, 33:35, 0:2])
+        assert opened == ["c/0/1/0"]
+        assert len(read) == 2, "index and one range when little is"
+        np.testing.assert_array_equal(y[::7, 5, ::-1].compute(), array[::7, 5, ::-1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="strace is Linux's")
+def test_dask_client_choice_is_dasks_own(tmp_path, array, cluster):
+    with Client(cluster), dask.config.set(scheduler="threads"):
+        assert shardwrite.engines.active_engine().kind == "threads"
+    with Client(cluster):
+        assert shardwrite.engines.active_engine().kind == "distributed"
+    assert shardwrite.engines.active_engine().kind == "threads"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        (slice(3, 60, 7), slice(None), slice(0, 0)),
+        (slice(60, 3, -7), slice(None, None, -1), slice(5, 6)),
+        (5, slice(2, 50), -1),
+        (np.array([3, 69, 3]), slice(60, 65), slice(None)),
+        (slice(None), np.array([True] + [False] * 63 + [True]), 7),
+        (slice(10, 5), slice(None), slice(None)),
+    ],
+)
+def test_the_view_indexes_as_numpy_does(tmp_path, array, key):
+    da.from_array(array, chunks=20).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[key], array[key])
+    y = shardwrite.from_sharded_zarr(tmp_path / "x")
+    np.testing.assert_array_equal(y[key].compute(), array[key])

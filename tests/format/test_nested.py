@@ -1,0 +1,107 @@
+"""Shards in shards, and codecs around them: read as zarr-python reads them, and never more than the metadata allow."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import crc32c
+import numpy as np
+import pytest
+import zarr
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+
+from shardwrite import CodecError, CorruptShardError, open_sharded
+from shardwrite.format.metadata import parse_metadata
+
+SHAPE = (24, 40)
+VALUES = np.arange(24 * 40, dtype="u2").reshape(SHAPE)
+VALUES[:8, :10] = 0
+
+
+def codecs():
+    """Codecs of a whole array, by what is special about them."""
+    small = [BytesCodec(), ZstdCodec(level=1)]
+    inner = ShardingCodec(chunk_shape=(4, 5), codecs=small)
+    yield "nested", [ShardingCodec(chunk_shape=(8, 10), codecs=[inner])]
+    yield "nested, compressed", [ShardingCodec(chunk_shape=(8, 10), codecs=[inner, GzipCodec(level=1), Crc32cCodec()])]
+    yield "compressed", [ShardingCodec(chunk_shape=(4, 5), codecs=small), ZstdCodec(level=1)]
+    yield "transposed", [TransposeCodec(order=(1, 0)), ShardingCodec(chunk_shape=(4, 4), codecs=small, index_location="start")]
+    least = ShardingCodec(chunk_shape=(2, 2), codecs=small)
+    turned = ShardingCodec(chunk_shape=(4, 4), codecs=[TransposeCodec(order=(1, 0)), least])
+    yield "transposed twice", [TransposeCodec(order=(1, 0)), turned, GzipCodec(level=1)]
+
+
+@pytest.fixture(params=codecs(), ids=lambda pair: pair[0])
+def path(tmp_path, request):
+    document = json.loads(json.dumps(ARRAY))
+    document["codecs"] = [codec.to_dict() for codec in request.param[1]]
+    (tmp_path / "x").mkdir()
+    text = json.dumps(document, default=lambda item: item.value if hasattr(item, "value") else list(item))
+    (tmp_path / "x/zarr.json").write_text(text)
+    zarr.open_array(tmp_path / "x", mode="r+")[...] = VALUES
+    return tmp_path / "x"
+
+
+ARRAY = {
+    "zarr_format": 3,
+    "node_type": "array",
+    "shape": [24, 40],
+    "data_type": "uint16",
+    "fill_value": 0,
+    "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [16, 20]}},
+    "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+    "attributes": {},
+}
+
+
+def test_they_read_what_zarr_wrote(path):
+    array = open_sharded(path)
+    np.testing.assert_array_equal(array[:, :], VALUES)
+    np.testing.assert_array_equal(array[3:19, 7:33], VALUES[3:19, 7:33])
+    metadata = array.metadata
+    pipeline = metadata.shard_pipeline if any(metadata.codecs_around) else metadata.pipeline
+    with pytest.raises(CodecError, match="not written"):
+        pipeline.encode(np.zeros((1, 16, 20), "u2"))
+
+
+def test_bytes_that_are_wrong(path):
+    files = [file for file in path.rglob("*") if file.is_file() and file.name != "zarr.json"]
+    rng = np.random.default_rng(0)
+    n_told = 0
+    for _ in range(60):
+        file = files[rng.integers(len(files))]
+        good = file.read_bytes()
+        bad = bytearray(good)
+        bad[rng.integers(len(good))] ^= 1 << int(rng.integers(8))
+        file.write_bytes(bad[: rng.integers(1, 2 * len(good))])
+        try:
+            open_sharded(path)[:, :]
+        except CorruptShardError:
+            n_told += 1
+        file.write_bytes(good)
+    assert n_told > 20
+
+
+def test_a_bomb_in_an_inner_shard():
+    """A frame that claims a gibibyte, and an inner chunk that claims more bytes than it can take."""
+    inner = ShardingCodec(chunk_shape=(4, 5), codecs=[BytesCodec(), ZstdCodec(level=1)])
+    document = {**ARRAY, "codecs": [ShardingCodec(chunk_shape=(16, 20), codecs=[inner]).to_dict()]}
+    text = json.dumps(document, default=lambda item: item.value if hasattr(item, "value") else list(item))
+    pipeline = parse_metadata(text).pipeline
+    frame = b"\x28\xb5\x2f\xfd\xe0" + (2**30).to_bytes(8, "little") + b"\x01\x00\x00"
+    for nbytes, data in ((len(frame), frame), (100_000, bytes(100_000))):
+        table = np.full((16, 2), 2**64 - 1, dtype="<u8")
+        table[0] = (0, nbytes)
+        index = table.tobytes()
+        with pytest.raises(CorruptShardError):
+            pipeline.decode(data + index + struct.pack("<I", crc32c.crc32c(index)))
+
+
+@pytest.mark.parametrize("chunks", [None, 4, [], [4], [4, 0], [4, 3], [4, "5"], [4, 2**70]])
+def test_inner_shards_that_cannot_be(chunks):
+    inner = {"chunk_shape": chunks, "codecs": [{"name": "bytes"}], "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}]}
+    around = {**inner, "chunk_shape": [16, 20], "codecs": [{"name": "sharding_indexed", "configuration": inner}]}
+    metadata = parse_metadata(json.dumps({**ARRAY, "codecs": [{"name": "sharding_indexed", "configuration": around}]}))
+    with pytest.raises(CodecError, match="cannot be cut"):
+        metadata.pipeline  # noqa: B018 (builds it)

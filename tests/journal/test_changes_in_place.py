@@ -1,0 +1,430 @@
+"""Changes in place: claims, what is written down before a shard is touched, and how a change is taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import resource
+import threading
+from pathlib import Path
+from unittest import mock
+
+import dask.array as da
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+import shardwrite
+from shardwrite import FixedOrder, ShardWriter, StoreError
+from shardwrite.journal import Change, find_run, lease, lock, recover_changes, recover_shard, shard_claim
+from shardwrite.journal.composed import encode_record
+from shardwrite.read.array import open_sharded
+from shardwrite.stores import PosixStore
+from shardwrite.stores.editing import PosixEditor
+from shardwrite.target import resolve_target
+
+KEY = "c/0"
+OLD = np.arange(64, dtype="u4") + 1
+NEW = np.arange(8, dtype="u4") + 1000
+
+
+def made(tmp_path, **keywords):
+    path = tmp_path / "x.zarr"
+    da.from_array(OLD, chunks=64).to_sharded_zarr(path, shards=64, chunks=8, **keywords)
+    return path
+
+
+def read(path):
+    return shardwrite.from_sharded_zarr(path).compute(scheduler="sync")
+
+
+@contextlib.contextmanager
+def frozen_at(name, function):
+    """Call a function right before a method of the editor runs, once."""
+    real, calls = getattr(PosixEditor, name), []
+
+    def wrapped(self, *arguments):
+        if not calls:
+            calls.append(name)
+            function()
+        return real(self, *arguments)
+
+    with mock.patch.object(PosixEditor, name, wrapped):
+        yield
+    assert calls
+
+
+def failing(name, number, times):
+    """A method of the editor does its work, and then fails some times: as if written bytes were dropped."""
+    real, left = getattr(PosixEditor, name), [times]
+
+    def wrapped(self, *arguments):
+        real(self, *arguments)
+        if left[0]:
+            left[0] -= 1
+            raise StoreError("told to", key=KEY, errno=number)
+
+    return mock.patch.object(PosixEditor, name, wrapped)
+
+
+# ---- a failed sync
+
+
+@pytest.mark.parametrize("times", [1, 2, 4])
+@pytest.mark.parametrize("strategy", [FixedOrder(in_place=True, max_unused=1.0), shardwrite.AppendOnly(in_place=True)], ids=str)
+def test_after_a_failed_sync_the_shard_is_another_file(tmp_path, strategy, times):
+    """What was appended reads back, but that proves nothing; so the old content goes to a new file before the next attempt."""
+    path = made(tmp_path)
+    kept = tmp_path / "kept"
+    kept.hardlink_to(path / KEY)  # so that its number is not given to another file
+    x = da.from_array(NEW, chunks=8)
+    with failing("sync", errno.EIO, times), contextlib.ExitStack() as stack:
+        if times == 4:
+            stack.enter_context(pytest.raises(StoreError, match="told to"))
+        x.to_sharded_zarr(path, region=slice(0, 8), strategy=strategy, durability="batch", source_id="new")
+    if times == 4:  # the error lasted, and nothing was acknowledged
+        shardwrite.abandon(path)
+        np.testing.assert_array_equal(read(path), OLD)
+    else:
+        np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
+    assert not kept.samefile(path / KEY)
+    assert shardwrite.verify(path, deep=True).is_good
+    assert not path.with_name("x.zarr.shardwrite").exists()
+
+
+def test_a_flush_after_a_failed_one_keeps_what_was_acknowledged(tmp_path):
+    path = tmp_path / "movie.zarr"
+    shardwrite.create(path, (0, 16, 16), "u2", shards=(8, 16, 16), chunks=(1, 16, 16))
+    frames = np.arange(3 * 256, dtype="u2").reshape(3, 16, 16)
+    with ShardWriter(path) as writer:
+        writer.append(frames[0])
+        writer.flush()
+        (before,) = {file.stat().st_ino for file in path.glob("c/0/0/0")}
+        writer.append(frames[1])
+        with failing("sync", errno.EIO, 1):
+            writer.flush()
+        (after,) = {file.stat().st_ino for file in path.glob("c/0/0/0")}
+        writer.append(frames[2])
+    assert after != before
+    np.testing.assert_array_equal(read(path), frames)
+
+
+def test_content_is_not_shared_with_the_old_file(tmp_path):
+    """A copy inside the system may share blocks that were never written."""
+    path = made(tmp_path)
+    with failing("sync", errno.EIO, 1), mock.patch("os.copy_file_range", side_effect=AssertionError("shared")):
+        da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), strategy=shardwrite.AppendOnly(in_place=True))
+    np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
+
+
+# ---- a writer that is taken for dead, and is not
+
+
+def stale(*_):
+    return []
+
+
+@pytest.mark.parametrize("step", ["check_version", "write_at", "sync"])
+@pytest.mark.parametrize("compressors", ["auto", None])
+def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step, compressors):
+    """Whoever takes its run over puts a new file into the place of the one that it has open."""
+    path = made(tmp_path, compressors=compressors)
+    later = NEW + 5000
+
+    def take_over():
+        with (
+            mock.patch("shardwrite.journal.takeover.live_holders", stale),
+            mock.patch("shardwrite.journal.neighbours.live_holders", stale),
+            mock.patch("shardwrite.journal.lock._is_held", return_value=False),
+        ):
+            da.from_array(later, chunks=8).to_sharded_zarr(
+                path, region=slice(0, 8), strategy=FixedOrder(in_place=True, max_unused=1.0), restart=True, source_id="later"
+            )
+
+    with frozen_at(step, take_over), pytest.raises(shardwrite.ShardwriteError):
+        da.from_array(NEW, chunks=8).to_sharded_zarr(
+            path, region=slice(0, 8), strategy=FixedOrder(in_place=True, max_unused=1.0), source_id="first"
+        )
+    np.testing.assert_array_equal(read(path), [*later, *OLD[8:]])
+    assert shardwrite.verify(path, deep=True).is_good
+    assert not path.with_name("x.zarr.shardwrite").exists()
+
+
+def test_a_shard_is_erased_by_its_own_run_alone(tmp_path):
+    """A process that is frozen right before it removes a shard may thaw after another has written a new one."""
+    path = made(tmp_path)
+    real, calls = os.rename, []
+
+    def rename(source, target):
+        if "/removed-" in str(target) and not calls:
+            calls.append(target)
+            with (
+                mock.patch("shardwrite.journal.takeover.live_holders", stale),
+                mock.patch("shardwrite.journal.neighbours.live_holders", stale),
+            ):
+                da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), restart=True, source_id="later")
+        return real(source, target)
+
+    with mock.patch("os.rename", rename), pytest.raises(shardwrite.ShardwriteError):
+        shardwrite.erase(path, slice(0, 64))
+    assert calls
+    np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
+
+
+def test_a_rename_that_comes_late_fails(tmp_path):
+    """The successor has removed the temporary before it commits anything itself."""
+    path = made(tmp_path)
+    real, calls = os.rename, []
+
+    def rename(source, target):
+        if str(source).endswith(".swtmp") and str(target).endswith(KEY) and not calls:
+            calls.append(target)
+            with (
+                mock.patch("shardwrite.journal.takeover.live_holders", stale),
+                mock.patch("shardwrite.journal.neighbours.live_holders", stale),
+            ):
+                da.from_array(NEW + 7, chunks=8).to_sharded_zarr(path, region=slice(8, 16), restart=True, source_id="later")
+        return real(source, target)
+
+    with mock.patch("os.rename", rename), pytest.raises(shardwrite.ShardwriteError):
+        da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), source_id="first")
+    assert calls
+    np.testing.assert_array_equal(read(path), [*OLD[:8], *(NEW + 7), *OLD[16:]])
+
+
+def test_an_array_that_appears_before_a_run_begins_is_not_written_over(tmp_path):
+    """Between the look at the target and the beginning of the run another run may come and go."""
+    path = tmp_path / "x.zarr"
+    real, calls = os.link, []
+
+    def link(source, target, **keywords):
+        if str(target).endswith("plan.json") and not calls:
+            calls.append(target)
+            da.from_array(OLD, chunks=64).to_sharded_zarr(path, shards=64, chunks=8, source_id="other")
+        return real(source, target, **keywords)
+
+    with mock.patch("os.link", link), pytest.raises(shardwrite.SpecError, match="an array exists there"):
+        da.zeros(64, chunks=64, dtype="u4").to_sharded_zarr(path, shards=64, chunks=8, source_id="first")
+    assert calls
+    np.testing.assert_array_equal(read(path), OLD)
+    assert not path.with_name("x.zarr.shardwrite").exists()
+
+
+# ---- claims
+
+
+def test_a_claim_excludes(tmp_path):
+    order = []
+
+    def second():
+        with lock.exclusive(tmp_path / "claim", tmp_path):
+            order.append("second")
+
+    with lock.exclusive(tmp_path / "claim", tmp_path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.1)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded):
+    """A holder that was taken for dead cannot end its change any more, nor remove its successor's claim."""
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
+        first.check()
+        if is_recorded:
+            first.record(b"what was there", is_durable=True)
+        with mock.patch("shardwrite.journal.lock._is_held", return_value=False):
+            second = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
+        with pytest.raises(StoreError) as raised:
+            first.check()
+        assert raised.value.errno == errno.ESTALE
+        for record in second.path.glob("undo-*"):
+            record.rename(record.with_name(record.name.replace("undo-", "fenced-")))
+        with pytest.raises(StoreError):
+            first.settle()
+        for record in second.path.glob("fenced-*"):
+            record.unlink()
+        first.release()
+        second.check()
+        assert second.path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change(tmp_path):
+    """Else it would acknowledge what the recovery is about to take back."""
+    path, run = made(tmp_path), tmp_path / "run"
+    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+    whole = shard.read_bytes()
+    run.mkdir()
+    real, calls = os.rename, []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(shard_claim(str(run), KEY))
+        first.record(Change(KEY, len(whole), (), [(0, whole)]).encode(), is_durable=True)
+        shard.write_bytes(bytes(len(whole)))
+        with mock.patch("shardwrite.journal.lock._is_held", return_value=False):
+            second = stack.enter_context(shard_claim(str(run), KEY))
+
+        def rename(source, target, **keywords):
+            if str(target).endswith(KEY):
+                calls.append(target)
+                with pytest.raises(StoreError, match="has taken this change over"):
+                    first.settle()
+            return real(source, target, **keywords)
+
+        with mock.patch("os.rename", rename):
+            recover_shard(second, store, metadata)
+    assert len(calls) == 1
+    assert shard.read_bytes() == whole
+    assert list(run.iterdir()) == []
+
+
+def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):
+    """Storage that failed when a claim was given back must not make this process wait for itself."""
+    claim = lock._wait(tmp_path / "claim", tmp_path)
+    claim.forget()
+    with lock.exclusive(tmp_path / "claim", tmp_path) as again:
+        again.check()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    parent = {**lease.identity(), "pid": os.getppid(), "started": lease._started(os.getppid()), "token": "x"}
+    (claim / "owner-0").write_text(json.dumps(parent))
+    with mock.patch("shardwrite.journal.lock.WAIT_SECONDS", 0.05), pytest.raises(shardwrite.JournalError, match=str(os.getppid())):
+        lock._wait(claim, tmp_path)
+    assert (claim / "owner-0").exists()
+
+
+# ---- what versions before left
+
+
+def old_record(key, old_nbytes, writes):
+    data = b"".join(data for _, data in writes)
+    is_append = all(offset >= old_nbytes for offset, _ in writes)
+    head = json.dumps(
+        {
+            "key": key,
+            "old_nbytes": old_nbytes,
+            "writes": [[offset, len(data)] for offset, data in writes],
+            "append": is_append,
+            "crc32c": crc32c(data),
+        }
+    ).encode()
+    return b"%08x %s\n" % (crc32c(head), head) + (b"" if is_append else data)
+
+
+@pytest.mark.parametrize("what", ["append", "overwrite", "torn", "lock"])
+def test_records_of_the_first_version(tmp_path, what):
+    path = made(tmp_path)
+    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+    whole, run = shard.read_bytes(), tmp_path / "run"
+    run.mkdir()
+    before = shard.stat().st_ino
+    if what == "append":
+        shard.write_bytes(whole + b"half of what was appended")
+        (run / "redo-c.0").write_bytes(old_record(KEY, len(whole), [(len(whole), b"x" * 100)]))
+    elif what == "overwrite":
+        shard.write_bytes(whole[:4] + bytes(8) + whole[12:])
+        (run / "redo-c.0").write_bytes(old_record(KEY, len(whole), [(0, whole[:20])]))
+    elif what == "torn":
+        (run / "redo-c.0").write_bytes(old_record(KEY, len(whole), [(0, whole[:20])])[:-1])
+    else:
+        (run / "lock-c.0.json").write_text("{}")
+    recover_changes(run, store, metadata)
+    assert shard.read_bytes() == whole
+    assert (shard.stat().st_ino == before) == (what == "torn")
+    assert list(run.iterdir()) == []
+    assert sorted(file.name for file in shard.parent.iterdir()) == ["0"]
+
+
+# ---- records that are damaged, or that somebody has made up
+
+
+@contextlib.contextmanager
+def small_files():
+    """No file may become larger than 16 MiB, so that a test that fails does not fill the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**24, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def undo_record(key, old_nbytes, saved):
+    head = {"format": 1, "key": key, "old_nbytes": old_nbytes, "saved": [[offset, len(data)] for offset, data in saved]}
+    return encode_record(head, b"".join(data for _, data in saved))
+
+
+@pytest.mark.parametrize("kind", ["undo", "redo", "redo, writes"])
+@pytest.mark.parametrize("nbytes", [2**32, 2**50, 2**62, 2**80])
+def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, kind, nbytes):
+    """Its index fits at that size; a recovery filled the disk with what stood nowhere."""
+    path = made(tmp_path)
+    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+    whole, run = shard.read_bytes(), tmp_path / "run"
+    run.mkdir()
+    size = metadata.index_codec.encoded_nbytes
+    if kind == "undo":
+        record = run / "claim-c.0" / "undo-1"
+        record.parent.mkdir()
+        record.write_bytes(undo_record(KEY, nbytes, [(nbytes - size, whole[-size:])]))
+    elif kind == "redo":
+        record = run / "redo-c.0"
+        record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8])]))
+    else:
+        record = run / "redo-c.0"
+        record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8]), (nbytes - size, whole[-size:])]))
+    with small_files(), pytest.raises(shardwrite.JournalError, match="Move it away") as raised:
+        recover_changes(run, store, metadata)
+    assert shard.read_bytes() == whole
+    Path(raised.value.fields["path"]).rename(tmp_path / "away")
+    recover_changes(run, store, metadata)
+    assert shard.read_bytes() == whole
+    assert list(run.iterdir()) == []
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+@pytest.mark.parametrize("record", [(-1, []), (10, [(8, b"beyond")]), (2**40, [(2**40, b"x")])], ids=str)
+def test_an_undo_record_whose_numbers_do_not_fit(tmp_path, record):
+    path = made(tmp_path)
+    whole, claim = (path / KEY).read_bytes(), tmp_path / "run" / "claim-c.0"
+    claim.mkdir(parents=True)
+    (claim / "undo-1").write_bytes(undo_record(KEY, *record))
+    with small_files(), pytest.raises(shardwrite.JournalError, match="not a record"):
+        recover_changes(claim.parent, PosixStore(path), open_sharded(path).metadata)
+    assert (path / KEY).read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["claim-c.0/undo-1", "redo-c.0"])
+def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path, name):
+    """It was read whole, up to 64 GiB."""
+    path, record = made(tmp_path), tmp_path / "run" / name
+    record.parent.mkdir(parents=True)
+    with record.open("wb") as file:
+        file.truncate(2**35)
+    with pytest.raises(StoreError, match="larger"):
+        recover_changes(tmp_path / "run", PosixStore(path), open_sharded(path).metadata)
+
+
+def test_only_the_claimed_shard_is_recovered(tmp_path):
+    """Names of shards may begin alike, and whoever holds the claim of one has no right to another's record."""
+    path = made(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    with shard_claim(str(run), "c/1") as one, shard_claim(str(run), "c/10") as ten:
+        assert one.path != ten.path
+        one.record(b"", is_durable=False)
+        assert not list(ten.path.glob("undo-*"))
+        one.settle()
+    assert find_run(resolve_target(path, None)) is None
+    assert list(Path(run).iterdir()) == []

@@ -1,0 +1,196 @@
+"""A process that is asked to stop amid its last or only group has not done all: every operation says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import cloudpickle
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import shardwrite
+from shardwrite.cli import main
+from shardwrite.errors import IncompleteError
+from shardwrite.format.metadata import parse_metadata
+from shardwrite.host import stopping
+from shardwrite.journal import find_run, replay
+from shardwrite.stores import posix
+from shardwrite.target import resolve_target
+
+VALUES = np.arange(48 * 48, dtype="u4").reshape(48, 48) + 1
+KEYWORDS = {"shards": 8, "chunks": 4, "source_id": "these values"}
+N_BEFORE = 10
+
+
+@pytest.fixture
+def x():
+    return da.from_array(VALUES, chunks=48)
+
+
+@pytest.fixture(autouse=True)
+def again():
+    yield
+    stopping.reset_drain()
+
+
+def drain_after(n_shards):
+    """Have this process asked to stop once it has published so many shards."""
+    real, published = posix.PosixWriter.publish, []
+
+    def publish(self):
+        real(self)
+        if "/c/" in self.path:
+            published.append(self.path)
+            if len(published) == n_shards:
+                stopping.request_drain()
+
+    posix.PosixWriter.publish = publish
+    return real
+
+
+@pytest.fixture
+def draining(monkeypatch):
+    monkeypatch.setattr(posix.PosixWriter, "publish", posix.PosixWriter.publish)  # which is put back afterwards
+    drain_after(N_BEFORE)
+
+
+def test_a_part_of_one_group(tmp_path, x, draining):
+    plan = shardwrite.plan(x, **KEYWORDS)
+    assert plan.partition.n_groups == 1
+    shardwrite.prepare(x, tmp_path / "x", plan)
+    with pytest.raises(IncompleteError, match=r"26 of 36 shards are not committed.*stopped on request") as caught:
+        shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values")
+    assert len(caught.value.missing) == 26
+    assert caught.value.n_written == N_BEFORE
+    stopping.reset_drain()
+    assert shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values").n_resumed_shards == N_BEFORE
+    assert shardwrite.finalize(tmp_path / "x").n_shards == 36
+
+
+def test_a_part_whose_last_shards_were_in_flight_is_complete(tmp_path, x, monkeypatch):
+    monkeypatch.setattr(posix.PosixWriter, "publish", posix.PosixWriter.publish)
+    drain_after(36)
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    assert shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values").n_shards == 36
+
+
+def test_what_other_threads_had_in_flight_is_not_called_missing(tmp_path, draining):
+    """Two threads, each with a group: the report of the second does not come, but its journal lines do."""
+    x = da.from_array(VALUES, chunks=(24, 48))
+    with dask.config.set(num_workers=2):
+        plan = shardwrite.plan(x, memory_limit="40kB", **KEYWORDS)
+        assert plan.partition.n_groups > 1
+        shardwrite.prepare(x, tmp_path / "x", plan)
+        with pytest.raises(IncompleteError) as caught:
+            shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values")
+    there = {str(path.relative_to(tmp_path / "x")) for path in (tmp_path / "x" / "c").rglob("*") if path.is_file()}
+    assert there
+    assert not there & set(caught.value.missing)
+    assert caught.value.n_written == len(there)
+
+
+PROGRAM = f"""
+import os, signal, sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from shardwrite.cli import main
+from shardwrite.stores import posix
+real, published = posix.PosixWriter.publish, []
+def publish(self):
+    real(self)
+    published.append(self.path)
+    if len(published) == {N_BEFORE}:
+        os.kill(os.getpid(), signal.SIGUSR1)
+posix.PosixWriter.publish = publish
+main()
+"""
+
+
+def test_the_exit_code_of_a_part(tmp_path):
+    np.save(tmp_path / "x.npy", VALUES)
+    from click.testing import CliRunner
+
+    path = tmp_path / "x.zarr"
+    arguments = ["init", tmp_path / "x.npy", path, "--shards", 8, "--chunks", 4]
+    assert CliRunner().invoke(main, [str(a) for a in arguments]).exit_code == 0
+    command = [sys.executable, "-c", PROGRAM, "write-part", tmp_path / "x.npy", path, "0/1"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 85, ended.stdout + ended.stderr
+    assert "not committed" in ended.stdout + ended.stderr
+    assert -ended.returncode != signal.SIGUSR1
+
+
+@pytest.mark.parametrize("scheduler", ["sync", "threads"])
+@pytest.mark.parametrize("operation", ["write", "update", "erase", "compact", "repair"])
+def test_operations(tmp_path, x, monkeypatch, scheduler, operation):
+    path = tmp_path / "x"
+    if operation != "write":
+        x.to_sharded_zarr(path, strategy="append-only", **KEYWORDS)
+    if operation == "compact":
+        for at in range(0, 48, 8):
+            region = (slice(None), slice(at, at + 4))
+            (x[region] + 1).to_sharded_zarr(path, region=region, strategy=shardwrite.AppendOnly())
+    if operation == "repair":
+        for number, shard in enumerate(path.glob("c/*/*")):
+            if number < 20:
+                os.truncate(shard, 10)
+    calls = {
+        "write": lambda: x.to_sharded_zarr(path, **KEYWORDS),
+        "update": lambda: (x + 1).to_sharded_zarr(path, region=(slice(None), slice(None)), source_id="more"),
+        "erase": lambda: shardwrite.erase(path, (slice(0, 44), slice(0, 44))),
+        "compact": lambda: shardwrite.compact(path, above=0.0),
+        "repair": lambda: shardwrite.repair(path, x),
+    }
+    n_left = {"repair": 10, "erase": 6}.get(operation, 26)  # erasing removes 20 shards without publishing anything
+    n_done = 30 if operation == "erase" else N_BEFORE
+    real = drain_after(N_BEFORE)
+    try:
+        with dask.config.set(scheduler=scheduler, num_workers=1):
+            before = stopping.n_committed()
+            with pytest.raises(IncompleteError, match=f"[^,0-9]{n_left} of [0-9]+ shards are not committed.*stopped on request"):
+                calls[operation]()
+            assert stopping.n_committed() - before == n_done, "the exit says whether there was progress"
+            monkeypatch.setattr(posix.PosixWriter, "publish", real)
+            stopping.reset_drain()
+            calls[operation]()
+    finally:
+        posix.PosixWriter.publish = real
+    assert shardwrite.verify(path, deep=True).is_good
+
+
+def test_a_stream(tmp_path):
+    shardwrite.create(tmp_path / "x", shape=(0, 48), dtype="u4", shards=8, chunks=4)
+    with pytest.raises(IncompleteError, match="asked to stop"), shardwrite.ShardWriter(tmp_path / "x", axis=0) as writer:  # noqa: PT012
+        writer.append(VALUES[:16])
+        writer.flush()
+        stopping.request_drain()
+        writer.append(VALUES[16:])
+        writer.flush()
+    assert shardwrite.open_sharded(tmp_path / "x").shape == (16, 48)
+
+
+def test_workers_that_are_asked_to_stop(tmp_path, x):
+    """The client is not; all else goes on, and the end tells what is missing."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
+        client.run(drain_after, N_BEFORE)
+        with pytest.raises(IncompleteError, match=r"26 of 36 shards are not committed.*stopped on request"):
+            x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+        client.run(stopping.reset_drain)
+        assert x.to_sharded_zarr(tmp_path / "x", **KEYWORDS).n_resumed_shards == N_BEFORE
+
+
+def test_delayed(tmp_path, x, draining):
+    todo = x.to_sharded_zarr(tmp_path / "x", compute=False, **KEYWORDS)
+    with pytest.raises(IncompleteError, match=r"26 of 36 shards"):
+        todo.compute(scheduler="sync")
+    run = find_run(resolve_target(tmp_path / "x", None))
+    assert replay(run, parse_metadata((run.path / "zarr.json").read_text())).ledger.n_done == N_BEFORE

@@ -1,0 +1,249 @@
+"""Parts without a scheduler: one plan for all, whatever the machines; checked and healed by themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+import shardwrite
+from shardwrite.engines import LocalEngine
+from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
+from shardwrite.host import lustre as striping
+from shardwrite.journal import find_run
+from shardwrite.operations import parts
+from shardwrite.target import resolve_target
+
+VALUES = np.arange(96 * 96, dtype="u4").reshape(96, 96) + 1
+KEYWORDS = {"shards": 8, "chunks": 4}
+
+
+@pytest.fixture
+def x():
+    return da.from_array(VALUES, chunks=12)
+
+
+@pytest.fixture
+def on_machine(monkeypatch):
+    """Pretend to be a machine with so many cores and bytes."""
+
+    def become(n_threads, memory_nbytes):
+        @contextlib.contextmanager
+        def engine():
+            made = LocalEngine("threads")
+            made.n_threads, made.memory_limit_nbytes = n_threads, memory_nbytes
+            yield made
+
+        monkeypatch.setattr(parts, "local_threads", engine)
+
+    return become
+
+
+def written(path):
+    return {p.relative_to(path): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file() and "receipt" not in p.name}
+
+
+@pytest.mark.parametrize("strategy", ["morton", "append-only"])
+def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machine, strategy):
+    plan = shardwrite.plan(x, strategy=strategy, memory_limit="50kB", **KEYWORDS)
+    small = plan.partition.group_counts
+    assert shardwrite.plan(x, strategy=strategy, memory_limit="8GB", **KEYWORDS).partition.group_counts != small
+    for target, machines in (("one", [(1, 10**9)] * 4), ("many", [(1, 10**6), (16, 10**8), (2, 10**9), (4, 10**12)])):
+        shardwrite.prepare(x, tmp_path / target, plan)
+        for k, machine in enumerate(machines):
+            on_machine(*machine)
+            result = shardwrite.write_part(x, tmp_path / target, k, 4)
+            assert result.n_shards == len(plan.part(k, 4).shards), "neither more nor fewer"
+        assert shardwrite.finalize(tmp_path / target).n_shards == 144
+    assert written(tmp_path / "one") == written(tmp_path / "many")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "many", mode="r")[...], VALUES)
+
+
+def test_a_machine_that_is_too_small_says_so_in_numbers(tmp_path, x, on_machine):
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    on_machine(8, 1000)
+    with pytest.raises(PlanError, match=r"8 threads needs [\d,]+ bytes .*may use 1,000; use fewer threads") as caught:
+        shardwrite.write_part(x, tmp_path / "x", 0, 2)
+    assert caught.value.allowed_nbytes == 1000
+    assert shardwrite.write_part(x, tmp_path / "x", 0, 1, memory_limit="1GB").n_shards == 144
+
+
+def test_a_number_of_parts_taken_over_by_another(tmp_path, x):
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
+    for k in range(0, 20, 2):
+        shardwrite.write_part(x, tmp_path / "x", k, 20)
+    results = [shardwrite.write_part(x, tmp_path / "x", k, 7) for k in range(7)]
+    assert sum(r.n_shards for r in results) == 144
+    assert 0 < sum(r.n_resumed_shards for r in results) < 144
+    assert shardwrite.finalize(tmp_path / "x", n_parts=7).n_resumed_shards == 144
+
+
+@pytest.mark.parametrize("harm", ["gone", "cut", "other index"])
+def test_finalize_looks_at_shards_and_the_same_part_heals_them(tmp_path, x, harm):
+    path = tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
+    for k in range(5):
+        shardwrite.write_part(x, path, k, 5)
+    bad = path / "c" / "11" / "11"
+    if harm == "gone":
+        bad.unlink()
+    elif harm == "cut":
+        os.truncate(bad, bad.stat().st_size - 1)
+    else:
+        bad.write_bytes((path / "c" / "0" / "0").read_bytes())
+    with pytest.raises(IncompleteError) as caught:
+        shardwrite.finalize(path, n_parts=5)
+    assert caught.value.missing == ["c/11/11"]
+    assert caught.value.parts == [4]
+    assert not (path / "zarr.json").exists()
+    again = shardwrite.write_part(x, path, 4, 5)
+    assert again.n_shards - again.n_resumed_shards == 1
+    shardwrite.finalize(path, n_parts=5)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], VALUES)
+
+
+def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
+    """Its lease has not run out, so that it might live; once the array is whole it cannot commit any more."""
+    path = tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
+    for k in range(2):
+        shardwrite.write_part(x, path, k, 2)
+    run = find_run(resolve_target(path, None)).path
+    journal = next(p for p in run.glob("journal-*") if b"begins" in p.read_bytes())
+    from shardwrite.journal.records import encode_line
+
+    lines = [{"writer": {"host": "elsewhere", "pid": 1}, "driver": "abcdefabcdef", "durability": "full"}]
+    lines += [{"attempt": "abcdefabcdef.123456", "begins": [[0, 0], [1, 1]]}]
+    (run / "journal-abcdefabcdef-elsewhere-1-0.jsonl").write_bytes(b"".join(map(encode_line, lines)))
+    (run / "lease-abcdefabcdef.json").write_text(json.dumps({"host": "elsewhere", "pid": 1, "boot": "other"}))
+    left = path / "c" / "0" / ".0.abcdefabcdef.123456.swtmp"
+    left.write_bytes(b"half a shard")
+    assert journal.exists()
+    shardwrite.finalize(path)
+    assert not left.exists()
+    assert not list(path.rglob("*.swtmp"))
+    assert not path.with_name("x.shardwrite").exists()
+
+
+def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(tmp_path, x, monkeypatch):
+    path = tmp_path / "x"
+    shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
+    run = find_run(resolve_target(path, None))
+    (run.path / "parts-dead").mkdir()
+    (run.path / "parts-dead" / "unit").touch()
+    replay = sys.modules["shardwrite.journal.replay"]  # the package has a function of that name
+    real = replay.remove_state
+
+    def swept_by_another(directory):
+        real(directory)
+        assert not directory.exists()
+        real(directory)
+
+    monkeypatch.setattr(replay, "remove_state", swept_by_another)
+    shardwrite.write_part(x, path, 0, 1)
+    assert not (run.path / "parts-dead").exists()
+
+
+def test_begun_in_parts_and_finished_by_a_write(tmp_path, x):
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, memory_limit="100kB", **KEYWORDS))
+    n = shardwrite.write_part(x, tmp_path / "x", 1, 3).n_shards
+    assert 0 < n < 144
+    assert x.to_sharded_zarr(tmp_path / "x", **KEYWORDS).n_resumed_shards == n
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], VALUES)
+
+
+def test_slabs_go_by_way_of_part_files_of_one_row_at_a_time(tmp_path, on_machine):
+    """A part of many rows never holds the encoded units of more than one."""
+    slabs = da.from_array(VALUES, chunks=(2, 96))
+    plan = shardwrite.plan(slabs, memory_limit="10kB", **KEYWORDS)
+    assert plan.layout == "staged"
+    shardwrite.prepare(slabs, tmp_path / "x", plan)
+    run = find_run(resolve_target(tmp_path / "x", None))
+    seen = []
+
+    def count(_):
+        seen.append(sum(1 for _ in run.path.glob("parts-*/*")))
+
+    on_machine(1, 10**6)
+    for k in range(2):
+        shardwrite.write_part(slabs, tmp_path / "x", k, 2, progress=count)
+    assert 0 < max(seen) <= plan.partition.n_blocks // plan.partition.group_counts[0]
+    shardwrite.finalize(tmp_path / "x")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], VALUES)
+
+
+def test_directories_are_made_once(tmp_path, x, monkeypatch):
+    """Tasks on many nodes find them, and make none."""
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    assert len(list((tmp_path / "x" / "c").iterdir())) == 12
+    made = []
+    real = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, *more: (made.append(str(path)), real(path, *more)))
+    shardwrite.write_part(x, tmp_path / "x", 0, 1)
+    assert not [path for path in made if "x.shardwrite" not in path]
+
+
+def test_stripes_on_lustre(tmp_path, x, monkeypatch):
+    """A program that stands for Lustre's: called once, on the array's directory while nothing is in it."""
+    program = tmp_path / "lfs"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nls "$4" >> {tmp_path}/called\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    plan = shardwrite.plan(x, **KEYWORDS)
+    shardwrite.prepare(x, tmp_path / "a", plan, stripe_count=1)
+    assert not (tmp_path / "called").exists(), "this is not Lustre"
+    monkeypatch.setattr(striping, "file_system", lambda _: "lustre")
+    shardwrite.prepare(x, tmp_path / "b", plan, stripe_count=2)
+    assert (tmp_path / "called").read_text() == f"setstripe --stripe-count 2 {tmp_path}/b\n"
+    program.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
+    with pytest.raises(shardwrite.StoreError, match=r"lfs setstripe .*: no"):
+        shardwrite.prepare(x, tmp_path / "c", plan, stripe_count=2)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(shardwrite.StoreError, match="lfs is not in PATH"):
+        shardwrite.prepare(x, tmp_path / "c", plan, stripe_count=2)
+    with pytest.raises(SpecError, match="stripe_count"):
+        shardwrite.prepare(x, tmp_path / "c", plan, stripe_count=0)
+
+
+def test_after_the_end_every_call_says_so_and_writes_nothing(tmp_path, x):
+    path = tmp_path / "x"
+    plan = shardwrite.plan(x, **KEYWORDS)
+    shardwrite.prepare(x, path, plan)
+    shardwrite.write_part(x, path, 0, 1)
+    shardwrite.finalize(path)
+    before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    shardwrite.prepare(x, path, plan)
+    assert shardwrite.write_part(x, path, 1, 3).n_resumed_shards == 144
+    assert shardwrite.finalize(path, n_parts=3).n_resumed_shards == 144
+    assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    with pytest.raises(IncompleteError, match="nothing was begun"):
+        shardwrite.write_part(x + 1, path, 1, 3)
+
+
+NO_CUTS = [[[7, 1], [89, 1]], [[96, 0]], [[-96, -1]], [[96, 2]], [[48.0, 2]], [[2**40, 2**40]], [[48]], [48, 48], {}, "96"]
+
+
+@pytest.mark.parametrize(
+    "harm", [{"partition": {}}, *({"partition": {"groups": [cut] * 2, "blocks": [cut] * 2}} for cut in NO_CUTS)], ids=str
+)
+def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    document = tmp_path / "x.shardwrite" / "plan.json"
+    facts = {**json.loads(document.read_bytes()), **harm}
+    del facts["crc32c"]  # as an older version wrote it
+    document.write_text(json.dumps(facts))
+    with pytest.raises(JournalError, match="does not hold a plan"):
+        shardwrite.write_part(x, tmp_path / "x", 0, 1)
+
+
+@pytest.mark.parametrize(("index", "count"), [(3, 3), (-1, 3), (0, 0)])
+def test_a_part_that_is_none(tmp_path, x, index, count):
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    with pytest.raises(SpecError, match="part"):
+        shardwrite.write_part(x, tmp_path / "x", index, count)
