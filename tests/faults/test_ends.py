@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 SCRIPT = Path(__file__).with_name("ends.py")
-OPERATIONS = ("write", "write into a group", "finalize", "update, named source", "compaction", "repair", "salvage", "stream")
+OPERATIONS = ("write", "write into a group", "finalize", "compaction", "salvage", "stream")
 
 
 def run(tmp_path, *arguments):

@@ -58,10 +58,13 @@ def check(path, n_flushed):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "location", "compressed"),
-    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}") for case in CASES],
+    ("strategy", "location", "compressed", "every"),
+    [
+        *(pytest.param(*case, 5, id=f"{case[0]}-{case[1]}-{case[2]}, every fifth") for case in QUICK),
+        *(pytest.param(*case, 1, marks=pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}") for case in CASES),
+    ],
 )
-def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
+def test_killed_at_every_step(monkeypatch, strategy, location, compressed, every):
     monkeypatch.setattr("shardwrite.journal.lease.TTL_SECONDS", -1.0)  # what a kill left is stale at once
     top = Path(tempfile.mkdtemp(prefix="streams-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     layout = {} if compressed else {"compressors": None}
@@ -69,7 +72,7 @@ def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
     made = da.from_array(WHOLE[:BEGUN], chunks=4)
     made.to_sharded_zarr(top / "made", shards=shards, chunks=chunks, index_location=location, durability="none", **layout)
     n_kills, n_seen = 0, set()
-    for at in range(1, 2000):
+    for at in range(1, 2000, every):
         home = top / str(at)
         shutil.copytree(top / "made", home / "x")
         n_flushed = BEGUN
@@ -89,7 +92,7 @@ def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
             shutil.rmtree(home)
         else:
             break
-    assert n_kills > 100
+    assert n_kills > 100 // every
     assert {BEGUN, 5, 8, 11} >= n_seen >= {BEGUN, 5, 8}
     check(home / "x", len(WHOLE))
     shutil.rmtree(top)
