@@ -14,12 +14,13 @@ import argparse
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,7 @@ def stored() -> dict[str, list[dict[str, Any]]]:
 def store(row: Row, seed: int, numbers: Numbers, commit: str) -> None:
     """Add a result; several campaigns may run side by side."""
     when = datetime.now(UTC).date().isoformat()
+    numbers = replace(numbers, troubles=[re.sub(r"/\S*/(?=x\.zarr)", "", trouble)[:300] for trouble in numbers.troubles])
     line = json.dumps({"row": row.name, "seed": seed, "commit": commit, "date": when, "numbers": asdict(numbers)})
     with RESULTS.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -282,7 +284,8 @@ def table() -> str:
             lines.append("| " + " | ".join(cells(row, results)) + " |")
         if redone := [pair for result in results for pair in result["numbers"]["redone"] if "killed 20" in row.name]:
             kills = ", ".join(f"{again} ({most})" for again, most in redone)
-            costs += ["", f"Shards that {row.name} had to write again, and in brackets the most that this may be: {kills}."]
+            head = row.name[0].upper() + row.name[1:]
+            costs += ["", f"{head}: shards written again after each kill, and in brackets the most that this may be: {kills}."]
     return "\n".join(lines + costs)
 
 
