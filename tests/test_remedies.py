@@ -44,29 +44,31 @@ from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
+_JOBS = "tests/slurm/test_remedies_of_jobs.py"
+_SCRIPTS = "tests/slurm/test_scripts.py"
 COVERED: dict[str, str] = {
     "Move it away after a look, and verify the array deep": (
         "tests/journal/test_changes_in_place.py::test_a_record_of_a_shard_that_cannot_have_been"
     ),
     # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
     "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
-    "and not again; submit it again to go on": "tests/slurm/test_scripts.py::test_requeue_has_an_end",
+    "and not again; submit it again to go on": f"{_JOBS}::test_a_job_that_was_requeued_too_often_is_submitted_again",
     "submit it again.": "tests/slurm/test_array.py::test_usr1_drains_and_the_task_comes_again_by_itself_and_alone",
     "What is done lies on disk: submit it again to go on.": "tests/slurm/test_allocation.py::test_requeue_from_outside",
     "if parts are missing it says how to submit them again": f"{_ARRAY}::test_a_task_that_fails_is_named_and_comes_again",
     "sbatch --parsable --dependency=afterany:<id of the array>": "tests/slurm/test_array.py::test_array_then_finalize",
-    "no answer in {} s; try again": "tests/slurm/test_workers.py::test_cancel_where_nothing_is_known_or_slurm_is_not_here",
-    "still there after {} s: {}; try again": "tests/slurm/test_workers.py::test_cancel",
+    "no answer in {} s; try again": f"{_JOBS}::test_a_program_that_answers_when_it_is_asked_again",
+    "still there after {} s: {}; try again": f"{_JOBS}::test_jobs_that_are_still_there_are_cancelled_by_another_try",
     "{} in {} s: {}; run the same command again": "tests/slurm/test_elastic.py::test_no_workers_come",
-    "have the last job begin so much later": "tests/slurm/test_doctor.py::test_warnings",
+    "have the last job begin so much later": f"{_JOBS}::test_the_last_job_begins_later",
     "give the job more: --mem": "tests/slurm/test_inside.py::test_memory_of_a_worker",
-    "scontrol does not say MaxArraySize; give --parts": "tests/slurm/test_scripts.py::test_sizes",
-    "give for instance --partition=main": "tests/slurm/test_scripts.py::test_directives_that_are_no_line_are_refused",
-    "give SRC and DST, or for an allocation --program": "tests/slurm/test_scripts.py::test_golden",
-    "array and finalize take --parts": "tests/slurm/test_scripts.py::test_golden",
-    "give --cluster slurm": "tests/slurm/test_workers.py::test_options_that_go_together",
-    "give --jobs": "tests/slurm/test_workers.py::test_options_that_go_together",
-    "--cluster goes with none of": "tests/slurm/test_workers.py::test_options_that_go_together",
+    "scontrol does not say MaxArraySize; give --parts": f"{_JOBS}::test_parts_are_given_where_scontrol_says_no_limit",
+    "give for instance --partition=main": f"{_JOBS}::test_an_option_in_the_form_that_the_message_shows",
+    "give SRC and DST, or for an allocation --program": f"{_SCRIPTS}::test_the_scripts_to_copy_are_what_the_command_prints",
+    "array and finalize take --parts": f"{_SCRIPTS}::test_the_scripts_to_copy_are_what_the_command_prints",
+    "give --cluster slurm": f"{_JOBS}::test_options_for_workers_that_are_jobs",
+    "give --jobs": f"{_JOBS}::test_options_for_workers_that_are_jobs",
+    "--cluster goes with none of": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "shardwrite slurm resubmit {} --array": "tests/slurm/test_array.py::test_a_task_that_fails_is_named_and_comes_again",
     "Wait for them, or end them first": (
         "tests/slurm/test_submissions.py::test_a_second_submission_is_refused_until_the_first_has_ended"
