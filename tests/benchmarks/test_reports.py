@@ -114,7 +114,7 @@ def test_commands_of_the_figures_are_known(command):
     assert {word for word in words if word.startswith("--")} <= known
 
 
-@pytest.mark.parametrize("kind", ["blocks", "shards"])
+@pytest.mark.parametrize("kind", [pytest.param("blocks", marks=pytest.mark.long), "shards"])
 def test_scale_counts_every_shard(tmp_path, kind):
     command = [sys.executable, "-m", "benchmarks.scale", "run", "--sources", kind, "--shards", "100", "--workers", "1"]
     command += ["--directory", tmp_path, "--output", tmp_path / "lines"]

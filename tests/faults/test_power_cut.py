@@ -63,7 +63,7 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("durability", "n_states"), [("full", 220), ("batch", 60)])
+@pytest.mark.parametrize(("durability", "n_states"), [("full", 120), ("batch", 40)])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
     states = cuts(filesystem, durability, n_states, seed=1)
@@ -88,7 +88,7 @@ def check_updates(directory, filesystem, strategy, n_states):
 @pytest.mark.parametrize("strategy", sorted(update_cuts.STRATEGIES))
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_updates_leave_old_or_new_in_many_cuts(tmp_path, filesystem, strategy):
-    check_updates(tmp_path, filesystem, strategy, 30)
+    check_updates(tmp_path, filesystem, strategy, 15)
 
 
 @pytest.mark.long

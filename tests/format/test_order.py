@@ -59,7 +59,9 @@ def test_permutation_equals_brute_force(shape, order):
     assert ranks.tolist() == brute(shape, order)
 
 
-@pytest.mark.parametrize("shape", [s for s in SHAPES if s], ids=str)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(s, marks=pytest.mark.long if math.prod(s) > 20_000 else []) for s in SHAPES if s], ids=str
+)
 def test_morton_is_the_order_in_which_zarr_python_writes(shape, tmp_path):
     size = math.prod(shape)
     layout = {"shape": shape, "shards": shape, "chunks": (1,) * len(shape), "compressors": None}

@@ -115,7 +115,7 @@ BLOCKS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     blocks=BLOCKS,
     chunk=st.integers(1, 4),
