@@ -35,10 +35,12 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import CLOCK, holder_in, identity, is_alive, is_this_process
 from shardwrite.stores import as_store_error, fsync_directory, listed, read_file, write_all, write_new
 
-__all__ = ["FENCED", "UNDO", "Claim", "exclusive", "make_void"]
+__all__ = ["FENCED", "UNDO", "VOID", "Claim", "exclusive", "make_void"]
 
 WAIT_SECONDS = 300.0
 UNDO, FENCED = "undo-", "fenced-"
+VOID = b"-" * 8
+"""What a record begins with that has nothing to undo."""
 _OWNER, _LEFT = "owner-", "left-"
 _FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
@@ -315,6 +317,6 @@ def _me(token: str) -> bytes:
 
 def make_void(fd: int, *, is_durable: bool) -> None:
     """Overwrite the checksum that a record begins with: whoever finds it again has nothing to undo."""
-    os.pwrite(fd, b"-" * 8, 0)
+    os.pwrite(fd, VOID, 0)
     if is_durable:
         os.fdatasync(fd)

@@ -38,10 +38,10 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal.composed import Composed, check_fits, encode_record, parse_record, ranges_of, record_limit
-from shardwrite.journal.lock import FENCED, UNDO, Claim, exclusive, make_void
+from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, open_plain, read_file
+from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, open_plain, parse_json, read_file
 
 __all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]
 
@@ -191,7 +191,23 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
             _restore(store, metadata, found.key, found.undone, fenced)
-        _forget(fenced, store, None if found is None else found.key)
+        _forget(fenced, store, _key_of_void(data) if found is None else found.key)
+
+
+def _key_of_void(data: bytes | None) -> str | None:
+    """The shard of a record that its writer has made void; None for one that is torn.
+
+    A process may have begun to recover the shard before that, and may be about to publish what it made.
+    """
+    if data is None or not data.startswith(VOID):
+        return None
+    head, _, _ = data.partition(b"\n")
+    try:
+        found = parse_json(head[len(VOID) :])
+    except ValueError:
+        return None
+    key = found.get("key") if isinstance(found, dict) else None
+    return key if isinstance(key, str) else None
 
 
 def _forget(record: Path, store: Store, key: str | None) -> None:

@@ -285,6 +285,36 @@ def test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change(tmp_path)
     assert list(run.iterdir()) == []
 
 
+def test_a_recovery_that_comes_late_takes_nothing_back(tmp_path):
+    """It began before the writer made its record void; what a third process has written since then stays."""
+    path, run = made(tmp_path), tmp_path / "run"
+    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+    whole = shard.read_bytes()
+    run.mkdir()
+    real, calls = os.rename, []
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(shard_claim(str(run), KEY))
+        first.record(Change(KEY, len(whole), (), [(0, whole)]).encode(), is_durable=True)
+        shard.write_bytes(bytes(len(whole)))
+        stack.enter_context(mock.patch("shardwrite.journal.lock._is_held", return_value=False))
+        second = stack.enter_context(shard_claim(str(run), KEY))
+
+        def rename(source, target, **keywords):
+            if str(target).endswith(KEY) and not calls:
+                calls.append(target)
+                with pytest.raises(StoreError, match="has taken this change over"):
+                    first.settle()
+                third = stack.enter_context(shard_claim(str(run), KEY))
+                recover_shard(third, store, metadata)
+                shard.write_bytes(whole + b"acknowledged")
+            return real(source, target, **keywords)
+
+        with mock.patch("os.rename", rename), pytest.raises(StoreError):
+            recover_shard(second, store, metadata)
+    assert len(calls) == 1
+    assert shard.read_bytes() == whole + b"acknowledged"
+
+
 def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):
     """Storage that failed when a claim was given back must not make this process wait for itself."""
     claim = lock._wait(tmp_path / "claim", tmp_path)
