@@ -150,8 +150,13 @@ def remove_orphans(target: Target) -> None:
 def _remove(over: RunDirectory) -> None:
     """Remove a run's directory: what it has set aside first, as long as its plan is there to say whose that is."""
     for name in data_in(over.path):
-        with contextlib.suppress(FileNotFoundError):  # another process does the same
+        try:
             remove_data(over.path, name, over.proof())
+        except FileNotFoundError:
+            continue  # another process does the same
+        except StoreError:
+            if is_there(over.path / name):
+                raise  # else another process has removed it, and then the plan that proves whose it was
     remove_state(over.path)
 
 
@@ -167,8 +172,9 @@ def make_end(over: RunDirectory) -> None:
         return
     with as_store_error(str(over.path), "cannot make"), contextlib.suppress(FileExistsError, FileNotFoundError):
         os.mkdir(over.path)  # no parents: where another process has settled the run, they must not come back
-        if run_in(plan) != over.run:  # the plan of a run that has begun since
-            os.rmdir(over.path)
+        if run_in(plan) != over.run:  # the plan of a run that has begun since, or another process has moved it there
+            with losing(errno.ENOTEMPTY, errno.ENOENT):
+                os.rmdir(over.path)
 
 
 def _move_plan(over: RunDirectory) -> None:
@@ -178,7 +184,8 @@ def _move_plan(over: RunDirectory) -> None:
         os.rename(plan, moved)
     except FileNotFoundError:
         return
-    if run_in(moved) != over.run:
+    found = run_in(moved)
+    if found != over.run and (found or is_there(moved)):  # else another process has removed it meanwhile
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
 
