@@ -205,6 +205,9 @@ def rows() -> Iterator[Row]:
     yield Row(name, 500, 520, "freeze.py --freezes {n} --seed {seed}", of_freezes)
     name = "two processes interleaved, every schedule with two switches between them"
     yield Row(name, 1, 1, "explorer.py --depth 2", of_schedules)
+    name = "two processes interleaved, both taken for dead, and a late effect of one"
+    late = "explorer.py --depth 3 --ways late --before claim-|/c/ --cases {n} --seed {seed}"
+    yield Row(name, 600, 300, late, of_schedules)
     name = "two processes interleaved, three switches between them"
     yield Row(name, 600, 300, "explorer.py --depth 3 --cases {n} --seed {seed}", of_schedules)
     name = "the k-th call of one kind fails while an array is made, every k"

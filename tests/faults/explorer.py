@@ -2,9 +2,12 @@
 
 A schedule says after how many effects the first process stands still, after how many the second
 does, and so on; with depth d there are d switches. While it stands still a process is slow (its lease
-is touched), frozen (its lease runs out) or killed. A process that waits for the other gives way
-without that being counted. When both have ended the oracle judges, and a third process has to take
-over whatever is left.
+is touched), frozen (its lease runs out) or killed. Only the first process is frozen, or both are, each
+until it is its turn again. "Late" means that both are frozen, that the first then runs to its end, and that
+the second is killed right after the one effect before which it stood, so that it mends nothing itself. If
+that effect has made a temporary file, nobody knows of it, and `repair` has to remove it. A process that waits
+for the other gives way without that being counted. When both have ended the oracle judges, and a third
+process has to take over whatever is left.
 
 Only effects that the other process can see are places to switch at. Left out are syncs, which matter to power cuts alone, and
 writes into files of a name that nobody else looks for: temporaries and drafts before their rename or link, probes, clocks.
@@ -19,6 +22,7 @@ import itertools
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -45,7 +49,7 @@ AT_ONCE = 16
 PATIENCE = 60
 """Effects after which a process counts as waiting for the other."""
 
-WAYS = ("slow", "frozen", "killed")
+WAYS = ("slow", "frozen", "both frozen", "late", "killed")
 PAIRS = [
     ("write", "write"),
     ("write", "same"),
@@ -160,21 +164,27 @@ def play(case: Case, home: Path) -> Iterator[None]:
     """Go through a schedule; waits where a lease has to run out."""
     runs = (OPERATIONS[case.operation].run, second_of(case.operation, case.takeover).run)
     both: list[Stepped] = []
-    stands_frozen = None
+    frozen: list[Stepped] = []
     for number, n in enumerate([*case.turns, 2 * PATIENCE, 2 * PATIENCE]):
         if number < 2:
             both.append(Stepped(runs[number], Place(home, ("first", "second")[number])))
         current = both[number % 2]
-        if stands_frozen is current:
+        if current in frozen:
             current.thaw()
-        if not current.advance(n) or number >= len(case.turns):
+            frozen.remove(current)
+        is_late = case.way == "late" and number > len(case.turns) and number % 2
+        if not current.advance(1 if is_late else n):
+            continue
+        if is_late:
+            current.kill()
+        if number >= len(case.turns):
             continue
         case.stood.append(current.asked.replace(str(home), ""))
         if case.way == "killed":
             current.kill()
-        elif case.way == "frozen" and number == 0:
+        elif case.way in ("both frozen", "late") or (case.way == "frozen" and number == 0):
             current.freeze()
-            stands_frozen = current
+            frozen.append(current)
             yield
     for _ in range(20):
         for process in both:
@@ -209,6 +219,8 @@ def judge(case: Case, home: Path) -> None:
     where = (slice(None), slice(None)) if is_new else two_writers.MOST
     assert (found[where] == wanted[where]).all(), "lost: the third process's values are not there"
     assert shardwrite.verify(path, deep=True).is_good, "unreadable after the third process"
+    if case.way == "late":
+        shardwrite.repair(path, scan=True)
     oracle.check_tidy(path)
 
 
@@ -236,7 +248,7 @@ def versions(operations, musts: list[bool], is_done: list[bool]) -> Iterator[np.
         for order in itertools.permutations(range(2), n):
             if any(must and i not in order for i, must in enumerate(musts)):
                 continue
-            if n == 2 and is_done[order[0]] and not is_done[order[1]]:
+            if n == 2 and is_done[order[0]] and not is_done[order[1]] and not musts[order[1]]:
                 continue  # what was given up has written over what was done
             for found in operations[0].before:
                 for i in order:
@@ -244,25 +256,29 @@ def versions(operations, musts: list[bool], is_done: list[bool]) -> Iterator[np.
                 yield found
 
 
-def lengths(bench: freeze.Bench, operation: str, takeover: str) -> tuple[int, int]:
+def effects(bench: freeze.Bench, operation: str, takeover: str) -> tuple[list[str], list[str]]:
     """Visible effects of the two, one after the other."""
     home = bench.fresh(operation)
-    counts = []
-    for who, run in (("first", OPERATIONS[operation].run), ("second", second_of(operation, takeover).run)):
-        process, n = Stepped(run, Place(home, who)), 0
-        while process.advance(1):
-            n += 1
-        counts.append(n)
+    found: tuple[list[str], list[str]] = ([], [])
+    runs = (OPERATIONS[operation].run, second_of(operation, takeover).run)
+    for who, run, asked in zip(("first", "second"), runs, found, strict=True):
+        process = Stepped(run, Place(home, who))
+        n = 0
+        while process.advance(n):
+            asked.append(process.asked.replace(str(home), ""))
+            n = 1
     shutil.rmtree(home)
-    return counts[0], counts[1]
+    return found
 
 
-def schedules(bench: freeze.Bench, pairs, ways, depth: int) -> Iterator[Case]:
+def schedules(bench: freeze.Bench, pairs, ways, depth: int, before: str) -> Iterator[Case]:
     """Every schedule with a number of switches."""
+    possible = [way for way in ways if depth > 2 or way not in ("both frozen", "late")]  # before, the second never stands still
     for operation, takeover in pairs:
-        n_first, n_second = lengths(bench, operation, takeover)
-        spans = [range(n_first), range(n_second + PATIENCE // 2), *itertools.repeat(range(n_first), depth)][: depth - 1]
-        for way, turns in itertools.product(ways, itertools.product(*spans)):
+        of_first, of_second = effects(bench, operation, takeover)
+        begins = [k for k, effect in enumerate(of_first) if re.search(before, effect)]
+        spans = [begins, range(len(of_second) + PATIENCE // 2), *itertools.repeat(range(len(of_first)), depth)][: depth - 1]
+        for way, turns in itertools.product(possible, itertools.product(*spans)):
             yield Case(operation, takeover, way, list(turns), [], [])
 
 
@@ -290,7 +306,7 @@ def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
     return False
 
 
-def run(pairs, ways, depth: int, n: int, seed: int = 0, out: Path | None = None) -> list[Case]:
+def run(pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out: Path | None = None) -> list[Case]:
     """Schedules, judged; what is known so far is in the file `out`."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="explorer-", dir=place))
@@ -298,7 +314,7 @@ def run(pairs, ways, depth: int, n: int, seed: int = 0, out: Path | None = None)
         with two_writers.configured():
             two_writers.warm_up()
             bench = freeze.Bench(top)
-            cases = list(schedules(bench, pairs, ways, depth))
+            cases = list(schedules(bench, pairs, ways, depth, before))
             if n:
                 cases = random.Random(seed).sample(cases, min(n, len(cases)))
             for begin in range(0, len(cases), AT_ONCE):
@@ -329,13 +345,16 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=0, help="how many, sampled; all by default")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--operations", nargs="+", choices=sorted({pair[0] for pair in PAIRS}), help="of the first process")
+    parser.add_argument("--before", default="", help="the first process stands before effects that match this pattern")
+    parser.add_argument("--takeovers", nargs="+", choices=sorted({pair[1] for pair in PAIRS}), help="of the second process")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write every case to this file")
     given = parser.parse_args()
     if "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
-    pairs = [pair for pair in PAIRS if not given.operations or pair[0] in given.operations]
-    cases = run(pairs, given.ways, given.depth, given.cases, given.seed, given.json)
+    wanted = (given.operations, given.takeovers)
+    pairs = [pair for pair in PAIRS if all(not names or name in names for name, names in zip(pair, wanted, strict=True))]
+    cases = run(pairs, given.ways, given.depth, given.cases, before=given.before, seed=given.seed, out=given.json)
     print(json.dumps(summary(cases), indent=1))
 
 

@@ -74,6 +74,7 @@ CAUGHT_BY = {
     "record-not-fenced": (
         "tests/journal/test_changes_in_place.py::test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change"
     ),
+    "late-recovery": "tests/journal/test_changes_in_place.py::test_a_recovery_that_comes_late_takes_nothing_back",
     "published-not-told": "tests/test_remedies.py::test_a_finalize_that_was_interrupted_after_it_published",
 }
 needs_patch = pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch (Debian's package patch)")
@@ -87,9 +88,13 @@ FROZEN = {
 N_FREEZES = 12
 
 
+LATE = {"late-recovery": ["update in place raw", "same", "pwrite .*/claim-c.0.0/"]}
+"""Bugs that interleaved processes find, too (see `explorer`): operation, takeover, and where the first process stands."""
+
+
 def test_every_patch_is_listed():
     assert {patch.stem for patch in BUGS.glob("*.patch")} == set(CAUGHT_BY)
-    assert set(FROZEN) <= set(CAUGHT_BY)
+    assert {*FROZEN, *LATE} <= set(CAUGHT_BY)
 
 
 @pytest.fixture
@@ -133,19 +138,34 @@ def test_a_seeded_bug_is_caught(copy, bug):
     assert code == 1, "and fails with it"
 
 
+def harness(root, script, *arguments):
+    """What a harness of a copy finds, as it writes it to a file."""
+    out = root / "out.json"
+    environ = {name: value for name, value in os.environ.items() if name != "SHIM"}
+    command = [sys.executable, root / "tests/faults" / script, *arguments, "--json", out]
+    ended = subprocess.run(command, env={**environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return json.loads(out.read_text())
+
+
 @needs_patch
 @pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
 @pytest.mark.long
 @pytest.mark.parametrize("bug", FROZEN)
 def test_freezes_find_a_seeded_bug(copy, bug):
     put_in(copy, bug)
-    out = copy / "out.json"
-    command = [sys.executable, copy / "tests/faults/freeze.py", "--operations", *FROZEN[bug], "--freezes", str(N_FREEZES)]
-    environ = {name: value for name, value in os.environ.items() if name != "SHIM"}
-    ended = subprocess.run(
-        [*command, "--json", out], env={**environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, timeout=300
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    summary = json.loads(out.read_text())["summary"]
+    summary = harness(copy, "freeze.py", "--operations", *FROZEN[bug], "--freezes", str(N_FREEZES))["summary"]
     assert summary["freezes"] == N_FREEZES
     assert summary["troubles"], "no freeze found it"
+
+
+@needs_patch
+@pytest.mark.skipif(bool(preloaded.missing()), reason=preloaded.missing())
+@pytest.mark.long
+@pytest.mark.parametrize("bug", LATE)
+def test_interleaved_processes_find_a_seeded_bug(copy, bug):
+    put_in(copy, bug)
+    operation, takeover, before = LATE[bug]
+    command = ["explorer.py", "--depth", "3", "--ways", "late", "--before", before]
+    summary = harness(copy, *command, "--operations", operation, "--takeovers", takeover)["summary"]
+    assert summary["lost"], "no schedule found it"
