@@ -5,7 +5,6 @@ from shardwrite.journal.begin import (
     differences,
     find_run,
     interrupted_end,
-    interrupted_removal,
     probe,
     tidied_run,
 )
@@ -76,7 +75,6 @@ __all__ = [
     "give_up_passing",
     "histories",
     "interrupted_end",
-    "interrupted_removal",
     "journal_for",
     "live_holders",
     "look_beside",

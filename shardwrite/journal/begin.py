@@ -32,7 +32,7 @@ __all__ = [
     "facts_of",
     "find_run",
     "interrupted_end",
-    "interrupted_removal",
+    "look_at_run",
     "probe",
     "tidied_run",
 ]
@@ -73,13 +73,20 @@ def tidied_run(target: Target) -> RunDirectory | None:
     return None
 
 
-def interrupted_removal(target: Target, seen: Collection[Path] | None = None) -> str:
-    """What a reader should know of a run whose removal was interrupted; nothing where none was. `seen` is that of `find_run`."""
+def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | None, str]:
+    """What `find_run` gives, and a text for readers if the removal of a run was interrupted; else the text is empty."""
     found = _planned(target, seen)
-    if found is None or _stands(found):
-        return ""
+    if found is None:
+        return None, ""
+    return (found, "") if _stands(found) else (None, _interrupted_removal(found))
+
+
+def _interrupted_removal(found: RunDirectory) -> str:
+    """What a reader should know of a run whose removal was interrupted."""
     if not is_there(replace(found, state=TAKEN).path / "zarr.json"):  # goes once the shards are as they should be
-        return f"run {found.run} is over, and its files in {target.run_path} were not all removed; the next write removes them"
+        return (
+            f"run {found.run} is over, and its files in {found.target.run_path} were not all removed; the next write removes them"
+        )
     what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
     return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
 

@@ -40,7 +40,7 @@ __all__ = ["FENCED", "UNDO", "VOID", "Claim", "exclusive", "make_void"]
 WAIT_SECONDS = 300.0
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
-"""What a record begins with that has nothing to undo."""
+"""Stands in the place of a record's checksum. Such a record is void: there is nothing to undo."""
 _OWNER, _LEFT = "owner-", "left-"
 _FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
@@ -316,7 +316,7 @@ def _me(token: str) -> bytes:
 
 
 def make_void(fd: int, *, is_durable: bool) -> None:
-    """Overwrite the checksum that a record begins with: whoever finds it again has nothing to undo."""
+    """Overwrite the checksum at the beginning of a record. Whoever finds the record later has nothing to undo."""
     os.pwrite(fd, VOID, 0)
     if is_durable:
         os.fdatasync(fd)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwrite.errors import JournalError, UntrustedStateError
-from shardwrite.journal.begin import facts_of, find_run, interrupted_removal, tidied_run
+from shardwrite.journal.begin import facts_of, find_run, look_at_run, tidied_run
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
@@ -86,10 +86,10 @@ def look_beside(target: Target) -> Beside:
     """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
     try:
         seen = require_trusted(target)
-        others = target.others
-        removals = [interrupted_removal(other, seen) for other in (target, *others)]
-        updates = tuple(run for other in others if (run := find_run(other, seen)) is not None)
-        return Beside(find_run(target, seen), updates, tuple(text for text in removals if text))
+        looks = [look_at_run(each, seen) for each in (target, *target.others)]
+        whole, *others = [run for run, _ in looks]
+        updates = tuple(run for run in others if run is not None)
+        return Beside(whole, updates, tuple(removal for _, removal in looks if removal))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
 
@@ -167,13 +167,13 @@ def _kind(run: RunDirectory) -> str:
 
 
 def _is_passing(run: RunDirectory) -> bool:
-    """Whether nobody can run it again: a stream, whose slices are gone, or a salvage, which looks anew for what is torn."""
+    """Whether nobody can go on with a run. The slices of a stream are gone, and a salvage always looks for torn shards anew."""
     identity = run.facts.get("identity", {})
     return bool(identity.get("stream") or identity.get("salvage"))
 
 
 def give_up_passing(target: Target) -> None:
-    """Take away what dead writers of streams and dead salvages have left."""
+    """Take away the runs of streams and of salvages whose processes are dead."""
     for other in tidied_neighbours(target):
         if _is_passing(other) and not live_holders(other.path):
             give_up(other)

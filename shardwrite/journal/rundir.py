@@ -248,7 +248,7 @@ def groups_above(target: Target) -> Iterator[Path]:
 
 
 def discard_drafts(target: Target) -> None:
-    """Remove what processes have left that died before their run began, while they asked for the time, or with an old lock."""
+    """Remove what dead processes have left: drafts of runs that never began, files made to ask for the time, and old locks."""
     plan = target.run_path / "plan.json"
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
         if is_left_behind(draft) and draft.name != f"run-{run_in(plan)}":  # in this order: the dead begin nothing

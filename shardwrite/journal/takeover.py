@@ -161,14 +161,13 @@ def _remove(over: RunDirectory) -> None:
 
 
 def make_end(over: RunDirectory) -> None:
-    """Make the directory of an ended run that has a plan and no directory, so that its end can be settled like any other.
+    """Make the directory of an ended run, if its plan is there and its directory is not. Then its end is settled like any other.
 
     The first version removed the directory before the plan.
     """
     plan, states = over.target.run_path / "plan.json", ("run", ENDED, TAKEN)
-    if (
-        any(over.is_in(state) for state in states) or run_in(plan) != over.run
-    ):  # in this order: now, a run that ends loses its plan first
+    # In this order, because a run that this version ends loses its plan before its directory.
+    if any(over.is_in(state) for state in states) or run_in(plan) != over.run:
         return
     with as_store_error(str(over.path), "cannot make"), contextlib.suppress(FileExistsError, FileNotFoundError):
         os.mkdir(over.path)  # no parents: where another process has settled the run, they must not come back

@@ -71,7 +71,7 @@ def require_trusted(target: Target) -> frozenset[Path]:
     Returns
     -------
     frozenset of pathlib.Path
-        All that was looked at. Who follows nothing else need not have it looked at again.
+        All that was looked at. A caller that follows nothing else need not look again.
 
     Raises
     ------
@@ -114,7 +114,10 @@ def check_name(target: Target, plan: Mapping[str, Any]) -> None:
 def _doubts(
     directory: Path, around: os.stat_result, circle: _Circle, seen: set[Path]
 ) -> Iterator[tuple[Path, str, OSError | None]]:
-    """What is not trusted in a directory of run state, why, and the system's error if there is one; `seen` takes what is there."""
+    """What is not trusted in a directory of run state, why, and the system's error if there is one.
+
+    All paths that are there are added to `seen`.
+    """
     try:
         names = sorted(os.listdir(directory))
     except PermissionError as error:

@@ -195,9 +195,10 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
 
 
 def _key_of_void(data: bytes | None) -> str | None:
-    """The shard of a record that its writer has made void; None for one that is torn.
+    """Key of the shard that a void record is of; None where the record is torn.
 
-    A process may have begun to recover the shard before that, and may be about to publish what it made.
+    Another process may have begun to recover the shard before the record became void. It may be about to publish the old
+    shard. The key tells where its file lies, so that the file can be removed.
     """
     if data is None or not data.startswith(VOID):
         return None

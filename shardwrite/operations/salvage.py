@@ -147,14 +147,14 @@ def salvage_shards(
     """
     if making is not None:
         with taking_part(making.path, driver := _name()):
-            salvage = _Salvage(target, metadata, _spec(target, metadata, making, driver), ledger)
+            salvage = _Salvage(target, _spec(target, metadata, making, driver), ledger)
             recover_changes(making.path, salvage.spec.store, metadata)
             return salvage.cut(torn)
     directory, part, first = _begin(target, metadata, torn)
     local = [tuple(i - f for i, f in zip(index, first, strict=True)) for index in torn]
     try:
         with _ended_or(directory), taking_part(directory.path, driver := _name()):
-            salvage = _Salvage(target, part, _spec(target, part, directory, driver), None)
+            salvage = _Salvage(target, _spec(target, part, directory, driver), None)
             told = salvage.cut(local)
             _end(directory, salvage, driver)
             return told
@@ -230,10 +230,8 @@ class _Salvage:
     ----------
     target : Target
         The array.
-    metadata : ArrayMetadata
-        Of the array, or of the part of it that the run writes.
     spec : WriteSpec
-        What commits need to know.
+        What commits need to know. Its metadata are those of the array, or of the part of it that the run writes.
     known : Ledger or None
         What the journal of the run knows that makes the array.
     ledger : Ledger
@@ -241,29 +239,29 @@ class _Salvage:
     """
 
     target: Target
-    metadata: ArrayMetadata
     spec: WriteSpec
     known: Ledger | None
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.metadata.grid)
+        self.ledger = Ledger(self.spec.metadata.grid)
 
     def cut(self, torn: Sequence[Shape]) -> tuple[str, ...]:
         """Cut shards of the part back, one after the other; what was done."""
         told: dict[Shape, str] = {}
+        metadata = self.spec.metadata
         for index in torn:
-            box = self.metadata.grid.shard_box(index)
+            box = metadata.grid.shard_box(index)
             report = commit_shards(self.spec, box, [index], partial(self._cut_one, told))
             if not report.shards:
-                key = self.metadata.shard_key(index)
+                key = metadata.shard_key(index)
                 raise IncompleteError(f"{key} was not cut back: this process was asked to stop", missing=[key])
             self.ledger.enter(report.entry)
         return tuple(told.values())
 
     def _cut_one(self, told: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
         """Commit what is whole of a shard; where that is all of it, the shard stays as it is."""
-        metadata, store = self.metadata, self.spec.store
+        metadata, store = self.spec.metadata, self.spec.store
         key = metadata.shard_key(index)
         reader = store.open(key)
         if reader is None:
@@ -288,9 +286,9 @@ class _Salvage:
 
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:
         """A shard that has no torn tail any more: whole, or this raises."""
-        facts = _facts_of(self.metadata, key, reader, reader.nbytes)
+        facts = _facts_of(self.spec.metadata, key, reader, reader.nbytes)
         if self.known is not None:
-            rank = ravel(index, self.metadata.grid.counts)
+            rank = ravel(index, self.spec.metadata.grid.counts)
             if (facts.nbytes, facts.index_crc) != (self.known.nbytes[rank], self.known.index_crcs[rank]):
                 raise _changed(key)  # the journal must not come to know what the run has not written
         return facts

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
-import os
 import re
 import subprocess
 import sys
@@ -106,10 +105,7 @@ class Row:
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch) / "out.json"
             script, *arguments = self.command.format(n=n_runs, seed=seed).split()
-            environment = dict(os.environ)
-            if self.needs_shim:
-                shim = str(preloaded.build(Path(scratch)))
-                environment |= {"LD_PRELOAD": shim, "SHIM": shim}
+            environment = preloaded.environment(preloaded.build(Path(scratch)) if self.needs_shim else None)
             command = [sys.executable, HERE / script, *arguments, "--json", out]
             done = subprocess.run(command, capture_output=True, text=True, env=environment)
             assert out.exists(), f"{script} ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-3000:]}"

@@ -7,16 +7,19 @@ hold. Run as ``python tests/faults/ends.py --operations write repair --every 1 -
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest import mock
 
 import dask
 import dask.array as da
@@ -193,9 +196,7 @@ def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None 
     if not pid:
         status = 1
         try:
-            if kill_at:
-                make_mortal(kill_at)
-            with dask.config.set(scheduler="sync"):
+            with before_effect(kill_at, lambda _: os.kill(os.getpid(), signal.SIGKILL)), dask.config.set(scheduler="sync"):
                 action()
             status = 0
         except BaseException:
@@ -211,30 +212,32 @@ def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None 
     return stage.read_text() if stage is not None and stage.exists() else "failed"
 
 
-def make_mortal(at: int) -> Callable[[], int]:
-    """Have this process killed before its `at`-th effect on the file system; gives back what counts them."""
-    n = 0
+@contextlib.contextmanager
+def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[[], int]]:
+    """Call `strike` right before the `k`-th effect of this process on the file system; gives a function that counts the effects.
 
-    def mortal(real):
+    No effect is the zeroth.
+    """
+    n, lock = 0, threading.Lock()
+
+    def counted(name, real, is_effect=lambda arguments: True):
         def call(*arguments, **keywords):
             nonlocal n
-            n += 1
-            if n == at:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if is_effect(arguments):
+                with lock:
+                    n += 1
+                    if n == k:
+                        strike(name)
             return real(*arguments, **keywords)
 
         return call
 
-    open_file = os.open
-    making = mortal(open_file)
-
-    def open_or_die(path, flags, *rest, **keywords):
-        return (making if flags & os.O_CREAT else open_file)(path, flags, *rest, **keywords)
-
-    for name in EFFECTS:
-        setattr(os, name, mortal(getattr(os, name)))
-    os.open = open_or_die
-    return lambda: n
+    with contextlib.ExitStack() as stack:
+        for name in EFFECTS:
+            stack.enter_context(mock.patch.object(os, name, counted(name, getattr(os, name))))
+        creates = counted("open", os.open, lambda arguments: arguments[1] & os.O_CREAT)
+        stack.enter_context(mock.patch.object(os, "open", creates))
+        yield lambda: n
 
 
 def check(path: Path, wanted: np.ndarray) -> None:
@@ -298,11 +301,11 @@ def n_effects(name: str, made: Path, home: Path) -> int:
 
 
 def count_effects(action: Callable[[], object], into: Path) -> None:
-    counted = make_mortal(0)
-    try:
-        action()
-    finally:
-        into.write_text(str(counted()))
+    with before_effect(0, lambda _: None) as n_effects:
+        try:
+            action()
+        finally:
+            into.write_text(str(n_effects()))
 
 
 def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list[Case]:

@@ -9,8 +9,6 @@ Run as ``python tests/faults/interruptions.py --fault cut --filesystem ext4 --ca
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -18,26 +16,20 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 
-import shardwrite
 from shardwrite.journal import lease
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import judging
 import power_cut
-from ends import EFFECTS
-from judging import FOLLOW_UPS, KINDS
-from scenarios import SCENARIOS, Scenario
+from ends import before_effect
+from scenarios import Scenario
 
 FAULTS = ("cut", "kill")
 _N_EFFECTS = 200
@@ -64,45 +56,9 @@ class Case(judging.Case):
 
 
 def draw(fault: str, seed: int, number: int) -> Case:
-    """A case. Operations, strategies and follow-ups take turns, and all else is drawn."""
+    """A case."""
     rng = np.random.default_rng([seed, number])
-    operation, strategy = KINDS[number % len(KINDS)]
-    return Case(
-        number=number,
-        operation=operation,
-        strategy=strategy,
-        compressed=bool(rng.integers(2)),
-        location=str(rng.choice(["start", "end"])),
-        durability="batch" if rng.random() < 0.2 else "full",
-        follow_up=FOLLOW_UPS[number // len(KINDS) % len(FOLLOW_UPS)],
-        fault=fault,
-        at=float(rng.random()),
-    )
-
-
-@contextlib.contextmanager
-def strike_at(k: int, strike: Callable[[str], object]) -> Iterator[Callable[[], int]]:
-    """Call `strike` right before the `k`-th effect of this process; gives a function that counts the effects."""
-    n, lock = 0, threading.Lock()
-
-    def counted(name, real, is_effect=lambda arguments: True):
-        def call(*arguments, **keywords):
-            nonlocal n
-            if is_effect(arguments):
-                with lock:
-                    n += 1
-                    if n == k:
-                        strike(name)
-            return real(*arguments, **keywords)
-
-        return call
-
-    with contextlib.ExitStack() as stack:
-        for name in EFFECTS:
-            stack.enter_context(mock.patch.object(os, name, counted(name, getattr(os, name))))
-        creates = counted("open", os.open, lambda arguments: arguments[1] & os.O_CREAT)
-        stack.enter_context(mock.patch.object(os, "open", creates))
-        yield lambda: n
+    return Case(**judging.draw(number, rng), fault=fault, at=float(rng.random()))
 
 
 class Place:
@@ -124,25 +80,17 @@ class Place:
 
     def run_case(self, case: Case, seed: int) -> Case:
         """One array, one strike, one step of the user, and the judgements."""
-        start = time.perf_counter()
         home = self.directory / f"case-{seed}-{case.number}"
-        home.mkdir()
-        scenario = SCENARIOS[case.operation](case, home / "x.zarr", np.random.default_rng([seed, case.number, 1]))
-        with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
-            try:
-                scenario.make()
-                subprocess.run(["sync", "--file-system", home], check=True)
-                if self._machine is None:
-                    self.kill(case, scenario)
+        with judging.set_up(case, home, seed) as scenario:
+            scenario.make()
+            subprocess.run(["sync", "--file-system", home], check=True)
+            if self._machine is None:
+                self.kill(case, scenario)
+                self.follow_and_judge(case, scenario)
+            else:
+                self.cut(case, scenario, self._machine)
+                with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {case.number}"):
                     self.follow_and_judge(case, scenario)
-                else:
-                    self.cut(case, scenario, self._machine)
-                    with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {case.number}"):
-                        self.follow_and_judge(case, scenario)
-            except Exception as error:
-                case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
-        shutil.rmtree(home, ignore_errors=True)
-        case.seconds = time.perf_counter() - start
         return case
 
     def where(self, case: Case) -> int:
@@ -163,11 +111,11 @@ class Place:
             acked.update(scenario.acked)  # before the cut: after it, no one could have been told
             machine.cut(rng)
 
-        with strike_at(self.where(case), strike) as n_effects:
+        with before_effect(self.where(case), strike) as n_effects:
             try:
                 scenario.run()
             except Exception as error:
-                self.enter_error(case, error)
+                case.enter_error(error)
         if case.effect:
             scenario.acked, scenario.allowed = acked, []
         else:
@@ -192,7 +140,7 @@ class Place:
         if not pid:
             try:
                 scenario.told = tell
-                with strike_at(self.where(case), strike) as n_effects:
+                with before_effect(self.where(case), strike) as n_effects:
                     scenario.run()
                 outcome.write_text(json.dumps([n_effects(), ""]))
             except BaseException as error:
@@ -206,13 +154,6 @@ class Place:
             assert not error, error
             self.ended(case, n)
             scenario.allowed = [scenario.wanted]
-
-    @staticmethod
-    def enter_error(case: Case, error: Exception) -> None:
-        """What an operation raised when the power was gone."""
-        case.error = f"{type(error).__name__}: {error}"[:300]
-        if not isinstance(error, shardwrite.ShardwriteError):
-            case.trouble = f"an error that is not ours: {case.error}"
 
     @staticmethod
     def follow_and_judge(case: Case, scenario: Scenario) -> None:
@@ -245,26 +186,16 @@ def summary(cases: list[Case]) -> dict:
     """Totals."""
     struck = [case for case in cases if case.effect]
     return {
-        "cases": len(cases),
-        "vacuous": len(cases) - len(struck),
-        "acked": sum(case.acked for case in struck),
-        **{name: sum(len(getattr(case, name)) for case in cases) for name in ("lost", "torn", "left")},
-        "false": sum(bool(case.false) for case in cases),
+        **judging.totals(cases, struck),
         "effects": dict(Counter(case.effect for case in struck)),
         "operations": dict(Counter(f"{case.operation}, {case.strategy}" for case in struck)),
         "errors": dict(Counter(case.error.split(":")[0] for case in cases if case.error)),
-        "troubles": dict(Counter(f"{case.operation}, {case.follow_up}: {case.trouble}"[:300] for case in cases if case.trouble)),
-        "seconds": round(sum(case.seconds for case in cases), 1),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cut the power or kill the process under every operation, many times.")
+    parser = power_cut.parser("Cut the power or kill the process under every operation, many times.", "cases", 500)
     parser.add_argument("--fault", choices=FAULTS, default="cut")
-    parser.add_argument("--filesystem", choices=power_cut.FILESYSTEMS, default="ext4", help="of the machine whose power is cut")
-    parser.add_argument("--cases", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the cases there, too")
     given = parser.parse_args()
     if given.fault == "cut" and (why := power_cut.missing(given.filesystem)):
         sys.exit(why)
@@ -272,12 +203,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         cases = run(directory, given.fault, given.filesystem, given.cases, seed=given.seed)
     document = {"fault": given.fault, "filesystem": given.filesystem, "seed": given.seed, **summary(cases)}
-    print(json.dumps(document, indent=2))
-    for case in cases:
-        if case.is_bad:
-            print(json.dumps({**asdict(case), "lost": case.lost[:3], "torn": case.torn[:3], "left": case.left[:3]}))
-    if given.json:
-        given.json.write_text(json.dumps({**document, "of": [asdict(case) for case in cases]}, indent=2))
+    judging.tell(document, cases, given.json)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What users may do after an operation was interrupted, and the judgement of what is there then.
+"""Cases of interrupted operations: how they are drawn, what users may do next, the judgement of what is there, and totals.
 
 `lossy_disk.py` and `interruptions.py` interrupt the operations of `scenarios.py`, and judge by this.
 
@@ -9,21 +9,28 @@ journal, and all of a call that returned.
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import shardwrite
 from shardwrite import ShardWriter
+from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
-from scenarios import STRATEGIES, Scenario
+import power_cut
+from scenarios import SCENARIOS, STRATEGIES, Scenario
 
 OPERATIONS = {
     "stream": tuple(STRATEGIES),
@@ -98,6 +105,41 @@ class Case:
     def is_bad(self) -> bool:
         """Whether anything is wrong."""
         return bool(self.lost or self.torn or self.false or self.trouble or self.left)
+
+    def enter_error(self, error: Exception) -> None:
+        """What the operation raised when it was interrupted; anything but an error of this package is a trouble."""
+        self.error = f"{type(error).__name__}: {error}"[:300]
+        if not isinstance(error, shardwrite.ShardwriteError):
+            self.trouble = f"an error that is not ours: {self.error}"
+
+
+def draw(number: int, rng: np.random.Generator, kinds: Sequence[tuple[str, str]] = KINDS) -> dict[str, Any]:
+    """What every case has, as keywords: operations, strategies and follow-ups take turns, and all else is drawn."""
+    operation, strategy = kinds[number % len(kinds)]
+    return {
+        "number": number,
+        "operation": operation,
+        "strategy": strategy,
+        "compressed": bool(rng.integers(2)),
+        "location": str(rng.choice(["start", "end"])),
+        "durability": "batch" if rng.random() < 0.2 else "full",
+        "follow_up": FOLLOW_UPS[number // len(kinds) % len(FOLLOW_UPS)],
+    }
+
+
+@contextlib.contextmanager
+def set_up(case: Case, home: Path, seed: int) -> Iterator[Scenario]:
+    """The scenario of a case, in a directory that is made for it; what goes wrong in the block is entered as a trouble."""
+    start = time.perf_counter()
+    home.mkdir()
+    scenario = SCENARIOS[case.operation](case, home / "x.zarr", np.random.default_rng([seed, case.number, 1]))
+    with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
+        try:
+            yield scenario
+        except Exception as error:
+            case.trouble = case.trouble or f"{type(error).__name__}: {error}"[:600]
+    shutil.rmtree(home, ignore_errors=True)
+    case.seconds = time.perf_counter() - start
 
 
 def follow(scenario: Scenario, what: str) -> None:
@@ -235,3 +277,24 @@ def check_verify(case: Case, scenario: Scenario) -> None:
     is_right = not (case.lost or case.torn)
     if report.is_good != is_right:
         case.false = f"verify says {'good' if report.is_good else [p.message for p in report.problems][:2]}"
+
+
+def totals(cases: Sequence[Case], evidence: Sequence[Case]) -> dict[str, Any]:
+    """What both harnesses tell of their cases; `evidence` are those in which something was interrupted."""
+    return {
+        "cases": len(cases),
+        "vacuous": len(cases) - len(evidence),
+        "acked": sum(case.acked for case in evidence),
+        **{name: sum(len(getattr(case, name)) for case in cases) for name in ("lost", "torn", "left")},
+        "false": sum(bool(case.false) for case in cases),
+        "troubles": dict(Counter(f"{case.operation}, {case.follow_up}: {case.trouble}"[:300] for case in cases if case.trouble)),
+        "seconds": round(sum(case.seconds for case in cases), 1),
+    }
+
+
+def tell(document: dict[str, Any], cases: Sequence[Case], out: Path | None) -> None:
+    """Print a summary and the cases that are bad, and write it with all cases to a file if one is named."""
+    power_cut.tell(document, cases, out)
+    for case in cases:
+        if case.is_bad:
+            print(json.dumps({**asdict(case), "lost": case.lost[:3], "torn": case.torn[:3], "left": case.left[:3]}))

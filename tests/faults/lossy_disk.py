@@ -14,30 +14,24 @@ out.json``, as root.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
 import shardwrite
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import judging
 import lossy_device
 import power_cut
-from judging import FOLLOW_UPS, KINDS, OPERATIONS, follow, judge_all
-from scenarios import MARK, SCENARIOS, STRATEGIES, Scenario
+from judging import KINDS, OPERATIONS, follow, judge_all
+from scenarios import MARK, STRATEGIES, Scenario
 
 WHERE = {"data": [MARK], "documents": [b'": '], "both": [MARK, b'": ']}
 TIMES = (1, 2, -1)
@@ -70,46 +64,31 @@ class Case(judging.Case):
     failed: int = 0
 
 
-def draw(seed: int, number: int, kinds=tuple(KINDS)) -> Case:
-    """A case. Operations, strategies and follow-ups take turns, and all else is drawn."""
+def draw(seed: int, number: int, kinds=KINDS) -> Case:
+    """A case."""
     rng = np.random.default_rng([seed, number])
-    operation, strategy = kinds[number % len(kinds)]
     return Case(
-        number=number,
-        operation=operation,
-        strategy=strategy,
-        compressed=bool(rng.integers(2)),
-        location=str(rng.choice(["start", "end"])),
-        durability="batch" if rng.random() < 0.2 else "full",
+        **judging.draw(number, rng, kinds),
         where=str(rng.choice(list(WHERE), p=[0.7, 0.15, 0.15])),
         skip=int(rng.integers(4) if rng.random() < 0.5 else rng.integers(20)),
         times=TIMES[int(rng.integers(3))],
         keep=float(rng.choice([0.0, 0.5, 1.0])),
-        follow_up=FOLLOW_UPS[number // len(kinds) % len(FOLLOW_UPS)],
         again=bool(rng.random() < 0.25),
     )
 
 
 def run_case(disk: lossy_device.Disk, case: Case, seed: int) -> Case:
     """One array, one fault, one follow-up, one judgement."""
-    start = time.perf_counter()
-    rng = np.random.default_rng([seed, case.number, 1])
-    home = disk.root / f"case-{case.number}"
-    home.mkdir()
-    scenario = SCENARIOS[case.operation](case, home / "x.zarr", rng)
-    with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
+    with judging.set_up(case, disk.root / f"case-{case.number}", seed) as scenario:
         try:
             scenario.make()
             disk.sync()
             fail_under(disk, case, scenario)
-            follow_up(disk, case, scenario, rng)
+            follow_up(disk, case, scenario)
             disk.remount()
             judge_all(case, scenario)
-        except Exception as error:
-            case.trouble = case.trouble or f"{type(error).__name__}: {error}"
-    disk.heal()
-    shutil.rmtree(home, ignore_errors=True)
-    case.seconds = time.perf_counter() - start
+        finally:
+            disk.heal()
     return case
 
 
@@ -119,19 +98,17 @@ def fail_under(disk: lossy_device.Disk, case: Case, scenario: Scenario) -> None:
     try:
         scenario.run()
     except Exception as error:
-        case.error = f"{type(error).__name__}: {error}"[:300]
-        if not isinstance(error, shardwrite.ShardwriteError):
-            case.trouble = f"an error that is not ours: {case.error}"
+        case.enter_error(error)
     finally:
         case.matched, case.failed = disk.heal()
     scenario.enter_journalled()
 
 
-def follow_up(disk: lossy_device.Disk, case: Case, scenario: Scenario, rng: np.random.Generator) -> None:
+def follow_up(disk: lossy_device.Disk, case: Case, scenario: Scenario) -> None:
     """What comes after it, while nothing fails, or one more write does."""
-    lossy_device.evict(scenario.path.parent, case.keep, rng)
+    lossy_device.evict(scenario.path.parent, case.keep, scenario.rng)
     if case.again:
-        disk.arm(WHERE[case.where], skip=int(rng.integers(3)), times=1)
+        disk.arm(WHERE[case.where], skip=int(scenario.rng.integers(3)), times=1)
         with contextlib.suppress(shardwrite.ShardwriteError):
             follow(scenario, case.follow_up)
         case.failed += disk.heal()[1]
@@ -150,30 +127,18 @@ def summary(cases: list[Case]) -> dict:
     """Totals."""
     evidence = [case for case in cases if case.failed]
     return {
-        "cases": len(cases),
-        "vacuous": len(cases) - len(evidence),
+        **judging.totals(cases, evidence),
         "failed": sum(case.failed for case in cases),
         "raised": sum(bool(case.error) for case in evidence),
-        "acked": sum(case.acked for case in evidence),
-        "lost": sum(len(case.lost) for case in cases),
-        "torn": sum(len(case.torn) for case in cases),
         "cases with a loss": dict(Counter(f"{case.operation}, {case.strategy}" for case in cases if case.lost or case.torn)),
-        "false": sum(bool(case.false) for case in cases),
-        "left": sum(bool(case.left) for case in cases),
-        "troubles": dict(Counter(f"{case.operation}, {case.follow_up}: {case.trouble}"[:200] for case in cases if case.trouble)),
-        "seconds": round(sum(case.seconds for case in cases), 1),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Have write-back fail under every operation, many times.")
-    parser.add_argument("--cases", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--filesystem", choices=lossy_device.FILESYSTEMS, default="ext4")
+    parser = power_cut.parser("Have write-back fail under every operation, many times.", "cases", 500)
     parser.add_argument("--operations", nargs="+", choices=sorted(OPERATIONS), default=sorted(OPERATIONS))
     parser.add_argument("--strategies", nargs="+", choices=sorted(STRATEGIES), default=sorted(STRATEGIES))
     parser.add_argument("--only", type=int, nargs="+", help="the numbers of some of these cases")
-    parser.add_argument("--json", type=Path, help="write the cases there, too")
     given = parser.parse_args()
     if why := lossy_device.missing(given.filesystem):
         sys.exit(why)
@@ -185,12 +150,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         cases = run(directory, given.filesystem, cases, given.seed)
     document = {"filesystem": given.filesystem, "seed": given.seed, **summary(cases)}
-    print(json.dumps(document, indent=2))
-    for case in cases:
-        if case.is_bad:
-            print(json.dumps({**asdict(case), "lost": case.lost[:3], "torn": case.torn[:3], "left": case.left[:3]}))
-    if given.json:
-        given.json.write_text(json.dumps({**document, "of": [asdict(case) for case in cases]}, indent=2))
+    judging.tell(document, cases, given.json)
 
 
 if __name__ == "__main__":

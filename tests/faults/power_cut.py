@@ -37,10 +37,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import dask
@@ -490,16 +491,31 @@ def summary(states: list[State]) -> dict:
     }
 
 
+def parser(description: str, what: str, n: int) -> argparse.ArgumentParser:
+    """The arguments of a harness that mounts a file system of its own, and makes so many states or cases by default."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument(f"--{what}", type=int, default=n)
+    made.add_argument("--filesystem", choices=FILESYSTEMS, default="ext4")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--json", type=Path, help=f"write the {what} there, too")
+    return made
+
+
+def tell(document: dict, made: Sequence[Any], out: Path | None) -> None:
+    """Print a summary, and write it with all that was made to a file if one is named."""
+    print(json.dumps(document, indent=2))
+    if out:
+        out.write_text(json.dumps({**document, "of": [asdict(one) for one in made]}, indent=2))
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cut the power under a writer, many times.")
-    parser.add_argument("--states", type=int, default=200)
-    parser.add_argument("--filesystem", choices=FILESYSTEMS, default="ext4")
-    parser.add_argument("--durability", choices=("full", "batch", "none"), default="full")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--options", default="", help="for the mount")
-    parser.add_argument("--resume", action=argparse.BooleanOptionalAction, default=True, help="run the same command after each cut")
-    parser.add_argument("--json", type=Path, help="write the states there, too")
-    given = parser.parse_args()
+    arguments = parser("Cut the power under a writer, many times.", "states", 200)
+    arguments.add_argument("--durability", choices=("full", "batch", "none"), default="full")
+    arguments.add_argument("--options", default="", help="for the mount")
+    arguments.add_argument(
+        "--resume", action=argparse.BooleanOptionalAction, default=True, help="run the same command after each cut"
+    )
+    given = arguments.parse_args()
     if why := missing(given.filesystem):
         sys.exit(why)
     with tempfile.TemporaryDirectory() as directory:
@@ -513,9 +529,7 @@ def main() -> None:
             options=given.options,
         )
     document = {"filesystem": given.filesystem, "durability": given.durability, "seed": given.seed, **summary(states)}
-    print(json.dumps(document, indent=2))
-    if given.json:
-        given.json.write_text(json.dumps({**document, "of": [asdict(state) for state in states]}, indent=2))
+    tell(document, states, given.json)
 
 
 if __name__ == "__main__":

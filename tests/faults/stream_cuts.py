@@ -6,8 +6,6 @@ The machine and the cuts are those of `power_cut.py`, whose head says what they 
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -120,17 +118,15 @@ def summary(states: list[State]) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cut the power under a stream, many times.")
-    parser.add_argument("--states", type=int, default=100)
-    parser.add_argument("--filesystem", choices=power_cut.FILESYSTEMS, default="ext4")
+    parser = power_cut.parser("Cut the power under a stream, many times.", "states", 100)
     parser.add_argument("--strategy", choices=sorted(update_cuts.STRATEGIES), default="append in place")
     parser.add_argument("--durability", choices=("full", "batch", "none"), default="full")
     given = parser.parse_args()
     if why := power_cut.missing(given.filesystem):
         sys.exit(why)
     with tempfile.TemporaryDirectory() as directory:
-        states = run(directory, given.filesystem, given.strategy, given.states, durability=given.durability)
-    print(json.dumps({"filesystem": given.filesystem, "strategy": given.strategy, **summary(states)}, indent=2))
+        states = run(directory, given.filesystem, given.strategy, given.states, durability=given.durability, seed=given.seed)
+    power_cut.tell({"filesystem": given.filesystem, "strategy": given.strategy, **summary(states)}, states, given.json)
 
 
 if __name__ == "__main__":

@@ -7,15 +7,13 @@ The machine and the cuts are those of `power_cut.py`, whose head says what they 
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
@@ -180,22 +178,16 @@ def summary(states: list[State]) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Cut the power under an update, many times.")
-    parser.add_argument("--states", type=int, default=100)
-    parser.add_argument("--filesystem", choices=power_cut.FILESYSTEMS, default="ext4")
+    parser = power_cut.parser("Cut the power under an update, many times.", "states", 100)
     parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="replace")
     parser.add_argument("--durability", choices=("full", "batch", "none"), default="full")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the states there, too")
     given = parser.parse_args()
     if why := power_cut.missing(given.filesystem):
         sys.exit(why)
     with tempfile.TemporaryDirectory() as directory:
         states = run(directory, given.filesystem, given.strategy, given.states, durability=given.durability, seed=given.seed)
     document = {"filesystem": given.filesystem, "strategy": given.strategy, "durability": given.durability, **summary(states)}
-    print(json.dumps(document, indent=2))
-    if given.json:
-        given.json.write_text(json.dumps({**document, "of": [asdict(state) for state in states]}, indent=2))
+    power_cut.tell(document, states, given.json)
 
 
 if __name__ == "__main__":

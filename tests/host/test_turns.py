@@ -65,6 +65,15 @@ def test_no_turn_is_left(tmp_path, operation):
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
 
 
+def write_by_two_threads(path, compressors):
+    """Write several groups of small shards."""
+    x = da.from_array(np.ones((128, 128), "u2"), chunks=(64, 128))
+    layout = {"shards": 8, "chunks": 4, "memory_limit": "200kB", "compressors": compressors}
+    with dask.config.set(scheduler="threads", num_workers=2):
+        assert shardwrite.plan(x, **layout).partition.n_groups > 1
+        x.to_sharded_zarr(path, durability="none", **layout)
+
+
 @pytest.mark.parametrize("compressors", [None, "auto"])
 def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatch, compressors):
     """As long as storage answers in time: here each turn lasts for minutes, and ends with its group."""
@@ -79,13 +88,7 @@ def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatc
 
     monkeypatch.setattr(posix.PosixWriter, "publish", noted)
     monkeypatch.setattr(tasks, "_SHARD_SECONDS", 60)
-    x = da.from_array(np.ones((128, 128), "u2"), chunks=(64, 128))
-    layout = {"shards": 8, "chunks": 4, "memory_limit": "200kB"}
-    if compressors is None:
-        layout["compressors"] = None
-    with dask.config.set(scheduler="threads", num_workers=2):
-        assert shardwrite.plan(x, **layout).partition.n_groups > 1
-        x.to_sharded_zarr(tmp_path / "x", durability="none", **layout)
+    write_by_two_threads(tmp_path / "x", compressors)
     assert len(n_together) >= 256
     assert max(n_together) == 1
 
@@ -103,11 +106,5 @@ def test_threads_wait_for_storage_together(tmp_path, monkeypatch, compressors):
         real(self)
 
     monkeypatch.setattr(posix.PosixWriter, "publish", slow)
-    x = da.from_array(np.ones((128, 128), "u2"), chunks=(64, 128))
-    layout = {"shards": 8, "chunks": 4, "memory_limit": "200kB"}
-    if compressors is None:
-        layout["compressors"] = None
-    with dask.config.set(scheduler="threads", num_workers=2):
-        assert shardwrite.plan(x, **layout).partition.n_groups > 1
-        x.to_sharded_zarr(tmp_path / "x", durability="none", **layout)
+    write_by_two_threads(tmp_path / "x", compressors)
     assert sum(beside_another) > len(beside_another) // 2 > 100

@@ -41,19 +41,35 @@ def read(path):
 
 
 @contextlib.contextmanager
-def frozen_at(name, function):
-    """Call a function right before a method of the editor runs, once."""
-    real, calls = getattr(PosixEditor, name), []
+def frozen_at(owner, name, function, is_it=lambda *arguments: True):
+    """Call a function right before the first of some calls; gives a list that has an item for each of these calls."""
+    real, calls = getattr(owner, name), []
 
-    def wrapped(self, *arguments):
-        if not calls:
+    def wrapped(*arguments, **keywords):
+        if is_it(*arguments):
             calls.append(name)
-            function()
-        return real(self, *arguments)
+            if len(calls) == 1:
+                function()
+        return real(*arguments, **keywords)
 
-    with mock.patch.object(PosixEditor, name, wrapped):
-        yield
+    with mock.patch.object(owner, name, wrapped):
+        yield calls
     assert calls
+
+
+def publishes(source, target):
+    """Whether a rename puts a new file in the shard's place."""
+    return str(source).endswith(".swtmp") and str(target).endswith(KEY)
+
+
+def removes(source, target):
+    """Whether a rename takes a shard away."""
+    return "/removed-" in str(target)
+
+
+def begins(source, target):
+    """Whether a link puts a plan in its place."""
+    return str(target).endswith("plan.json")
 
 
 def failing(name, number, times):
@@ -122,8 +138,19 @@ def test_content_is_not_shared_with_the_old_file(tmp_path):
 # ---- a writer that is taken for dead, and is not
 
 
-def stale(*_):
-    return []
+@contextlib.contextmanager
+def nobody_at_work():
+    """The processes of all runs are taken for dead."""
+    with (
+        mock.patch("shardwrite.journal.takeover.live_holders", return_value=[]),
+        mock.patch("shardwrite.journal.neighbours.live_holders", return_value=[]),
+    ):
+        yield
+
+
+def claims_given_up():
+    """The holders of all claims are taken for dead."""
+    return mock.patch("shardwrite.journal.lock._is_held", return_value=False)
 
 
 @pytest.mark.parametrize("step", ["check_version", "write_at", "sync"])
@@ -134,16 +161,12 @@ def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step,
     later = NEW + 5000
 
     def take_over():
-        with (
-            mock.patch("shardwrite.journal.takeover.live_holders", stale),
-            mock.patch("shardwrite.journal.neighbours.live_holders", stale),
-            mock.patch("shardwrite.journal.lock._is_held", return_value=False),
-        ):
+        with nobody_at_work(), claims_given_up():
             da.from_array(later, chunks=8).to_sharded_zarr(
                 path, region=slice(0, 8), strategy=FixedOrder(in_place=True, max_unused=1.0), restart=True, source_id="later"
             )
 
-    with frozen_at(step, take_over), pytest.raises(shardwrite.ShardwriteError):
+    with frozen_at(PosixEditor, step, take_over), pytest.raises(shardwrite.ShardwriteError):
         da.from_array(NEW, chunks=8).to_sharded_zarr(
             path, region=slice(0, 8), strategy=FixedOrder(in_place=True, max_unused=1.0), source_id="first"
         )
@@ -155,59 +178,38 @@ def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step,
 def test_a_shard_is_erased_by_its_own_run_alone(tmp_path):
     """A process that is frozen right before it removes a shard may thaw after another has written a new one."""
     path = made(tmp_path)
-    real, calls = os.rename, []
 
-    def rename(source, target):
-        if "/removed-" in str(target) and not calls:
-            calls.append(target)
-            with (
-                mock.patch("shardwrite.journal.takeover.live_holders", stale),
-                mock.patch("shardwrite.journal.neighbours.live_holders", stale),
-            ):
-                da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), restart=True, source_id="later")
-        return real(source, target)
+    def take_over():
+        with nobody_at_work():
+            da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), restart=True, source_id="later")
 
-    with mock.patch("os.rename", rename), pytest.raises(shardwrite.ShardwriteError):
+    with frozen_at(os, "rename", take_over, removes), pytest.raises(shardwrite.ShardwriteError):
         shardwrite.erase(path, slice(0, 64))
-    assert calls
     np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
 
 
 def test_a_rename_that_comes_late_fails(tmp_path):
     """The successor has removed the temporary before it commits anything itself."""
     path = made(tmp_path)
-    real, calls = os.rename, []
 
-    def rename(source, target):
-        if str(source).endswith(".swtmp") and str(target).endswith(KEY) and not calls:
-            calls.append(target)
-            with (
-                mock.patch("shardwrite.journal.takeover.live_holders", stale),
-                mock.patch("shardwrite.journal.neighbours.live_holders", stale),
-            ):
-                da.from_array(NEW + 7, chunks=8).to_sharded_zarr(path, region=slice(8, 16), restart=True, source_id="later")
-        return real(source, target)
+    def take_over():
+        with nobody_at_work():
+            da.from_array(NEW + 7, chunks=8).to_sharded_zarr(path, region=slice(8, 16), restart=True, source_id="later")
 
-    with mock.patch("os.rename", rename), pytest.raises(shardwrite.ShardwriteError):
+    with frozen_at(os, "rename", take_over, publishes), pytest.raises(shardwrite.ShardwriteError):
         da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), source_id="first")
-    assert calls
     np.testing.assert_array_equal(read(path), [*OLD[:8], *(NEW + 7), *OLD[16:]])
 
 
 def test_an_array_that_appears_before_a_run_begins_is_not_written_over(tmp_path):
     """Between the look at the target and the beginning of the run another run may come and go."""
     path = tmp_path / "x.zarr"
-    real, calls = os.link, []
 
-    def link(source, target, **keywords):
-        if str(target).endswith("plan.json") and not calls:
-            calls.append(target)
-            da.from_array(OLD, chunks=64).to_sharded_zarr(path, shards=64, chunks=8, source_id="other")
-        return real(source, target, **keywords)
+    def write():
+        da.from_array(OLD, chunks=64).to_sharded_zarr(path, shards=64, chunks=8, source_id="other")
 
-    with mock.patch("os.link", link), pytest.raises(shardwrite.SpecError, match="an array exists there"):
+    with frozen_at(os, "link", write, begins), pytest.raises(shardwrite.SpecError, match="an array exists there"):
         da.zeros(64, chunks=64, dtype="u4").to_sharded_zarr(path, shards=64, chunks=8, source_id="first")
-    assert calls
     np.testing.assert_array_equal(read(path), OLD)
     assert not path.with_name("x.zarr.shardwrite").exists()
 
@@ -240,7 +242,7 @@ def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded
         first.check()
         if is_recorded:
             first.record(b"what was there", is_durable=True)
-        with mock.patch("shardwrite.journal.lock._is_held", return_value=False):
+        with claims_given_up():
             second = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
         with pytest.raises(StoreError) as raised:
             first.check()
@@ -257,62 +259,63 @@ def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded
     assert list(tmp_path.iterdir()) == []
 
 
+class Handover:
+    """A change in place that its writer has begun, and whose claim another process has taken over.
+
+    Parameters
+    ----------
+    tmp_path : pathlib.Path
+        For the array and the run.
+    stack : contextlib.ExitStack
+        Gives the claims back at its end.
+    """
+
+    def __init__(self, tmp_path, stack):
+        path, self.run, self._stack = made(tmp_path), tmp_path / "run", stack
+        self.run.mkdir()
+        self.metadata, self.store, self.shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+        self.whole = self.shard.read_bytes()
+        self.first = self.claim()
+        self.first.record(Change(KEY, len(self.whole), (), [(0, self.whole)]).encode(), is_durable=True)
+        self.shard.write_bytes(bytes(len(self.whole)))
+        self.second = self.claim()
+
+    def claim(self):
+        with claims_given_up():
+            return self._stack.enter_context(shard_claim(str(self.run), KEY))
+
+    def recover(self, claim):
+        recover_shard(claim, self.store, self.metadata)
+
+    def check_first_is_told(self):
+        with pytest.raises(StoreError, match="has taken this change over"):
+            self.first.settle()
+
+
 def test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change(tmp_path):
     """Else it would acknowledge what the recovery is about to take back."""
-    path, run = made(tmp_path), tmp_path / "run"
-    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
-    whole = shard.read_bytes()
-    run.mkdir()
-    real, calls = os.rename, []
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(shard_claim(str(run), KEY))
-        first.record(Change(KEY, len(whole), (), [(0, whole)]).encode(), is_durable=True)
-        shard.write_bytes(bytes(len(whole)))
-        with mock.patch("shardwrite.journal.lock._is_held", return_value=False):
-            second = stack.enter_context(shard_claim(str(run), KEY))
-
-        def rename(source, target, **keywords):
-            if str(target).endswith(KEY):
-                calls.append(target)
-                with pytest.raises(StoreError, match="has taken this change over"):
-                    first.settle()
-            return real(source, target, **keywords)
-
-        with mock.patch("os.rename", rename):
-            recover_shard(second, store, metadata)
+        change = Handover(tmp_path, stack)
+        with frozen_at(os, "rename", change.check_first_is_told, publishes) as calls:
+            change.recover(change.second)
     assert len(calls) == 1
-    assert shard.read_bytes() == whole
-    assert list(run.iterdir()) == []
+    assert change.shard.read_bytes() == change.whole
+    assert list(change.run.iterdir()) == []
 
 
 def test_a_recovery_that_comes_late_takes_nothing_back(tmp_path):
     """It began before the writer made its record void; what a third process has written since then stays."""
-    path, run = made(tmp_path), tmp_path / "run"
-    metadata, store, shard = open_sharded(path).metadata, PosixStore(path), path / KEY
-    whole = shard.read_bytes()
-    run.mkdir()
-    real, calls = os.rename, []
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(shard_claim(str(run), KEY))
-        first.record(Change(KEY, len(whole), (), [(0, whole)]).encode(), is_durable=True)
-        shard.write_bytes(bytes(len(whole)))
-        stack.enter_context(mock.patch("shardwrite.journal.lock._is_held", return_value=False))
-        second = stack.enter_context(shard_claim(str(run), KEY))
+        change = Handover(tmp_path, stack)
 
-        def rename(source, target, **keywords):
-            if str(target).endswith(KEY) and not calls:
-                calls.append(target)
-                with pytest.raises(StoreError, match="has taken this change over"):
-                    first.settle()
-                third = stack.enter_context(shard_claim(str(run), KEY))
-                recover_shard(third, store, metadata)
-                shard.write_bytes(whole + b"acknowledged")
-            return real(source, target, **keywords)
+        def end():
+            change.check_first_is_told()
+            change.recover(change.claim())
+            change.shard.write_bytes(change.whole + b"acknowledged")
 
-        with mock.patch("os.rename", rename), pytest.raises(StoreError):
-            recover_shard(second, store, metadata)
-    assert len(calls) == 1
-    assert shard.read_bytes() == whole + b"acknowledged"
+        with frozen_at(os, "rename", end, publishes), pytest.raises(StoreError):
+            change.recover(change.second)
+    assert change.shard.read_bytes() == change.whole + b"acknowledged"
 
 
 def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):

@@ -34,9 +34,8 @@ from pathlib import Path
 import dask
 
 import shardwrite
+from shardwrite import commit, job  # of the old version; the present one has them in other folders
 from shardwrite.journal import lease, rundir
-from shardwrite.runs import job
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 from operations import NAME, OPERATIONS
