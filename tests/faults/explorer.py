@@ -208,8 +208,9 @@ def judge(case: Case, home: Path) -> None:
     path = home / "x.zarr"
     if "killed" not in outcomes and any(is_done):  # of two that are in each other's way, both may give up
         oracle.check_tidy(path)
-    if any(is_done) or not is_new:
-        compare(case, path, is_done, [first.acks.ranks(), second.acks.ranks()])
+    is_replaced = is_new and outcomes[1] == "killed"  # it may have taken away what the first has done
+    if (any(is_done) or not is_new) and not is_replaced:
+        compare(case, path, outcomes, [first.acks.ranks(), second.acks.ranks()])
     third = Place(home, "third")
     by_update = two_writers.update(3, two_writers.MOST, "replace", restart=True)
     closing = two_writers.write(3, mode="w", restart=True) if is_new else by_update
@@ -224,9 +225,10 @@ def judge(case: Case, home: Path) -> None:
     oracle.check_tidy(path)
 
 
-def compare(case: Case, path: Path, is_done: list[bool], acked: list[set[int]]) -> None:
+def compare(case: Case, path: Path, outcomes: list[str], acked: list[set[int]]) -> None:
     """Whether each shard is of a version that may be there."""
-    if not any(is_done):
+    is_done = [outcome == "done" for outcome in outcomes]
+    if not any(is_done) or outcomes[1] == "killed":  # it may have been amid a change in place
         shardwrite.abandon(path)
     report = shardwrite.verify(path, deep=True)
     assert report.is_good, f"unreadable: {[problem.message for problem in report.problems]}"
@@ -236,20 +238,22 @@ def compare(case: Case, path: Path, is_done: list[bool], acked: list[set[int]]) 
     for rank in range(2):
         box = (slice(0, SHARD), slice(SHARD * rank, SHARD * (rank + 1)))
         musts = [done or rank in acks for done, acks in zip(is_done, acked, strict=True)]
-        assert any((found[box] == version[box]).all() for version in versions(operations, musts, is_done)), (
+        assert any((found[box] == version[box]).all() for version in versions(operations, musts, outcomes)), (
             f"lost: shard {rank} is of no version that may be there, {is_done=}, {acked=}"
         )
 
 
-def versions(operations, musts: list[bool], is_done: list[bool]) -> Iterator[np.ndarray]:
-    """What may be there after some of the operations, each of those that must have been among them; what is done overwrites
-    what is not."""
+def versions(operations, musts: list[bool], outcomes: list[str]) -> Iterator[np.ndarray]:
+    """What may be there after some of the operations, each of those that must have been among them.
+
+    What was given up has not written over what is done. What was killed may have: it may have come later.
+    """
     for n in range(3):
         for order in itertools.permutations(range(2), n):
             if any(must and i not in order for i, must in enumerate(musts)):
                 continue
-            if n == 2 and is_done[order[0]] and not is_done[order[1]] and not musts[order[1]]:
-                continue  # what was given up has written over what was done
+            if n == 2 and outcomes[order[0]] == "done" and outcomes[order[1]] not in ("done", "killed") and not musts[order[1]]:
+                continue
             for found in operations[0].before:
                 for i in order:
                     found = operations[i].after(found)
