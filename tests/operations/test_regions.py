@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
 from shardwrite.cli import main
+from shardwrite.encode.reader import ShardReader
 from shardwrite.format.order import permutation
 from shardwrite.journal import lease
 from shardwrite.read.stored_shard import open_shard
@@ -105,13 +106,12 @@ def test_untouched_chunks_keep_their_bytes(tmp_path, strategy, location):
 def calls(monkeypatch):
     """Decoded inner chunks and bytes read from objects."""
     seen = {"decoded": 0, "read": 0, "opened": []}
-    from shardwrite.read import stored_shard as existing
+    real_decode, real_read, real_init = ShardReader.chunk, PosixReader.read, PosixReader.__init__
 
-    real_decode, real_read, real_init = existing.decode_chunk, PosixReader.read, PosixReader.__init__
-
-    def decode(*arguments):
-        seen["decoded"] += 1
-        return real_decode(*arguments)
+    def decode(self, rank):
+        found = real_decode(self, rank)
+        seen["decoded"] += found is not None
+        return found
 
     def read_some(self, offset, nbytes):
         seen["read"] += nbytes
@@ -121,7 +121,7 @@ def calls(monkeypatch):
         seen["opened"].append(key)
         real_init(self, key, fd)
 
-    monkeypatch.setattr(existing, "decode_chunk", decode)
+    monkeypatch.setattr(ShardReader, "chunk", decode)
     monkeypatch.setattr(PosixReader, "read", read_some)
     monkeypatch.setattr(PosixReader, "__init__", init)
     return seen
