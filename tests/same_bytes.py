@@ -4,6 +4,11 @@ Each case draws an array, a layout, a strategy and what is done to the array: it
 streamed or written in parts. Both versions do the same, each in processes of its own, with as many threads and as much memory.
 Then every file of the two arrays is compared, but for receipts, which tell the time.
 
+One difference is meant. `FixedOrder(in_place=True)` gives each inner chunk of a fixed size a place of its own when it updates whole
+shards. Up to 3e6cb07 it did so in direct plans only, and packed them tight in fused ones. Such cases are counted by themselves.
+
+Gzip has level 5 here. ISA-L encodes levels 1 to 3, and does not always give the same bytes for the same small input.
+
 The old version is a commit of this repository, or a directory with a checkout.
 """
 
@@ -23,8 +28,8 @@ RECEIPT = "shardwrite-receipt.json"
 BLOCK = 25
 
 
-def write_case(path: Path, seed: int) -> None:
-    """Draw a case and do what it says, by the package that is imported here."""
+def write_case(path: Path, seed: int) -> bool:
+    """Draw a case and do what it says, by the package that is imported here; whether a difference is meant."""
     import dask
     import dask.array as da
     import numpy as np
@@ -48,7 +53,7 @@ def write_case(path: Path, seed: int) -> None:
         FixedOrder(str(rng.choice(["C", "F", "morton"])), in_place=True, max_unused=float(rng.choice([0.25, 1.0]))),
         AppendOnly(in_place=True),
     ]
-    codecs = [{}, {"compressors": None}, {"compressors": [{"name": "gzip", "configuration": {"level": 1}}]}]
+    codecs = [{}, {"compressors": None}, {"compressors": [{"name": "gzip", "configuration": {"level": 5}}]}]
     layout = {
         "shards": shards,
         "chunks": chunks,
@@ -68,6 +73,7 @@ def write_case(path: Path, seed: int) -> None:
     def source(of) -> da.Array:
         return da.from_array(of, chunks=tuple(min(c, n) for c, n in zip(source_chunks, of.shape, strict=True)))
 
+    is_meant = False
     what = str(rng.choice(["write", "updates", "stream", "parts"]))
     with dask.config.set(scheduler="sync"):
         if what == "stream":
@@ -90,11 +96,13 @@ def write_case(path: Path, seed: int) -> None:
             region, strategy = drawn_region(), strategies[int(rng.integers(len(strategies)))]
             step = str(rng.choice(["update", "update", "erase", "compact"]))
             if step == "update":
+                is_meant |= layout.get("compressors", "auto") is None and isinstance(strategy, FixedOrder) and strategy.in_place
                 source(np.roll(values, 3)[region]).to_sharded_zarr(path, region=region, strategy=strategy, durability="none")
             elif step == "erase":
                 shardwrite.erase(path, region, strategy=strategy, durability="none")
             else:
                 shardwrite.compact(path, above=0.1, durability="none")
+    return is_meant
 
 
 def tree(path: Path) -> dict[str, str]:
@@ -111,15 +119,16 @@ def work(directory: Path, seeds: range) -> None:
     for seed in seeds:
         home = directory / str(seed)
         home.mkdir()
+        is_meant = False
         try:
-            write_case(home / "x.zarr", seed)
+            is_meant = write_case(home / "x.zarr", seed)
         except Exception as error:
             (home / "raised").write_text(type(error).__name__)
-        print(json.dumps(tree(home)), flush=True)
+        print(json.dumps([tree(home), is_meant]), flush=True)
 
 
-def written_by(checkout: Path, seeds: range) -> list[dict[str, str]]:
-    """What the package of a checkout writes."""
+def written_by(checkout: Path, seeds: range) -> list[tuple[dict[str, str], bool]]:
+    """What the package of a checkout writes, and whether another version may write something else."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
         command = [sys.executable, __file__, "--work", directory, "--seeds", str(seeds.start), str(seeds.stop)]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
@@ -152,18 +161,19 @@ def main() -> None:
         return
     if not given.old:
         parser.error("--old is needed")
-    different, n_files, n_raised = [], 0, 0
+    different, meant, n_files, n_raised = [], [], 0, 0
     with tempfile.TemporaryDirectory() as scratch:
         old = checked_out(given.old, Path(scratch))
         for start in range(given.seed, given.seed + given.cases, BLOCK):
             seeds = range(start, min(start + BLOCK, given.seed + given.cases))
-            for seed, before, after in zip(seeds, written_by(old, seeds), written_by(ROOT, seeds), strict=True):
+            for seed, (before, _), (after, is_meant) in zip(seeds, written_by(old, seeds), written_by(ROOT, seeds), strict=True):
                 n_files += len(after)
                 n_raised += "raised" in after
                 if before != after:
                     names = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-                    different.append({"seed": seed, "files": sorted(names)[:5]})
-    print(json.dumps({"cases": given.cases, "files": n_files, "refused": n_raised, "different": different}, indent=1))
+                    (meant if is_meant else different).append({"seed": seed, "files": sorted(names)[:5]})
+    found = {"cases": given.cases, "files": n_files, "refused": n_raised, "meant to differ": len(meant), "different": different}
+    print(json.dumps(found, indent=1))
     sys.exit(bool(different))
 
 

@@ -174,7 +174,7 @@ REMOVES_ITS_OWN = {
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
     "runs/session.py": {"enter", "discard_parts"},
-    "write/tasks.py": {"_update_shard"},
+    "write/tasks.py": {"_splice_shard"},
 }
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, ranks_in_box, tiles_of
-from shardwrite.format.index import EMPTY, ShardIndex
+from shardwrite.format.index import EMPTY, Seal
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ceil_div
@@ -33,17 +33,14 @@ class EncodedShard:
     ----------
     buffers : sequence of buffer
         Its inner chunks, in the order of the file; none where the shard is empty.
-    index : ShardIndex
-        Where they lie in the file.
-    encoded_index : bytes
-        The same, as it stands there.
+    seal : Seal
+        What stands around them.
     nbytes : int
         Size of the file.
     """
 
     buffers: Sequence[Buffer]
-    index: ShardIndex
-    encoded_index: Buffer
+    seal: Seal
     nbytes: int
 
 
@@ -157,11 +154,11 @@ class ShardBatches:
         offsets = ends[:-1] - ends[edges[shard]] + codec.base_nbytes
         tables = np.full((batch.size, self._metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64)
         tables[shard, rank, 0], tables[shard, rank, 1] = offsets, nbytes
-        encoded = codec.encode_tables(tables)
+        seals = codec.seals(tables)
         sizes = (np.diff(ends[edges]) + codec.encoded_nbytes).tolist()
         cuts = edges.tolist()
         return {
-            index: EncodedShard(buffers[cuts[i] : cuts[i + 1]], ShardIndex(tables[i]), encoded[i], sizes[i])
+            index: EncodedShard(buffers[cuts[i] : cuts[i + 1]], seals[i], sizes[i])
             for i, index in enumerate(itertools.product(*map(range, batch.start, batch.stop)))
         }
 

@@ -1,4 +1,4 @@
-"""One shard's bytes: pieces of the source in, encoded inner chunks out, and back.
+"""Pieces of the source in, encoded inner chunks out.
 
 Encoding goes batch by batch: a box of whole inner chunks is cut out of the pieces into a buffer that each thread
 keeps (first touch of memory costs more than the copy), the empty ones are dropped, the others are
@@ -20,21 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import CorruptShardError, SourceError
-from shardwrite.format.index import ShardIndex
+from shardwrite.errors import SourceError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
-from shardwrite.grid import Box, Shape, ShardGrid, unravel
+from shardwrite.grid import Box, Shape, ShardGrid
 
 __all__ = [
     "Background",
     "EncodedBatch",
     "Pieces",
-    "check_whole",
-    "chunk_range",
-    "decode_shard",
     "encode_unit",
-    "read_index",
     "units_of",
 ]
 
@@ -329,106 +324,3 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
         message = f"dask declared dtype {dtype}, the block has {array.dtype}; say so with map_blocks(dtype=...), or convert it"
         raise SourceError(message, region=region.bounds)
     return array
-
-
-def read_index(metadata: ArrayMetadata, key: str, data: Buffer, shard_nbytes: int) -> ShardIndex:
-    """The index from its encoded bytes.
-
-    Raises
-    ------
-    CorruptShardError
-        Naming the shard.
-    """
-    try:
-        return metadata.index_codec.decode(data, shard_nbytes)
-    except CorruptShardError as error:
-        raise error.located(key=key) from error
-
-
-def chunk_range(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int) -> tuple[int, int]:
-    """Where an inner chunk lies, in bytes: offset and size, which is no larger than the metadata allow.
-
-    Raises
-    ------
-    CorruptShardError
-        Naming shard and inner chunk.
-    """
-    offset, nbytes = (int(v) for v in index.table[rank])
-    most = metadata.pipeline.most_encoded_nbytes
-    if nbytes > most:
-        position = unravel(rank, metadata.grid.chunks_per_shard)
-        message = f"takes {nbytes} bytes where at most {most} can be"
-        raise CorruptShardError(message, key=key, inner_chunk=position, offset=offset, nbytes=nbytes)
-    return offset, nbytes
-
-
-def check_whole(metadata: ArrayMetadata, key: str, nbytes: int) -> None:
-    """Refuse to read a shard as one that is larger than codecs around the sharding can make it.
-
-    Raises
-    ------
-    CorruptShardError
-        Naming the shard.
-    """
-    most = metadata.shard_pipeline.most_encoded_nbytes
-    if nbytes > most:
-        raise CorruptShardError(f"takes {nbytes} bytes where at most {most} can be", key=key)
-
-
-def decode_chunk(metadata: ArrayMetadata, key: str, index: ShardIndex, rank: int, data: Buffer) -> Array:
-    """One inner chunk from its encoded bytes.
-
-    Raises
-    ------
-    CorruptShardError
-        Naming shard and inner chunk.
-    """
-    try:
-        return metadata.pipeline.decode(data)
-    except CorruptShardError as error:
-        position = unravel(rank, metadata.grid.chunks_per_shard)
-        offset, nbytes = (int(v) for v in index.table[rank])
-        raise error.located(key=key, inner_chunk=position, offset=offset, nbytes=nbytes) from error
-
-
-def decode_shard(metadata: ArrayMetadata, key: str, data: Buffer) -> Array:
-    """All elements of a shard, from the whole object.
-
-    Parameters
-    ----------
-    metadata : ArrayMetadata
-        The array; codecs around the sharding are undone, too.
-    key : str
-        Its key.
-    data : buffer
-        The object.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of shard shape.
-
-    Raises
-    ------
-    CorruptShardError
-        If the bytes are not a shard of this array.
-    """
-    grid = metadata.grid
-    view = memoryview(data).cast("B")
-    if any(metadata.codecs_around):
-        try:
-            return metadata.shard_pipeline.decode(view)
-        except CorruptShardError as error:
-            raise error.located(key=key) from error
-    out = np.full(grid.shards, metadata.fill_value, dtype=metadata.dtype)
-    try:
-        start, stop = metadata.index_codec.span(len(view))
-    except CorruptShardError as error:
-        raise error.located(key=key) from error
-    table = read_index(metadata, key, view[start:stop], len(view))
-    for rank in np.flatnonzero(~table.is_empty):
-        offset, nbytes = chunk_range(metadata, key, table, int(rank))
-        chunk = decode_chunk(metadata, key, table, int(rank), view[offset : offset + nbytes])
-        position = unravel(int(rank), grid.chunks_per_shard)
-        out[tuple(slice(i * c, (i + 1) * c) for i, c in zip(position, grid.chunks, strict=True))] = chunk
-    return out

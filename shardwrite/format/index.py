@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["EMPTY", "IndexCodec", "ShardIndex"]
+__all__ = ["EMPTY", "IndexCodec", "Seal", "ShardIndex"]
 
 EMPTY = np.uint64(2**64 - 1)
 
@@ -50,6 +51,11 @@ class ShardIndex:
         """Which chunks are empty, shape (n,)."""
         result: npt.NDArray[np.bool_] = (self.table == EMPTY).all(axis=1)
         return result
+
+    @property
+    def n_present(self) -> int:
+        """Number of inner chunks that hold data."""
+        return int(np.count_nonzero(~self.is_empty))
 
     @property
     def used_nbytes(self) -> int:
@@ -120,6 +126,23 @@ def _lie_apart(entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: t
     return bool(len(end) == 0 or int(end[-1]) <= start or (int(offset[0]) >= stop and int(end[-1]) <= shard_nbytes))
 
 
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """What stands around the inner chunks of a shard.
+
+    Attributes
+    ----------
+    index : ShardIndex
+        Where the inner chunks lie.
+    prefix, suffix : buffer
+        Bytes before the first inner chunk, and behind the last: one of them is the encoded index, and the other is empty.
+    """
+
+    index: ShardIndex
+    prefix: Buffer
+    suffix: Buffer
+
+
 class IndexCodec:
     """Encodes and decodes indexes of one shape.
 
@@ -170,13 +193,16 @@ class IndexCodec:
         self.base_nbytes = self.encoded_nbytes if location == "start" else 0
         self.has_checksum = self.encoded_nbytes > 16 * math.prod(chunks_per_shard)
 
-    def encode(self, index: ShardIndex) -> bytes:
-        """The index as it stands in the shard."""
-        return bytes(self._pipeline.encode(index.table.reshape(1, *self._shape))[0])
+    def seal(self, index: ShardIndex) -> Seal:
+        """Encode the index of a shard."""
+        return self.seals(index.table[np.newaxis])[0]
 
-    def encode_tables(self, tables: npt.NDArray[np.uint64]) -> Sequence[Buffer]:
-        """Indexes of several shards, their tables in one array of shape (n, chunks per shard, 2)."""
-        return self._pipeline.encode(tables.reshape(len(tables), *self._shape))
+    def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
+        """Encode the indexes of several shards, their tables in one array of shape (n, chunks per shard, 2)."""
+        encoded = map(bytes, self._pipeline.encode(tables.reshape(len(tables), *self._shape)))
+        if self.base_nbytes:
+            return [Seal(ShardIndex(table), data, b"") for table, data in zip(tables, encoded, strict=True)]
+        return [Seal(ShardIndex(table), b"", data) for table, data in zip(tables, encoded, strict=True)]
 
     def span(self, shard_nbytes: int) -> tuple[int, int]:
         """Where the index lies in a shard of `shard_nbytes`.

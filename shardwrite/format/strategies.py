@@ -57,6 +57,15 @@ class Strategy(Protocol):
             Encoded size of any inner chunk, where that does not depend on its values.
         """
 
+    def streams(self, fixed_nbytes: int | None) -> bool:
+        """Whether `lay_out` lays inner chunks end to end in `streaming_order`, so that they can be written as they are encoded.
+
+        Parameters
+        ----------
+        fixed_nbytes : int, optional
+            What `lay_out` will be given.
+        """
+
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """What becomes of a shard that exists.
 
@@ -124,6 +133,10 @@ class FixedOrder:
     def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:
         """See :meth:`Strategy.lay_out`."""
         return self._laid_out(nbytes, sequence, base, fixed_nbytes, None)
+
+    def streams(self, fixed_nbytes: int | None) -> bool:
+        """See :meth:`Strategy.streams`; not where each inner chunk may have a place of its own."""
+        return not self.in_place or fixed_nbytes is None
 
     def _laid_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None, old: Stored | None) -> Placement:
         if self.in_place and fixed_nbytes is not None and (nbytes < 0).mean() <= self.max_unused:
@@ -212,6 +225,10 @@ class AppendOnly:
     def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:  # noqa: ARG002
         """See :meth:`Strategy.lay_out`; end to end."""
         return place(nbytes, sequence, base)
+
+    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (others need it)
+        """See :meth:`Strategy.streams`; always."""
+        return True
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
         """See :meth:`Strategy.revise`."""

@@ -21,11 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
-from shardwrite.encode.unit import chunk_range, decode_chunk, read_index
-from shardwrite.errors import CorruptShardError, IncompleteError, JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.encode.reader import ShardReader
+from shardwrite.encode.scan import scan_for_end, shard_up_to
+from shardwrite.errors import IncompleteError, JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
@@ -49,10 +47,8 @@ from shardwrite.stores import ObjectReader, PosixStore, Transaction, as_store_er
 from shardwrite.target import Target
 from shardwrite.write.commit import WriteSpec, Written, commit_shards
 
-__all__ = ["find_torn", "index_ends_at", "salvage_shards", "scan_for_index"]
+__all__ = ["find_torn", "salvage_shards"]
 
-_ENTRY_NBYTES = 16
-_WINDOW_NBYTES = 4 * 2**20
 _BY_JOURNAL = "the size in the journal"
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
 
@@ -74,7 +70,7 @@ def find_torn(array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, 
     Raises
     ------
     SpecError
-        If a search would prove nothing; see `scan_for_index`.
+        If a search would prove nothing; see `scan_for_end`.
     """
     if ledger is None and not scan:
         return []
@@ -95,20 +91,19 @@ def _can_be_cut(array: ShardedArray, index: Shape, ledger: Ledger | None) -> boo
 def _whole_size(metadata: ArrayMetadata, reader: ObjectReader, index: Shape, ledger: Ledger | None) -> int | None:
     """The size at which a torn shard is whole; None where there is none."""
     if ledger is None:
-        return scan_for_index(metadata, reader)
+        return scan_for_end(metadata, reader)
     rank = ravel(index, metadata.grid.counts)
     noted, codec = int(ledger.nbytes[rank]), metadata.index_codec
-    if codec.location != "end" or not noted or noted >= reader.nbytes or not index_ends_at(metadata, reader, noted):
+    if codec.location != "end" or not noted or noted >= reader.nbytes:
         return None
-    facts = _facts_of(metadata, metadata.shard_key(index), reader, noted)
-    return noted if facts.index_crc == ledger.index_crcs[rank] else None
+    found = shard_up_to(metadata, reader, noted)
+    return noted if found is not None and found.index.checksum == ledger.index_crcs[rank] else None
 
 
 def _facts_of(metadata: ArrayMetadata, key: str, reader: ObjectReader, size: int) -> Written:
     """What the journal is to say of the shard that the first bytes of an object are."""
-    nbytes = min(size, metadata.index_codec.encoded_nbytes)
-    index = read_index(metadata, key, reader.read(size - nbytes, nbytes), size)
-    return Written(size, index.checksum, int((~index.is_empty).sum()))
+    index = ShardReader(metadata, key, reader, size).index
+    return Written(size, index.checksum, index.n_present)
 
 
 def salvage_shards(
@@ -296,81 +291,3 @@ class _Salvage:
 
 def _changed(key: str) -> StoreError:
     return StoreError(f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE)
-
-
-def index_ends_at(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bool:
-    """Whether the first `end` bytes of a shard are a shard."""
-    codec = metadata.index_codec
-    if end > reader.nbytes or end < codec.encoded_nbytes:
-        return False
-    try:
-        codec.decode(reader.read(end - codec.encoded_nbytes, codec.encoded_nbytes), end)
-    except CorruptShardError:
-        return False
-    return True
-
-
-def scan_for_index(metadata: ArrayMetadata, reader: ObjectReader) -> int | None:
-    """The largest size below the shard's own at which it is a shard, or None.
-
-    A shard whose index fits at its own size is not torn, whatever is wrong with its inner chunks: it
-    is left as it is. The index of a shard inside this one can fit, too; so the inner chunks must
-    decode. What is searched is about what one append can have torn: all inner chunks of the shard and two indexes.
-
-    Raises
-    ------
-    SpecError
-        If the index has no checksum, or does not lie at the end: then a fit would prove nothing.
-    """
-    codec = metadata.index_codec
-    if codec.location != "end" or not codec.has_checksum:
-        raise SpecError(
-            "the index has no checksum, or does not lie at the end",
-            field="scan",
-            value=True,
-            remedy="write the shard again from its source",
-        )
-    if index_ends_at(metadata, reader, reader.nbytes):
-        return None
-    stop = reader.nbytes - codec.encoded_nbytes  # where the last index can begin, and the first that is of interest cannot
-    least = max(0, stop - 2 * codec.encoded_nbytes - _most_torn(metadata))
-    while stop > least:
-        start = max(least, stop - _WINDOW_NBYTES)
-        window = reader.read(start, stop - start + _ENTRY_NBYTES - 1)
-        for at in _candidates(window, reader.nbytes).tolist():
-            end = int(start + at + codec.encoded_nbytes)
-            if index_ends_at(metadata, reader, end) and _decodes(metadata, reader, end):
-                return end
-        stop = start
-    return None
-
-
-def _decodes(metadata: ArrayMetadata, reader: ObjectReader, end: int) -> bool:
-    """Whether all inner chunks of a shard decode that is the first `end` bytes."""
-    nbytes = metadata.index_codec.encoded_nbytes
-    try:
-        index = read_index(metadata, "", reader.read(end - nbytes, nbytes), end)
-        for rank in np.flatnonzero(~index.is_empty).tolist():
-            decode_chunk(metadata, "", index, rank, reader.read(*chunk_range(metadata, "", index, rank)))
-    except CorruptShardError:
-        return False
-    return True
-
-
-def _most_torn(metadata: ArrayMetadata) -> int:
-    """Bytes of all inner chunks; of those of variable length together no more than one of them may have."""
-    n_chunks, most = metadata.grid.n_chunks_per_shard, metadata.pipeline.most_encoded_nbytes
-    is_variable = metadata.dtype.hasobject or metadata.dtype.kind == "T"
-    return most if is_variable else n_chunks * most
-
-
-def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
-    """Places at which an index may begin, the last first: its first entry is empty or lies inside the file."""
-    found = []
-    limit, empty = np.uint64(shard_nbytes), np.uint64(2**64 - 1)
-    for first in range(min(8, len(window))):
-        words = np.frombuffer(window, dtype="<u8", offset=first, count=(len(window) - first) // 8)
-        offset, nbytes = words[:-1], words[1:]
-        fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | ((offset == empty) & (nbytes == empty))
-        found.append(np.flatnonzero(fits) * 8 + first)
-    return np.sort(np.concatenate([np.empty(0, np.int64), *found]))[::-1]

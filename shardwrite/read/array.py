@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
-from shardwrite.encode.unit import check_whole, chunk_range, decode_chunk, decode_shard, read_index
-from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.encode.reader import Loaded, ShardReader, decode_object
+from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 from shardwrite.plan.limits import check_chunks
@@ -105,21 +105,14 @@ class ShardedArray:
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
         whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
         if any(metadata.codecs_around):
-            check_whole(metadata, key, reader.nbytes)
-            out[...] = decode_shard(metadata, key, reader.read(0, reader.nbytes))[inside.slices]
+            out[...] = decode_object(metadata, key, reader)[inside.slices]
             return
-        data = memoryview(reader.read(0, reader.nbytes)) if whole else None
-        try:
-            start, stop = metadata.index_codec.span(reader.nbytes)
-        except CorruptShardError as error:
-            raise error.located(key=key) from error
-        table = read_index(metadata, key, data[start:stop] if data else reader.read(start, stop - start), reader.nbytes)
+        found = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
-        for rank in ranks[~table.is_empty[ranks]].ravel().tolist():
-            offset, nbytes = chunk_range(metadata, key, table, rank)
-            encoded = data[offset : offset + nbytes] if data else reader.read(offset, nbytes)
-            chunk = decode_chunk(metadata, key, table, rank, encoded)
-            self._place(chunk, rank, inside, out)
+        for rank in ranks.ravel().tolist():
+            chunk = found.chunk(rank)
+            if chunk is not None:
+                self._place(chunk, rank, inside, out)
 
     @property
     def _most_at_once(self) -> int:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
-from shardwrite.encode.unit import check_whole, chunk_range, decode_chunk, decode_shard, read_index
+from shardwrite.encode.reader import ShardReader, decode_object
 from shardwrite.engines import Engine
-from shardwrite.errors import CorruptShardError, ShardwriteError
+from shardwrite.errors import ShardwriteError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
@@ -129,21 +129,15 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         return None
     with reader:
         if any(metadata.codecs_around):
-            check_whole(metadata, key, reader.nbytes)
-            decode_shard(metadata, key, reader.read(0, reader.nbytes))  # nothing less tells anything
+            decode_object(metadata, key, reader)  # nothing less tells anything
             return ShardFacts(reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other")
-        try:
-            start, stop = metadata.index_codec.span(reader.nbytes)
-        except CorruptShardError as error:
-            raise error.located(key=key) from error
-        table = read_index(metadata, key, reader.read(start, stop - start), reader.nbytes)
-        present = ~table.is_empty
+        shard = ShardReader(metadata, key, reader)
         if deep:
-            for rank in np.flatnonzero(present).tolist():
-                offset, nbytes = chunk_range(metadata, key, table, rank)
-                decode_chunk(metadata, key, table, rank, reader.read(offset, nbytes))
-        order = _order_of(table.table[:, 0], present, metadata.grid.chunks_per_shard)
-        return ShardFacts(reader.nbytes, table.used_nbytes, stop - start, int(present.sum()), table.checksum, order)
+            for rank in shard.present():
+                shard.chunk(rank)
+        table, (start, stop) = shard.index, shard.index_span
+        order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
+        return ShardFacts(reader.nbytes, table.used_nbytes, stop - start, table.n_present, table.checksum, order)
 
 
 def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.encode.unit import chunk_range, decode_chunk, read_index
-from shardwrite.errors import CorruptShardError, StoreError
-from shardwrite.format.index import ShardIndex
+from shardwrite.encode.reader import ShardReader
+from shardwrite.errors import StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Stored
 from shardwrite.grid import Box, Shape, ravel
@@ -21,8 +20,8 @@ from shardwrite.stores import ObjectReader, ObjectWriter, Store
 __all__ = ["Backdrop", "ExistingShard", "open_shard"]
 
 
-class ExistingShard:
-    """An open shard.
+class ExistingShard(ShardReader):
+    """An open shard of a store.
 
     Parameters
     ----------
@@ -42,15 +41,9 @@ class ExistingShard:
     """
 
     def __init__(self, metadata: ArrayMetadata, key: str, store: Store, reader: ObjectReader) -> None:
-        self.key = key
+        super().__init__(metadata, key, reader)
         self.reader = reader
-        self._metadata, self._store = metadata, store
-        try:
-            self.index_span = metadata.index_codec.span(reader.nbytes)
-        except CorruptShardError as error:
-            raise error.located(key=key) from error
-        start, stop = self.index_span
-        self.index: ShardIndex = read_index(metadata, key, reader.read(start, stop - start), reader.nbytes)
+        self._store = store
 
     def __enter__(self) -> ExistingShard:
         return self
@@ -62,16 +55,9 @@ class ExistingShard:
         """Its layout, as strategies take it."""
         empty = self.index.is_empty
         offsets, nbytes = (np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1))
-        fixed_nbytes = self._metadata.pipeline.encoded_nbytes
-        is_checked = fixed_nbytes != math.prod(self._metadata.grid.chunks) * self._metadata.itemsize
+        fixed_nbytes = self.metadata.pipeline.encoded_nbytes
+        is_checked = fixed_nbytes != math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
         return Stored(offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes)
-
-    def chunk(self, rank: int) -> npt.NDArray[Any] | None:
-        """An inner chunk, decoded; None where it is empty."""
-        if self.index.is_empty[rank]:
-            return None
-        offset, nbytes = chunk_range(self._metadata, self.key, self.index, rank)
-        return decode_chunk(self._metadata, self.key, self.index, rank, self.reader.read(offset, nbytes))
 
     def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
         """Append inner chunks that hold data to another object, in sequence, as they are; neighbours in one piece."""

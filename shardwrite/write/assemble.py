@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import ranks_in_shard, units_of
-from shardwrite.format.index import ShardIndex
-from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
+from shardwrite.format.index import Seal, ShardIndex
+from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, place
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Change, Claim, change_in_place
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import ObjectWriter, Transaction
-from shardwrite.write.commit import EMPTY_SHARD, WriteSpec, Written
+from shardwrite.write.commit import WriteSpec, Written
+from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads
 
-__all__ = ["EncodedUnit", "OpenedShard", "assemble", "nothing", "revise", "rewrite", "split_block"]
+__all__ = ["EncodedUnit", "OpenedShard", "assemble", "revise", "rewrite", "split_block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,50 +128,8 @@ def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Seq
     chunks = _chunks_of(spec, units, payloads, -1)
     sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
     base = spec.metadata.index_codec.base_nbytes
-    fixed_nbytes = spec.metadata.pipeline.encoded_nbytes if spec.exists else None
-    placement = spec.strategy.lay_out(chunks.sizes, sequence, base, fixed_nbytes)
-    return _write_new(spec, transaction, index, placement, chunks.sizes, chunks.write)
-
-
-def _write_new(
-    spec: WriteSpec,
-    transaction: Transaction,
-    index: Shape,
-    placement: Placement,
-    nbytes: Ranks,
-    write: Callable[[ObjectWriter, Ranks], None],
-    guard: Callable[[], None] | None = None,
-) -> Written:
-    """A new object: inner chunks of these sizes, by rank, where they are placed, and the index; `write` appends some of them."""
-    codec, sequence = spec.metadata.index_codec, placement.sequence
-    if not len(sequence):
-        return nothing(spec, transaction, index, guard)
-    table = ShardIndex.build(placement.offsets, nbytes)
-    encoded_index = codec.encode(table)
-    writer = transaction.create(spec.metadata.shard_key(index))
-    if codec.base_nbytes:
-        writer.write([encoded_index])
-    begins = placement.offsets[sequence]
-    ends = np.concatenate([[codec.base_nbytes], begins + nbytes[sequence]])
-    free = np.append(begins, codec.base_nbytes + placement.data_nbytes) - ends
-    breaks = [0, *(np.flatnonzero(free[1:-1]) + 1).tolist(), len(sequence)]
-    for first, last in itertools.pairwise(breaks):
-        if free[first]:
-            writer.skip(int(free[first]))
-        write(writer, sequence[first:last])
-    if free[-1]:
-        writer.skip(int(free[-1]))
-    if not codec.base_nbytes:
-        writer.write([encoded_index])
-    writer.finish(guard)
-    return Written(placement.data_nbytes + len(encoded_index), table.checksum, len(sequence))
-
-
-def nothing(spec: WriteSpec, transaction: Transaction, index: Shape, guard: Callable[[], None] | None = None) -> Written:
-    """A shard that is to hold nothing: where an array is updated, its object goes."""
-    if spec.exists:
-        transaction.remove(spec.metadata.shard_key(index), guard)
-    return EMPTY_SHARD
+    placement = spec.strategy.lay_out(chunks.sizes, sequence, base, spec.fixed_nbytes)
+    return Emitter(spec, transaction, index).place(placement, chunks.sizes, chunks.write)
 
 
 def revise(
@@ -194,6 +153,7 @@ def revise(
     if old is None:
         return assemble(spec, transaction, index, units, payloads)
     metadata, base = spec.metadata, spec.metadata.index_codec.base_nbytes
+    emitter = Emitter(spec, transaction, index, old.check_current)
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
     if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():  # what was empty stays so
@@ -201,28 +161,15 @@ def revise(
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
     revision = spec.strategy.revise(stored, chunks.sizes, sequence, base)
     if not (revision.nbytes >= 0).any():
-        transaction.remove(metadata.shard_key(index), old.check_current)
-        return EMPTY_SHARD
+        return emitter.nothing()
     if revision.how == "rewrite":
         placement = Placement(revision.offsets, revision.sequence, revision.end - base)
-        return _write_new(spec, transaction, index, placement, revision.nbytes, _mixed(chunks, old), old.check_current)
-    table = ShardIndex.build(revision.offsets, revision.nbytes)
-    encoded_index = metadata.index_codec.encode(table)
-    n_chunks = int((revision.nbytes >= 0).sum())
-    if revision.how == "in place":
-        place_of_index = None if _stays(table, revision, stored) else 0 if base else revision.end
-        nbytes = _change(spec, there, revision, chunks, (place_of_index, encoded_index))
-        transaction.committed.add(old.key)
-        return Written(nbytes, table.checksum, n_chunks)
-    writer = transaction.create(metadata.shard_key(index))
-    writer.copy(old.reader, 0, revision.kept_nbytes)
-    chunks.write(writer, revision.sequence)
-    if base:
-        writer.write_at(0, encoded_index)
-    else:
-        writer.write([encoded_index])
-    writer.finish(old.check_current)
-    return Written(revision.end + (0 if base else len(encoded_index)), table.checksum, n_chunks)
+        return emitter.place(placement, revision.nbytes, _mixed(chunks, old))
+    if revision.how == "append":
+        return emitter.extend(old.reader, revision, chunks.write)
+    written = _change(spec, there, revision, chunks, metadata.index_codec.seal(ShardIndex.build(revision.offsets, revision.nbytes)))
+    transaction.committed.add(old.key)
+    return written
 
 
 def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: ExistingShard) -> Written:
@@ -238,16 +185,11 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     metadata, stored = spec.metadata, old.stored()
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
     placement = place(stored.nbytes, sequence, metadata.index_codec.base_nbytes, stored)
-    return _write_new(spec, transaction, index, placement, stored.nbytes, old.copy_to, old.check_current)
+    return Emitter(spec, transaction, index, old.check_current).place(placement, stored.nbytes, old.copy_to)
 
 
-def _stays(table: ShardIndex, revision: Revision, stored: Stored) -> bool:
-    """Whether the index is the same as before: chunks of a fixed size take each other's places."""
-    return revision.end <= stored.total_nbytes and (table.table == ShardIndex.build(stored.offsets, stored.nbytes).table).all()
-
-
-def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, index: tuple[int | None, Buffer]) -> int:
-    """Write into the shard itself; gives its size."""
+def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, seal: Seal) -> Written:
+    """Write into the shard itself."""
     old, claim = there.old, there.claim
     if old is None or claim is None:
         raise TypeError("a shard is changed in place under a claim")
@@ -256,18 +198,21 @@ def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Ch
     ends = revision.offsets + np.maximum(revision.nbytes, 0)
     spans = [(int(revision.offsets[rank]), int(ends[rank])) for rank in ranks if was_there[rank]]
     writes: Iterable[tuple[int, Buffer]] = ((int(revision.offsets[rank]), chunks.read(rank)) for rank in ranks)
-    if index[0] is not None:
-        end = index[0] + len(index[1])
-        spans.append((index[0], end))
-        writes = itertools.chain(writes, [(index[0], index[1])])
+    is_same_index = (seal.index.table == old.index.table).all()  # inner chunks of a fixed size take each other's places
+    if not is_same_index or revision.end > old_nbytes:
+        at = 0 if seal.prefix else revision.end
+        data = seal.prefix or seal.suffix
+        spans.append((at, at + len(data)))
+        writes = itertools.chain(writes, [(at, data)])
     # Where an empty inner chunk goes, nothing stands that the old index refers to.
     saved = [(a, old.reader.read(a, min(b, old_nbytes) - a)) for a, b in spans if a < old_nbytes]
     change = Change(old.key, old_nbytes, writes, saved)
     change_in_place(claim, spec.store, change, spec.durability, old.reader.version, spec.check_current)
-    return max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
+    nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
+    return Written(nbytes, seal.index.checksum, seal.index.n_present)
 
 
-def _mixed(chunks: _Chunks, old: ExistingShard) -> Callable[[ObjectWriter, Ranks], None]:
+def _mixed(chunks: _Chunks, old: ExistingShard) -> WriteChunks:
     """Writes inner chunks in sequence, each from where it is: a unit's payload, or the old shard."""
 
     def write(writer: ObjectWriter, ranks: Ranks) -> None:

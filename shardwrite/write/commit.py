@@ -105,6 +105,16 @@ class WriteSpec:
         grid = self.metadata.grid
         return self.region is None or self.region.contains(grid.shard_box(index).intersect(grid.whole))
 
+    @property
+    def fixed_nbytes(self) -> int | None:
+        """What `Strategy.lay_out` is told: the encoded size of an inner chunk, where it is fixed and the array was there before."""
+        return self.metadata.pipeline.encoded_nbytes if self.exists else None
+
+    @property
+    def streams(self) -> bool:
+        """Whether whole shards can be written while they are encoded."""
+        return self.strategy.streams(self.fixed_nbytes)
+
     def check_current(self) -> None:
         """Refuse to go on with a run that has ended or was taken over."""
         ensure_current(self.run_path, self.driver)

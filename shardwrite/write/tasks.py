@@ -19,15 +19,15 @@ import numpy.typing as npt
 from shardwrite.encode.batches import ShardBatches
 from shardwrite.encode.unit import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
 from shardwrite.errors import ShardwriteError, SourceError
-from shardwrite.format.index import ShardIndex
 from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import busy
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
 from shardwrite.read.stored_shard import Backdrop, ExistingShard, open_shard
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
-from shardwrite.write.assemble import EncodedUnit, OpenedShard, assemble, nothing, revise, rewrite, split_block
+from shardwrite.write.assemble import EncodedUnit, OpenedShard, assemble, revise, rewrite, split_block
 from shardwrite.write.commit import EMPTY_SHARD, GroupReport, WriteSpec, Written, commit_shards, has_small_shards, in_turns, retried
+from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
@@ -75,12 +75,12 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     with busy():
         pieces = source.load(arrays, spec.source_dtype)
         touched = spec.touched(source.box)
-        if spec.region is None and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes):
+        if spec.region is None and spec.streams and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes):
             return _write_small_shards(spec, source, pieces)
         units = {index: unit for index, unit in units_of(spec.metadata.grid, touched) if index not in source.skip}
 
         def write(transaction: Transaction, index: Shape) -> Written:
-            write_one = _stream_shard if spec.covers(index) else _update_shard
+            write_one = _stream_shard if spec.covers(index) and spec.streams else _splice_shard
             return write_one(spec, transaction, index, units[index], pieces)
 
         with in_turns(spec, len(units), write) as write_in_turn:
@@ -90,7 +90,6 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
 def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
     """Encode several shards at a time, and commit each."""
     metadata = spec.metadata
-    is_at_start = metadata.index_codec.base_nbytes > 0
     is_small = has_small_shards(metadata)
     compresses = metadata.pipeline.encoded_nbytes is None  # which threads had better do at a time
     with Turn() as turn:
@@ -120,50 +119,16 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
                 if not batches.has(index):
                     encode(index)
                 shard = batches.encoded(index)
-            if not shard.buffers:
-                return nothing(spec, transaction, index)
-            writer = transaction.create(metadata.shard_key(index))
-            writer.write([shard.encoded_index, *shard.buffers] if is_at_start else [*shard.buffers, shard.encoded_index])
-            writer.finish()
-            return Written(shard.nbytes, shard.index.checksum, len(shard.buffers))
+            return Emitter(spec, transaction, index).put(shard)
 
         return commit_shards(spec, source.box, batches.shards, write)
 
 
 def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
     """Encode one shard into the store."""
-    metadata, order = spec.metadata, spec.strategy.streaming_order
-    base = metadata.index_codec.base_nbytes
-    in_shard = ranks_in_shard(metadata.grid, index, unit)
-    offsets = np.zeros(metadata.grid.n_chunks_per_shard, dtype=np.int64)
-    sizes = np.full(metadata.grid.n_chunks_per_shard, -1, dtype=np.int64)
-    writer, end, n_present, table, encoded_index = None, base, 0, None, b""
-    for batch in _encoded(spec, unit, pieces, order):
-        if writer is None:
-            writer = transaction.create(metadata.shard_key(index))
-            if base:
-                writer.write([bytes(base)])
-        ranks = in_shard[batch.ranks]
-        ends = end + np.cumsum(batch.nbytes)
-        offsets[ranks], sizes[ranks] = ends - batch.nbytes, batch.nbytes
-        end, n_present = int(ends[-1]), n_present + len(ranks)
-        if batch.is_last and not base:  # one call less for shards of one batch
-            table = ShardIndex.build(offsets, sizes)
-            encoded_index = metadata.index_codec.encode(table)
-            writer.write([*batch.buffers, encoded_index])
-        else:
-            writer.write(batch.buffers)
-    if writer is None:
-        return nothing(spec, transaction, index)
-    if table is None:
-        table = ShardIndex.build(offsets, sizes)
-        encoded_index = metadata.index_codec.encode(table)
-        if base:
-            writer.write_at(0, encoded_index)
-        else:
-            writer.write([encoded_index])
-    writer.finish()
-    return Written(end - base + len(encoded_index), table.checksum, n_present)
+    in_shard = ranks_in_shard(spec.metadata.grid, index, unit)
+    batches = _encoded(spec, unit, pieces, spec.strategy.streaming_order)
+    return Emitter(spec, transaction, index).stream(replace(batch, ranks=in_shard[batch.ranks]) for batch in batches)
 
 
 @contextlib.contextmanager
@@ -179,11 +144,11 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
         yield OpenedShard(old if old is None else stack.enter_context(old), claim)
 
 
-def _update_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
-    """Encode the part of a shard that the source touches, and put it among the rest."""
+def _splice_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
+    """Encode what the source touches of a shard, then have the strategy place it: in a new shard, or among what is there."""
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
-        there = stack.enter_context(opened(spec, index))
+        there = OpenedShard(None, None) if spec.covers(index) else stack.enter_context(opened(spec, index))
         path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
         payload = stack.enter_context(Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize)))
         sizes = _extend(spec, payload, index, unit, pieces, there.old)

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, SpecError, StoreError
 from shardwrite.cli import main
+from shardwrite.encode.reader import ShardReader
 from shardwrite.format.order import permutation
 from shardwrite.journal import lease
 from shardwrite.read.stored_shard import open_shard
@@ -27,12 +28,36 @@ from shardwrite.stores.posix import PosixWriter
 from shardwrite.stores.reading import PosixReader
 
 compaction = importlib.import_module("shardwrite.operations.compact")
+making = importlib.import_module("shardwrite.plan.make")
 LIVE = [FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)]
 STRATEGIES = [FixedOrder("C"), FixedOrder("morton"), AppendOnly(), *LIVE]
 
 
 def values(shape, version=1):
     return (np.arange(np.prod(shape), dtype="u4").reshape(shape) * 2654435761 + version * 97531) | 1
+
+
+@pytest.mark.parametrize("strategy", [FixedOrder("morton"), FixedOrder("F", in_place=True)], ids=lambda s: s.label)
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("compressors", [None, "auto"])
+def test_fused_and_direct_updates_write_the_same_bytes(tmp_path, monkeypatch, strategy, location, compressors):
+    """Whole shards, one of them with inner chunks that are empty, and parts of others."""
+    new = values((64, 96), 3)
+    new[8:16, 40:48] = 0
+    region, written, plans = (slice(0, 40), slice(0, 96)), [], []
+    for scheme, limit in (("fused", 2**26), ("direct", 0)):
+        monkeypatch.setattr(making, "_TASK_NBYTES", (min(limit, 1024), 2**20))
+        monkeypatch.setattr(making, "_FUSE_NBYTES", limit)
+        path = tmp_path / scheme
+        layout = {"shards": 32, "chunks": 8, "index_location": location, "compressors": compressors}
+        da.from_array(values((64, 96)), chunks=32).to_sharded_zarr(path, **layout)
+        x = da.from_array(new[region], chunks=16)
+        plans.append(shardwrite.plan_region(x, path, region, strategy=strategy, source_id="new"))
+        assert plans[-1].layout == scheme
+        shardwrite.write_region(x, path, region, strategy=strategy, source_id="new")
+        written.append({str(file.relative_to(path)): file.read_bytes() for file in (path / "c").rglob("*") if file.is_file()})
+    assert plans[0].digest == plans[1].digest
+    assert written[0] == written[1]
 
 
 @pytest.fixture
@@ -81,13 +106,12 @@ def test_untouched_chunks_keep_their_bytes(tmp_path, strategy, location):
 def calls(monkeypatch):
     """Decoded inner chunks and bytes read from objects."""
     seen = {"decoded": 0, "read": 0, "opened": []}
-    from shardwrite.read import stored_shard as existing
+    real_decode, real_read, real_init = ShardReader.chunk, PosixReader.read, PosixReader.__init__
 
-    real_decode, real_read, real_init = existing.decode_chunk, PosixReader.read, PosixReader.__init__
-
-    def decode(*arguments):
-        seen["decoded"] += 1
-        return real_decode(*arguments)
+    def decode(self, rank):
+        found = real_decode(self, rank)
+        seen["decoded"] += found is not None
+        return found
 
     def read_some(self, offset, nbytes):
         seen["read"] += nbytes
@@ -97,7 +121,7 @@ def calls(monkeypatch):
         seen["opened"].append(key)
         real_init(self, key, fd)
 
-    monkeypatch.setattr(existing, "decode_chunk", decode)
+    monkeypatch.setattr(ShardReader, "chunk", decode)
     monkeypatch.setattr(PosixReader, "read", read_some)
     monkeypatch.setattr(PosixReader, "__init__", init)
     return seen

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardwrite
-from shardwrite.encode.unit import decode_shard
+from shardwrite.encode.reader import ShardReader
 from shardwrite.journal import Ledger, RunDirectory
 from shardwrite.runs.graph import GroupGraph, _Blocks
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.session import Session
+from shardwrite.stores import PosixStore
 from shardwrite.target import RECEIPT_NAME, resolve_target
 from shardwrite.write.tasks import SourcePieces, write_group
 
@@ -122,7 +123,8 @@ def test_no_axes(tmp_path):
     assert (result.n_shards, result.n_chunks) == (1, 1)
     assert shardwrite.from_sharded_zarr(tmp_path / "x").compute() == 7
     metadata = shardwrite.open_sharded(tmp_path / "x").metadata
-    assert decode_shard(metadata, "c", (tmp_path / "x" / "c").read_bytes()) == 7
+    with PosixStore(tmp_path / "x").open("c") as reader:
+        assert ShardReader(metadata, "c", reader).chunk(0) == 7
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0, 3)])

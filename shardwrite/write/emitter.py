@@ -1,0 +1,156 @@
+"""The one way to put a whole shard into a store: a prefix, the inner chunks, and a suffix.
+
+The index tells where each inner chunk lies, so it is complete only when all of them are encoded. There are four ways to get there:
+
+- `put`: the shard is encoded already.
+- `stream`: inner chunks are written as they are encoded. Room for an index at the start is left free and filled in last.
+- `place`: the sizes are known, and a strategy has said where each inner chunk goes.
+- `extend`: a copy of the shard that is there, with new inner chunks behind it.
+
+A shard without inner chunks has no object. Where the array was there before, the old object is removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwrite.encode.batches import EncodedShard
+from shardwrite.encode.unit import EncodedBatch
+from shardwrite.format.index import IndexCodec, Seal, ShardIndex
+from shardwrite.format.placement import Placement, Ranks, Revision
+from shardwrite.grid import Shape
+from shardwrite.stores import ObjectReader, ObjectWriter, Transaction
+from shardwrite.write.commit import EMPTY_SHARD, WriteSpec, Written
+
+__all__ = ["Emitter", "WriteChunks"]
+
+WriteChunks = Callable[[ObjectWriter, Ranks], None]
+"""Appends the inner chunks of the given ranks, one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emitter:
+    """One shard on its way into the store.
+
+    Attributes
+    ----------
+    spec : WriteSpec
+        The run.
+    transaction : Transaction
+        Where the object is made.
+    index : tuple of int
+        Position of the shard.
+    guard : callable, optional
+        Called right before the object becomes visible or is removed. What it raises stops that.
+    """
+
+    spec: WriteSpec
+    transaction: Transaction
+    index: Shape
+    guard: Callable[[], None] | None = None
+
+    def nothing(self) -> Written:
+        """Leave the shard without an object."""
+        if self.spec.exists:
+            self.transaction.remove(self._key, self.guard)
+        return EMPTY_SHARD
+
+    def put(self, shard: EncodedShard) -> Written:
+        """Write a shard that is encoded already, in one call."""
+        if not shard.buffers:
+            return self.nothing()
+        writer = self._create()
+        writer.write([shard.seal.prefix, *shard.buffers, shard.seal.suffix])
+        writer.finish(self.guard)
+        return Written(shard.nbytes, shard.seal.index.checksum, len(shard.buffers))
+
+    def stream(self, batches: Iterable[EncodedBatch]) -> Written:
+        """Write inner chunks end to end as they come; the ranks of the batches are ranks in the shard."""
+        base = end = self._codec.base_nbytes
+        offsets, nbytes = np.zeros(self._n_chunks, np.int64), np.full(self._n_chunks, -1, np.int64)
+        writer, seal = None, None
+        for batch in batches:
+            if writer is None:
+                writer = self._create()
+                if base:
+                    writer.write([bytes(base)])
+            ends = end + np.cumsum(batch.nbytes)
+            offsets[batch.ranks], nbytes[batch.ranks] = ends - batch.nbytes, batch.nbytes
+            end = int(ends[-1])
+            if batch.is_last and not base:  # one system call less for shards of one batch
+                seal = self._seal(offsets, nbytes)
+                writer.write([*batch.buffers, seal.suffix])
+            else:
+                writer.write(batch.buffers)
+        if writer is None:
+            return self.nothing()
+        if seal is None:
+            seal = self._seal(offsets, nbytes)
+            _close(writer, seal)
+        return self._finished(writer, seal, end)
+
+    def place(self, placement: Placement, nbytes: Ranks, write: WriteChunks) -> Written:
+        """Write inner chunks of these sizes, by rank, where a strategy has placed them."""
+        sequence, base = placement.sequence, self._codec.base_nbytes
+        if not len(sequence):
+            return self.nothing()
+        seal = self._seal(placement.offsets, nbytes)
+        writer = self._create()
+        if seal.prefix:
+            writer.write([seal.prefix])
+        begins, end = placement.offsets[sequence], base + placement.data_nbytes
+        free = np.append(begins, end) - np.concatenate([[base], begins + nbytes[sequence]])
+        breaks = [0, *(np.flatnonzero(free[1:-1]) + 1).tolist(), len(sequence)]
+        for first, last in itertools.pairwise(breaks):
+            if free[first]:
+                writer.skip(int(free[first]))
+            write(writer, sequence[first:last])
+        if free[-1]:
+            writer.skip(int(free[-1]))
+        if seal.suffix:
+            writer.write([seal.suffix])
+        return self._finished(writer, seal, end)
+
+    def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
+        """Copy what a revision keeps of an object, and append the new inner chunks."""
+        seal = self._seal(revision.offsets, revision.nbytes)
+        writer = self._create()
+        writer.copy(reader, 0, revision.kept_nbytes)
+        write(writer, revision.sequence)
+        _close(writer, seal)
+        return self._finished(writer, seal, revision.end)
+
+    @property
+    def _codec(self) -> IndexCodec:
+        return self.spec.metadata.index_codec
+
+    @property
+    def _n_chunks(self) -> int:
+        return self.spec.metadata.grid.n_chunks_per_shard
+
+    @property
+    def _key(self) -> str:
+        return self.spec.metadata.shard_key(self.index)
+
+    def _create(self) -> ObjectWriter:
+        return self.transaction.create(self._key)
+
+    def _seal(self, offsets: Ranks, nbytes: Ranks) -> Seal:
+        return self._codec.seal(ShardIndex.build(offsets, nbytes))
+
+    def _finished(self, writer: ObjectWriter, seal: Seal, end: int) -> Written:
+        """Make the object visible. Its inner chunks end at `end`."""
+        writer.finish(self.guard)
+        return Written(end + len(seal.suffix), seal.index.checksum, seal.index.n_present)
+
+
+def _close(writer: ObjectWriter, seal: Seal) -> None:
+    """Write what was not known when the object was begun."""
+    if seal.prefix:
+        writer.write_at(0, seal.prefix)
+    else:
+        writer.write([seal.suffix])
