@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
+import shardwrite._dask as dask
 from shardwrite.encode.unit import check_whole, chunk_range, decode_chunk, decode_shard, read_index
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
