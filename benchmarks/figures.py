@@ -100,6 +100,11 @@ PARTS: dict[str, Part] = {
         "Slices of 8.4 MB one by one; `bare` is one thread that writes the same bytes from one buffer.",
         ("benchmarks.stream --dir MEMORY",),
     ),
+    "first-call": Part(
+        "The first call of a process",
+        "Fresh processes from start to end, everything in the page cache.",
+        ("benchmarks.first_call --dir MEMORY",),
+    ),
 }
 
 

@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 
-import shardwrite
 from benchmarks.cases import CODECS, Case
 from benchmarks.checks import CheckError, check_data, check_layout
 from benchmarks.contestants import zarr_codecs
@@ -35,6 +34,7 @@ from benchmarks.measure import machine, tree_size, versions
 from benchmarks.probes import start_watching, stop_watching
 from benchmarks.synthetic import Dense, Synthetic, synthetic_array
 from benchmarks.throughput_page import with_efficiency, write_page
+from shardwrite import to_sharded_zarr
 
 __all__ = ["Setting", "main", "measure"]
 
@@ -87,7 +87,7 @@ def _touch(block: Any) -> Any:
 
 
 def _write(setting: Setting, path: Path, reports: list[Any]) -> Any:
-    return shardwrite.to_sharded_zarr(
+    return to_sharded_zarr(
         synthetic_array(setting.shape, setting.source_chunks),
         str(path),
         shards=setting.shards,

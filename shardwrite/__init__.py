@@ -4,31 +4,86 @@ Importing shardwrite gives every `dask.array.Array` the method ``to_sharded_zarr
 ``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function.
 """
 
-import dask.array as _dask_array
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from shardwrite import errors
+from shardwrite._lazy import LateMethod, attach, when_imported
 from shardwrite._version import __version__
-from shardwrite.codecs import CHUNK_LIMIT as _CHUNK_LIMIT
-from shardwrite.codecs import ask_for_chunk_limit as _ask_for_chunk_limit
+from shardwrite.codecs.limits import CHUNK_LIMIT as _CHUNK_LIMIT
+from shardwrite.codecs.limits import ask_for_chunk_limit as _ask_for_chunk_limit
 from shardwrite.errors import *  # noqa: F403 (every error is public)
-from shardwrite.format.strategies import AppendOnly, FixedOrder
-from shardwrite.operations.compact import Compaction, compact
-from shardwrite.operations.create import create
-from shardwrite.operations.parts import finalize, prepare, write_part
-from shardwrite.operations.region import abandon, erase, plan_region, write_region
-from shardwrite.operations.repair import Repair, repair
-from shardwrite.operations.verify import Report, census, verify
-from shardwrite.operations.write import store, to_sharded_zarr
-from shardwrite.picture import Census
-from shardwrite.plan import Part, Plan
-from shardwrite.read.array import from_sharded_zarr, open_sharded
-from shardwrite.runs.array_plan import plan
-from shardwrite.runs.result import WriteResult
-from shardwrite.stores import configured_nbytes as _configured_nbytes
-from shardwrite.stream import ShardWriter, StreamReport
 
-_ask_for_chunk_limit(lambda: _configured_nbytes("chunk-limit", _CHUNK_LIMIT))
-setattr(_dask_array.Array, "to_sharded_zarr", to_sharded_zarr)  # noqa: B010 (mypy knows no such attribute)
+if TYPE_CHECKING:
+    from shardwrite.format.strategies import AppendOnly, FixedOrder
+    from shardwrite.operations.compact import Compaction, compact
+    from shardwrite.operations.create import create
+    from shardwrite.operations.parts import finalize, prepare, write_part
+    from shardwrite.operations.region import abandon, erase, plan_region, write_region
+    from shardwrite.operations.repair import Repair, repair
+    from shardwrite.operations.verify import Report, census, verify
+    from shardwrite.operations.write import store, to_sharded_zarr
+    from shardwrite.picture.census import Census
+    from shardwrite.plan.model import Part, Plan
+    from shardwrite.read.array import from_sharded_zarr, open_sharded
+    from shardwrite.runs.array_plan import plan
+    from shardwrite.runs.result import WriteResult
+    from shardwrite.stream.report import StreamReport
+    from shardwrite.stream.writer import ShardWriter
+else:
+    from shardwrite import plan  # No later import binds the folder to this name, which is the function's.
+
+    del plan
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
+            "shardwrite.operations.compact": ("Compaction", "compact"),
+            "shardwrite.operations.create": ("create",),
+            "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
+            "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
+            "shardwrite.operations.repair": ("Repair", "repair"),
+            "shardwrite.operations.verify": ("Report", "census", "verify"),
+            "shardwrite.operations.write": ("store", "to_sharded_zarr"),
+            "shardwrite.picture.census": ("Census",),
+            "shardwrite.plan.model": ("Part", "Plan"),
+            "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
+            "shardwrite.runs.array_plan": ("plan",),
+            "shardwrite.runs.result": ("WriteResult",),
+            "shardwrite.stream.report": ("StreamReport",),
+            "shardwrite.stream.writer": ("ShardWriter",),
+        },
+        modules=(
+            "shardwrite.encode",
+            "shardwrite.engines",
+            "shardwrite.format",
+            "shardwrite.grid",
+            "shardwrite.host",
+            "shardwrite.journal",
+            "shardwrite.operations",
+            "shardwrite.picture",
+            "shardwrite.read",
+            "shardwrite.runs",
+            "shardwrite.stores",
+            "shardwrite.stream",
+            "shardwrite.target",
+            "shardwrite.write",
+        ),
+    )
+
+
+def _chunk_limit() -> int:
+    limit: int = sys.modules[__name__].stores.configured_nbytes("chunk-limit", _CHUNK_LIMIT)
+    return limit
+
+
+def _add_method(dask_array: ModuleType) -> None:
+    dask_array.Array.to_sharded_zarr = LateMethod(__name__, "to_sharded_zarr")
+
+
+_ask_for_chunk_limit(_chunk_limit)
+when_imported("dask.array", _add_method)
 
 __all__ = [
     "AppendOnly",

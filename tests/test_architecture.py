@@ -10,12 +10,12 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "shardwrite"
 # lowest first; a folder may import from itself and from floors before its own
 LAYERS = [
-    ["errors", "_version", "grid"],
+    ["errors", "_version", "_lazy", "grid"],
     ["codecs"],
     ["format"],
     ["plan", "encode"],
     # ---- no I/O, no dask, no clock, no randomness above this line
-    ["stores", "host"],
+    ["stores", "host", "_dask"],
     ["engines", "target"],
     ["read", "picture"],
     ["journal", "sources"],
@@ -37,10 +37,21 @@ def unit(path: Path) -> str:
     return relative.parts[0].removesuffix(".py")
 
 
+def attached(tree: ast.Module) -> tuple[dict[str, list[str]], list[str]]:
+    """What a file imports by `attach`: names by their modules, and whole modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "attach":
+            modules = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
+            return ast.literal_eval(node.args[1]), modules.get("modules", [])
+    return {}, []
+
+
 def imports(path: Path) -> set[str]:
-    """Full names of all modules that a file imports, wherever it does."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    """Full names of all modules that a file imports, wherever it does, and whenever."""
+    tree = ast.parse(path.read_text())
+    names, modules = attached(tree)
+    found = {*names, *modules}
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -68,6 +79,28 @@ def test_every_folder_has_a_floor():
 def test_imports_point_down(path):
     upward = {name for name in own(path) if RANK[name] >= RANK[unit(path)]}
     assert not upward, f"{path.name} is in layer {RANK[unit(path)]} and imports {sorted(upward)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_late_imports_are_those_that_type_checkers_see(path):
+    tree = ast.parse(path.read_text())
+    names, modules = attached(tree)
+    late = {f"{module}.{name}" for module, given in names.items() for name in given} | set(modules)
+    seen = {
+        f"{statement.module}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.If) and "attach" in {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call)}
+        for statement in node.body
+        for alias in statement.names
+    }
+    submodules = {name for name in modules if name.startswith("shardwrite.")}  # type checkers know them anyway
+    assert late - submodules == seen
+
+
+def test_dask_arrays_are_imported_late():
+    """By `_dask`, as `dask.array` takes longer than everything else that this package imports."""
+    found = {str(path.relative_to(PACKAGE)) for path in FILES if any(name.startswith("dask.array") for name in imports(path))}
+    assert found == {"_dask.py"}
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if unit(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE)))

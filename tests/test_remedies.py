@@ -27,6 +27,8 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
+import shardwrite.operations.compact
+import shardwrite.operations.region
 from shardwrite import (
     AppendOnly,
     CorruptShardError,

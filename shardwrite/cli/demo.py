@@ -7,19 +7,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import numpy.typing as npt
 import zarr
+from distributed import Client, LocalCluster
 from rich.console import Console
 from rich.text import Text
 
 import shardwrite
+from shardwrite.cli.common import command
+from shardwrite.cli.options import json_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.host.environment import configured
 from shardwrite.sources import as_dask, open_source
 
-__all__ = ["run_demo"]
+__all__ = ["demo"]
 
 _SHARDS, _CHUNKS = (64, 64, 24, 1), (16, 16, 8, 1)
 
@@ -34,26 +38,19 @@ def _volume() -> Path:
     return Path(spec.origin).parent / "tests" / "data" / "example4d.nii.gz"
 
 
-def run_demo(directory: str, n_workers: int, *, as_json: bool) -> None:
-    """Write, verify, read back with zarr-python, compare, and show a slice.
-
-    Parameters
-    ----------
-    directory : str
-        Where the array goes.
-    n_workers : int
-        Processes of the local cluster.
-    as_json : bool
-        Print JSON instead of text.
-    """
-    from distributed import Client, LocalCluster
-
+@click.command()
+@click.option("--directory", type=click.Path(file_okay=False), default="demo-output", show_default=True, help="Where to write.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes of the local cluster.")
+@json_option
+@command
+def demo(directory: str, workers: int, as_json: bool) -> None:
+    """Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and show it."""
     source = open_source(str(_volume()))
     slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner gives them
     path = Path(directory) / "mri.zarr"
     with (
         configured(),
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
         Client(cluster),
     ):
         x = as_dask(source).rechunk(slices)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from shardwrite.cli.common import engine, requeue_option, requeueing, scheduler_option
+from shardwrite.cli.common import engine, requeueing
+from shardwrite.cli.options import requeue_option, scheduler_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
 from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals

@@ -1,125 +1,116 @@
-"""Arguments in, one call, text and an exit code out; this package is the only place that prints. For exit codes see `outcome`."""
+"""Arguments in, one call, text and an exit code out; this package is the only place that prints. For exit codes see `outcome`.
+
+The module of a command is imported when the command is called, so that no other command waits for what it needs.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-from typing import Any
+from pkgutil import resolve_name
 
 import click
 
-import shardwrite
-from shardwrite.cli.checks import census, check, exit_unless_good, info, repair, verify
-from shardwrite.cli.common import (
-    command,
-    engine,
-    engine_options,
-    json_option,
-    layout_options,
-    name_option,
-    open_as_dask,
-    requeue_option,
-    requeueing,
-    source_options,
-)
-from shardwrite.cli.demo import run_demo
-from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
-from shardwrite.cli.execute import execute
-from shardwrite.cli.parts import finalize, init, write_part
-from shardwrite.cli.slurm import slurm
-from shardwrite.cli.terminal import Program, echo
-from shardwrite.cli.updates import abandon, compact, erase, update
-from shardwrite.runs.outcome import handling_signals
+from shardwrite._version import __version__
+from shardwrite.cli.terminal import Program
 
 __all__ = ["main"]
 
 
-@click.group(name="shardwrite", cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(shardwrite.__version__)
+class LateCommand(click.Command):
+    """Stands for a command whose module has not been imported.
+
+    Parameters
+    ----------
+    name : str
+        The command's name.
+    path : str
+        Its module in this folder and its name there, with a colon between them.
+    help : str
+        The first sentence of its help, which the list of commands shows.
+    """
+
+    def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name for it)
+        super().__init__(name, help=help)
+        self._path = path
+
+    def load(self) -> click.Command:
+        """Import the command."""
+        command: click.Command = resolve_name(f"shardwrite.cli.{self._path}")
+        return command
+
+
+class LateProgram(Program):
+    """A program that imports its commands when they are called."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See :meth:`click.Group.get_command`."""
+        command = super().get_command(ctx, cmd_name)
+        return command.load() if isinstance(command, LateCommand) else command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See :meth:`click.Group.format_commands`; nothing is imported for it."""
+        click.Group(commands=self.commands).format_commands(ctx, formatter)
+
+
+@click.group(name="shardwrite", cls=LateProgram, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
 def main() -> None:
     """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
 
 
-for _other in (info, verify, census, repair, execute, update, erase, compact, abandon, init, write_part, finalize, slurm):
-    main.add_command(_other)
-
-
-@main.command()
-@click.argument("src")
-@click.argument("dst", required=False)
-@source_options
-@layout_options
-@json_option
-@click.option("--html", "html_path", type=click.Path(dir_okay=False, writable=True), help="Also write the plan as an HTML page.")
-@command
-def plan(src: str, dst: str | None, as_json: bool, html_path: str | None, **options: Any) -> None:  # noqa: ARG001 (DST stands for symmetry with write)
-    """Show how SRC would be written: shards, files, tasks and memory. Nothing is written."""
-    x, identity = open_as_dask(src, options)
-    made = shardwrite.plan(x, source_id=identity, **options)
-    if html_path:
-        with open(html_path, "w") as page:
-            page.write(f"<!doctype html><meta charset='utf-8'><title>plan</title>{made._repr_html_()}")
-    echo(made.to_json() if as_json else str(made))
-
-
-@main.command()
-@click.argument("src")
-@click.argument("dst")
-@name_option
-@source_options
-@layout_options
-@click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
-@click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
-@click.option("--recheck", is_flag=True, help="Before going on with such a run, decode the shards that it has committed.")
-@click.option("--publish", type=click.Choice(["last", "first"]), default="last", help="When zarr.json appears.")
-@click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
-@engine_options
-@cluster_options
-@requeue_option
-@click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk afterwards.")
-@json_option
-@command
-def write(
-    src: str,
-    dst: str,
-    overwrite: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
-    n_requeues: int | None,
-    checks: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST.
-
-    After an interruption the same command goes on where it was. USR1 finishes the shards in flight and exits with 85, TERM and INT
-    exit with 85 at once: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage trouble that may pass.
-    """
-    has_jobs, asked = taken(options)
-    if has_jobs and (threads or workers or address):
-        raise click.UsageError("--cluster goes with none of --threads, --workers and --scheduler: its workers are jobs")
-    x, identity = open_as_dask(src, options)
-    options["mode"] = "w" if overwrite else "w-"
-    with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
-        if has_jobs:
-            result = write_with_jobs(x, dst, asked, identity, progress=not as_json, **options)
-        else:
-            stack.enter_context(engine(threads, workers, address))
-            result = shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=not as_json, **options)
-    report = check(dst, options["name"], deep=True, quiet=as_json) if checks else None
-    if as_json:
-        echo(json.dumps({**result.to_dict(), **({"verify": report.to_dict()} if report else {})}, indent=2))
-    else:
-        echo(f"{result}\n{report}" if report else str(result))
-    exit_unless_good(report)
-
-
-@main.command()
-@click.option("--directory", type=click.Path(file_okay=False), default="demo-output", show_default=True, help="Where to write.")
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes of the local cluster.")
-@json_option
-@command
-def demo(directory: str, workers: int, as_json: bool) -> None:
-    """Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and show it."""
-    run_demo(directory, workers, as_json=as_json)
+for _command in (
+    LateCommand(
+        "abandon",
+        "updates:abandon",
+        help="Give up interrupted updates of ARRAY: their shards stay as they are, each old or new.",
+    ),
+    LateCommand(
+        "census",
+        "checks:census",
+        help="Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid as a picture.",
+    ),
+    LateCommand("compact", "updates:compact", help="Write anew every shard of ARRAY that holds too much that nobody refers to."),
+    LateCommand(
+        "demo",
+        "demo:demo",
+        help="Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and show it.",
+    ),
+    LateCommand("erase", "updates:erase", help="Make a region of ARRAY empty; shards that hold nothing then are removed."),
+    LateCommand(
+        "exec",
+        "execute:execute",
+        help="Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit code tells the outcome.",
+    ),
+    LateCommand(
+        "finalize",
+        "parts:finalize",
+        help="Look at every shard of DST, sweep what dead processes have left, and publish the array if it is whole.",
+    ),
+    LateCommand(
+        "info",
+        "info:info",
+        help="Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is "
+        "writing it.",
+    ),
+    LateCommand("init", "parts:init", help="Begin writing SRC as DST in parts: the plan and metadata, no data."),
+    LateCommand("plan", "write:plan", help="Show how SRC would be written: shards, files, tasks and memory."),
+    LateCommand(
+        "repair",
+        "checks:repair",
+        help="Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.",
+    ),
+    LateCommand("slurm", "slurm:slurm", help="Scripts and submissions for SLURM."),
+    LateCommand("update", "updates:update", help="Write SRC into a region of ARRAY, or behind its end."),
+    LateCommand(
+        "verify",
+        "checks:verify",
+        help="Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are missing.",
+    ),
+    LateCommand("write", "write:write", help="Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST."),
+    LateCommand(
+        "write-part",
+        "parts:write_part",
+        help="Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and `rank` stands for the rank "
+        "under srun.",
+    ),
+):
+    main.add_command(_command)

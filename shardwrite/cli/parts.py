@@ -12,17 +12,8 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import (
-    command,
-    engine,
-    json_option,
-    layout_options,
-    name_option,
-    open_as_dask,
-    requeue_option,
-    requeueing,
-    source_options,
-)
+from shardwrite.cli.common import command, engine, open_as_dask, requeueing
+from shardwrite.cli.options import json_option, layout_options, name_option, requeue_option, source_options
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.runs.outcome import handling_signals

@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 import shardwrite
-from shardwrite.cli.common import command, engine, json_option, layout_options, name_option, open_as_dask, source_options
+from shardwrite.cli.common import command, engine, open_as_dask
+from shardwrite.cli.options import json_option, layout_options, name_option, source_options
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError

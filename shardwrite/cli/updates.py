@@ -8,17 +8,8 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import (
-    command,
-    engine,
-    engine_options,
-    json_option,
-    name_option,
-    open_as_dask,
-    requeue_option,
-    requeueing,
-    source_options,
-)
+from shardwrite.cli.common import command, engine, open_as_dask, requeueing
+from shardwrite.cli.options import engine_options, json_option, name_option, requeue_option, source_options
 from shardwrite.cli.terminal import echo
 from shardwrite.runs.outcome import handling_signals
 

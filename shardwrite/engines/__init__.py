@@ -7,6 +7,7 @@ Local schedulers and the cluster differ in how results come back one by one; tha
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import dask
 import dask.multiprocessing
 import dask.threaded
-from dask.base import get_scheduler
+from dask.base import get_scheduler, named_schedulers
 from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
@@ -228,12 +229,26 @@ class ClusterEngine:
 
 def active_engine() -> Engine:
     """The engine that dask would use now."""
-    get = get_scheduler()
+    get = _scheduler()
     owner = getattr(get, "__self__", None)
     if owner is not None and hasattr(owner, "scheduler_info"):
         return ClusterEngine(owner)
     kinds = {dask.multiprocessing.get: "processes", get_sync: "sync"}
     return LocalEngine(kinds.get(get, "threads"))
+
+
+def _scheduler() -> Any:
+    """What dask would compute with; None stands for its default.
+
+    Dask imports `distributed` to ask it for a client. Where nobody has imported it, there is none, and it stays so.
+    """
+    if "distributed" not in sys.modules:
+        chosen = dask.config.get("scheduler", None)
+        if isinstance(chosen, str) and chosen.lower() in named_schedulers:
+            return named_schedulers[chosen.lower()]
+        if not chosen and not dask.config.get("get", None):
+            return None
+    return get_scheduler()
 
 
 @contextlib.contextmanager

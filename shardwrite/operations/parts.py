@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import dask.array
-
+import shardwrite._dask as dask
 from shardwrite.engines import local_threads
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import dask.array
 import numpy as np
 
+import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished

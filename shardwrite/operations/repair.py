@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-import dask.array
 import numpy as np
 
+import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import JournalError
 from shardwrite.format.metadata import parse_metadata

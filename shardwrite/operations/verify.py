@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import dask.array
 import numpy as np
 import numpy.typing as npt
 
+import shardwrite._dask as dask
 from shardwrite.engines import Engine, active_engine
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import ravel, unravel

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import dask.array
-
+import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.format.document import Layout

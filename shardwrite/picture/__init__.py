@@ -1,9 +1,24 @@
 """The shard grid as a picture, and a census of what is in it: for the terminal, as HTML, as PNG."""
 
-from shardwrite.picture.census import Census
+from typing import TYPE_CHECKING
+
+from shardwrite._lazy import attach
 from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
-from shardwrite.picture.page import html
-from shardwrite.picture.png import write_png
-from shardwrite.picture.terminal import TerminalPicture, terminal_picture
+
+if TYPE_CHECKING:
+    from shardwrite.picture.census import Census
+    from shardwrite.picture.page import html
+    from shardwrite.picture.png import write_png
+    from shardwrite.picture.terminal import TerminalPicture, terminal_picture
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "shardwrite.picture.census": ("Census",),
+            "shardwrite.picture.page": ("html",),
+            "shardwrite.picture.png": ("write_png",),
+            "shardwrite.picture.terminal": ("TerminalPicture", "terminal_picture"),
+        },
+    )
 
 __all__ = ["GAP", "STATES", "Census", "Folded", "ShardState", "TerminalPicture", "fold", "html", "terminal_picture", "write_png"]

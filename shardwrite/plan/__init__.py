@@ -1,12 +1,30 @@
 """From shapes and limits to tasks: pure integers, no I/O."""
 
-from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
-from shardwrite.plan.make import make_plan
-from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, SourceLayout
-from shardwrite.plan.partition import Partition, make_partition
-from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
-from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
-from shardwrite.plan.waves import Wave
+from typing import TYPE_CHECKING
+
+from shardwrite._lazy import attach
+
+if TYPE_CHECKING:
+    from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
+    from shardwrite.plan.make import make_plan
+    from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, SourceLayout
+    from shardwrite.plan.partition import Partition, make_partition
+    from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
+    from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
+    from shardwrite.plan.waves import Wave
+else:
+    __getattr__, __dir__ = attach(
+        __name__,
+        {
+            "shardwrite.plan.estimate": ("BATCH_NBYTES", "MemoryEstimate", "Resources"),
+            "shardwrite.plan.make": ("make_plan",),
+            "shardwrite.plan.model": ("MAX_GRAPH_TASKS", "MAX_SOURCE_RERUNS", "Part", "Plan", "SourceLayout"),
+            "shardwrite.plan.partition": ("Partition", "make_partition"),
+            "shardwrite.plan.regions": ("ShardRef", "as_box", "indexed_shape"),
+            "shardwrite.plan.sizes": ("Sized", "parse_nbytes", "resolve_shapes"),
+            "shardwrite.plan.waves": ("Wave",),
+        },
+    )
 
 __all__ = [
     "BATCH_NBYTES",

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import numpy as np
 import numpy.typing as npt
 from dask.base import tokenize
 
+import shardwrite._dask as dask
 from shardwrite.encode.reader import Loaded, ShardReader, decode_object
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask.array
 import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
+import shardwrite._dask as dask
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError

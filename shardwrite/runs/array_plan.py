@@ -8,9 +8,9 @@ import re
 from numbers import Integral, Real
 from typing import Any
 
-import dask.array
 from dask.base import tokenize
 
+import shardwrite._dask as dask
 from shardwrite.engines import Engine, active_engine
 from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.format.document import Layout, make_metadata

@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import dask.array
-
+import shardwrite._dask as dask
 from shardwrite.errors import JournalError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import labelled

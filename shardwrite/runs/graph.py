@@ -13,11 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dask.array import Array
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 from dask.task_spec import List, Task, TaskRef
 
+import shardwrite._dask as dask
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Ledger
 from shardwrite.plan import Plan
@@ -55,7 +55,9 @@ class GroupGraph:
         Whether tasks run in other processes.
     """
 
-    def __init__(self, plan: Plan, spec: WriteSpec, source: Array, ledger: Ledger, name: str, *, cut_source: bool) -> None:
+    def __init__(
+        self, plan: Plan, spec: WriteSpec, source: dask.array.Array, ledger: Ledger, name: str, *, cut_source: bool
+    ) -> None:
         self._plan, self._spec, self._source, self._ledger, self._name = plan, spec, source, ledger, name
         self._n_left = ledger.left_in_groups(plan.partition.group_edges)
         self._cut_source = cut_source
@@ -185,7 +187,7 @@ def rewriting(plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: It
     return HighLevelGraph({"rewrite": layer}, {"rewrite": set()}), list(layer)
 
 
-def source_edges(plan: Plan, source: Array) -> list[list[int]]:
+def source_edges(plan: Plan, source: dask.array.Array) -> list[list[int]]:
     """Boundaries of the source's chunks along each axis, in the coordinates of the plan's grid."""
     start = (0,) * source.ndim if plan.region is None else plan.region.start
     return [[a + edge for edge in boundaries(sizes)] for a, sizes in zip(start, source.chunks, strict=True)]
@@ -196,7 +198,7 @@ def _span(edges: Sequence[int], start: int, stop: int) -> tuple[int, int]:
     return max(0, bisect_right(edges, start) - 1), min(len(edges) - 1, bisect_left(edges, stop))
 
 
-def waves_reruns(plan: Plan, source: Array) -> Plan:
+def waves_reruns(plan: Plan, source: dask.array.Array) -> Plan:
     """The plan, with `source_reruns` counted on the graph: what several waves need runs once in each.
 
     Chunks alone do not tell: every wave of ``x - x.mean()`` needs all of ``x``.

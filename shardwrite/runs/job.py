@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import dask.array
-
+import shardwrite._dask as dask
 from shardwrite._version import __version__
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.format.metadata import ArrayMetadata

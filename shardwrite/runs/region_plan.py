@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import dask.array
 import numpy as np
 
+import shardwrite._dask as dask
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata

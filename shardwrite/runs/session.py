@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask.array
 import numpy as np
 
+import shardwrite._dask as dask
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.grid import Box

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import shardwrite._dask as dask
 from shardwrite.errors import SpecError
 from shardwrite.grid import ceil_div
 from shardwrite.sources.base import Chunks
@@ -55,11 +56,10 @@ def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, .
 
 def normalize(chunks: Any, shape: tuple[int, ...], dtype: Any, previous: Chunks) -> tuple[tuple[int, ...], ...]:
     """Explicit chunks from whatever dask accepts, with our error where it refuses."""
-    from dask.array.core import normalize_chunks
-
+    full: tuple[tuple[int, ...], ...]
     try:
-        known = normalize_chunks(previous, shape=shape, dtype=dtype)
-        full: tuple[tuple[int, ...], ...] = normalize_chunks(chunks, shape=shape, dtype=dtype, previous_chunks=known)
+        known = dask.array.core.normalize_chunks(previous, shape=shape, dtype=dtype)
+        full = dask.array.core.normalize_chunks(chunks, shape=shape, dtype=dtype, previous_chunks=known)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise SpecError(
             f"these chunks do not fit the shape {shape}: {error}",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+import shardwrite._dask as dask
 from shardwrite.sources.base import Source
 from shardwrite.sources.chunking import normalize
-
-if TYPE_CHECKING:
-    import dask.array
 
 __all__ = ["as_dask"]
 
@@ -31,14 +29,12 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
     dask.array.Array
         Its name follows from the identity of the source and the chunks alone.
     """
-    import dask.array as da
-
     full = normalize(source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks)
     token = hashlib.sha256(f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     meta = np.empty((0,) * len(source.shape), source.dtype)
     # Inlined: as a task of its own, the source would be sent around, and every read would wait for it.
     # Fancy: dask fuses slices into the read only where lists may be fused too; the sources take them.
-    array: dask.array.Array = da.from_array(
+    array: dask.array.Array = dask.array.from_array(
         source, full, name=f"source-{token}", asarray=True, fancy=True, meta=meta, inline_array=True
     )
     return array

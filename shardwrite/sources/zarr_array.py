@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import zarr
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
@@ -50,15 +51,11 @@ class ZarrSource(RegionSource):
 
 
 def _node(path: str, dataset: str) -> Any:
-    import zarr
-
     store = zarr.storage.ZipStore(path, mode="r") if os.path.isfile(path) else path
     return zarr.open(store, mode="r", path=dataset or None)
 
 
 def _find(path: str, dataset: str) -> tuple[Any, str]:
-    import zarr
-
     try:
         node = _node(path, dataset)
     except FileNotFoundError:

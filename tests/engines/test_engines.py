@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
 import sys
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -212,6 +214,34 @@ def test_dask_client_choice_is_dasks_own(tmp_path, array, cluster):
     with Client(cluster):
         assert shardwrite.engines.active_engine().kind == "distributed"
     assert shardwrite.engines.active_engine().kind == "threads"
+
+
+def test_the_choice_is_the_same_where_distributed_was_never_imported():
+    program = """
+import sys
+import dask.local
+from shardwrite.engines import _scheduler, active_engine
+words = None, "", "threads", "Threading", "processes", "sync", "synchronous", "single-threaded"
+chosen = [*words, dask.local.get_sync]
+found = []
+for scheduler in chosen:
+    with dask.config.set(scheduler=scheduler):
+        found.append((_scheduler(), active_engine().kind))
+assert "distributed" not in sys.modules
+assert _scheduler() is None
+for scheduler, (get, kind) in zip(chosen, found):
+    with dask.config.set(scheduler=scheduler):
+        assert get is dask.base.get_scheduler(), scheduler
+        assert kind == active_engine().kind, scheduler
+assert "distributed" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent.parent)
+
+
+@pytest.mark.parametrize("chosen", ["distributed", "no such scheduler"])
+def test_a_scheduler_that_is_not_there_is_refused_by_dask(chosen):
+    with dask.config.set(scheduler=chosen), pytest.raises((RuntimeError, ValueError)):
+        shardwrite.engines.active_engine()
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ import numpy as np
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
 
+for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
+    getattr(shardwrite, _name)
+
 EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
 NEW = OLD + 1000

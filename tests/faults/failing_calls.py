@@ -26,6 +26,7 @@ import dask
 import numpy as np
 
 import shardwrite
+import shardwrite.read.array
 from shardwrite import ShardwriteError
 from shardwrite.journal import lease
 from shardwrite.write import commit

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import shardwrite
+import shardwrite.read.array
 from shardwrite import SourceError, StoreError
 from shardwrite.journal import find_run, replay
 from shardwrite.stores import PosixStore, posix

@@ -170,6 +170,8 @@ def _warm_up(_, answer):
             action(path)
         for words in (["info"], ["verify"], ["census"], ["repair"], ["slurm", "status"], ["info", "--json"]):
             command(*words, path)
+        for name in ("abandon", "compact", "erase", "exec", "finalize", "init", "plan", "update", "write", "write-part"):
+            command(name, "--help")
     os.write(answer, json.dumps([name for name in sys.modules if name != "__main__"]).encode())
 
 

@@ -1,0 +1,131 @@
+"""Imports that wait until they are needed.
+
+A package that calls `attach` states where its names are defined and imports a module only when one of its names is first asked
+for (PEP 562). Type checkers read the same names from the imports below ``if TYPE_CHECKING``; `tests/test_architecture.py` compares
+the two lists.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from itertools import dropwhile
+from types import ModuleType
+from typing import Any
+
+__all__ = ["LateMethod", "attach", "when_imported"]
+
+
+def attach(
+    package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use.
+
+    A name that a submodule has, too, needs care: whoever imports the submodule binds it to that name. The package imports such
+    a submodule itself, so that nothing binds it again.
+
+    Parameters
+    ----------
+    package : str
+        The package's ``__name__``.
+    names : mapping of str to sequence of str
+        For each module, the names that the package takes from it.
+    modules : sequence of str
+        Modules that are attributes of the package, under the last part of their names.
+    """
+    homes = {name: module for module, given in names.items() for name in given}
+    whole = {module.rpartition(".")[2]: module for module in modules}
+
+    def __getattr__(name: str) -> Any:  # noqa: N807 (the name that PEP 562 asks for)
+        value: Any
+        if name in homes:
+            value = getattr(import_module(homes[name]), name)
+        elif name in whole:
+            value = import_module(whole[name])
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+        setattr(sys.modules[package], name, value)  # Later lookups find it without this function.
+        return value
+
+    def __dir__() -> list[str]:  # noqa: N807 (the name that PEP 562 asks for)
+        return sorted({*vars(sys.modules[package]), *homes, *whole})
+
+    return __getattr__, __dir__
+
+
+class LateMethod:
+    """A method whose function is taken from a package when the method is first looked up.
+
+    Parameters
+    ----------
+    package : str
+        A package that has been imported.
+    name : str
+        The name of the function in it.
+    """
+
+    def __init__(self, package: str, name: str) -> None:
+        self._package = package
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind the function."""
+        return getattr(sys.modules[self._package], self._name).__get__(instance, owner)
+
+
+def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
+    """Call `action` with a module as soon as it has been imported: at once if it has been already.
+
+    Parameters
+    ----------
+    name : str
+        The module's full name.
+    action : callable
+        Called again if the module is reloaded.
+    """
+    sys.meta_path.insert(0, _Finder(name, action))  # It stays, as removing it could hide its neighbour from another thread.
+    if name in sys.modules:
+        action(import_module(name))  # This waits where another thread is in the middle of the import.
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module as the finders after it do, and lets `_Loader` load it."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """See :meth:`importlib.abc.MetaPathFinder.find_spec`."""
+        if fullname != self._name:
+            return None
+        for finder in dropwhile(lambda other: other is not self, sys.meta_path):
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._action)
+                return spec
+        return None
+
+
+class _Loader(Loader):
+    """Loads a module as another loader does, and calls an action with it."""
+
+    def __init__(self, loader: Loader, action: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._action = action
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """See :meth:`importlib.abc.Loader.create_module`."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """See :meth:`importlib.abc.Loader.exec_module`; the module itself knows the other loader only."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._action(module)

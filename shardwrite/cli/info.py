@@ -1,0 +1,72 @@
+"""The command that tells what an array is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from shardwrite.cli.common import command
+from shardwrite.cli.options import json_option, name_option
+from shardwrite.cli.terminal import echo
+from shardwrite.journal import live_holders, read_receipt
+from shardwrite.operations.verify import Opened, open_begun, verify_opened
+
+__all__ = ["info"]
+
+
+@click.command()
+@click.argument("array")
+@name_option
+@json_option
+@command
+def info(array: str, name: str | None, as_json: bool) -> None:
+    """Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is writing it."""
+    opened = open_begun(array, name)
+    report = verify_opened(opened)
+    metadata = opened.array.metadata
+    facts = {
+        "shape": list(metadata.grid.shape),
+        "dtype": str(metadata.dtype),
+        "shards": list(metadata.grid.shards),
+        "chunks": list(metadata.grid.chunks),
+        "codecs": [codec["name"] for codec in metadata.inner_codecs],
+        "fill_value": metadata.document["fill_value"],
+        "index_location": metadata.index_codec.location,
+        "index_checksum": metadata.index_codec.has_checksum,
+        **_history(opened),
+    }
+    if as_json:
+        echo(json.dumps({**facts, **report.to_dict()}, indent=2))
+        return
+    for field, value in facts.items():
+        echo(f"  {field:<15} {value}")
+    echo(str(report))
+
+
+def _history(opened: Opened) -> dict[str, Any]:
+    """The run that has not ended, and who is at it; or the receipt of the one that has."""
+    beside = opened.beside
+    run = beside.run
+    facts: dict[str, Any] = {"unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"}
+    if run is not None:
+        holders = live_holders(run.path, looking=True)
+        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders]
+        return facts
+    dead = [other for other in beside.updates if not live_holders(other.path, looking=True)]
+    interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
+    if interrupted:
+        facts["interrupted_updates"] = interrupted
+    receipt = read_receipt(opened.target)
+    if receipt is not None:
+        facts |= {
+            "finished": receipt.finished,
+            "by": f"shardwrite {receipt.version}, durability {receipt.durability}",
+            "plan": receipt.digest[:16],
+            "source": receipt.identity.get("source"),
+            "strategy": receipt.identity.get("strategy"),
+            "seconds": receipt.result.get("seconds"),
+            "updates": len(receipt.updates),
+        }
+    return facts
