@@ -25,10 +25,12 @@ def test_a_sample_of_freezes(tmp_path):
     assert summary["operations"] >= 15
     assert summary["outcomes"]["RunEndedError"] >= 5, "hardly any process was told that its run had ended"
     calls = {case["before"].partition(" ")[0] for case in freezes}
-    assert calls >= {"write", "pwrite", "fsync", "rename", "unlink"}
+    assert calls >= {"pwrite", "rename", "unlink"}
 
 
 @pytest.mark.long
 def test_freezes(tmp_path):
-    summary, _ = run(tmp_path, "--freezes", "160", "--seed", "2")
+    summary, freezes = run(tmp_path, "--freezes", "160", "--seed", "2")
     assert summary["freezes"] >= 150
+    calls = {case["before"].partition(" ")[0] for case in freezes}
+    assert calls >= {"write", "pwrite", "fsync", "rename", "unlink"}
