@@ -11,7 +11,12 @@ from benchmarks.report import OURS, REFERENCE, Report, Row, geometric_mean, peer
 __all__ = ["aims_markdown", "memory_markdown"]
 
 _ALIGNED = {f"{codec}-{inner}" for codec in CODECS for inner in (64, 32, 16)}
-_CHUNKED_BY_DASK = {"small-blocks": "zstd-32", "slabs": "zstd-64", "unaligned": "zstd-64", "two-workers": "zstd-32"}
+_CHUNKED_BY_DASK = {
+    "small-blocks": "zstd-32",
+    "slabs": "zstd-64",
+    "unaligned": "zstd-64",
+    "two-workers": "zstd-32",
+}
 """Cases in which dask's chunks are not whole shards, or other processes write; and the same inner chunks without that."""
 
 _MEMORY_RANGE = (0.5, 1.25)
@@ -55,7 +60,9 @@ def aims_markdown(report: Report) -> str:
 
     aligned, by_dask = named(_ALIGNED), named(_CHUNKED_BY_DASK)
     finest = [row for row in aligned if row.case.name.endswith("-16")]
-    same_aligned = {name: report.rows[twin] for name, twin in _CHUNKED_BY_DASK.items() if twin in report.rows}
+    same_aligned = {
+        name: report.rows[twin] for name, twin in _CHUNKED_BY_DASK.items() if twin in report.rows
+    }
     paired = [row for row in by_dask if row.case.name in same_aligned]
 
     def over_aligned(row: Row) -> float:
@@ -67,12 +74,27 @@ def aims_markdown(report: Report) -> str:
         _least("aligned, over the bare loop", aligned, _against("bare-loop"), 0.8),
         _least("chunked by dask, over the best peer that uses dask", by_dask, _best_dask_peer, 1.5),
         _least("chunked by dask, over our own aligned case", paired, over_aligned, 0.7),
-        _least("chunked by dask, over tensorstore, which does without dask", by_dask, _against("tensorstore"), 1.0),
+        _least(
+            "chunked by dask, over tensorstore, which does without dask",
+            by_dask,
+            _against("tensorstore"),
+            1.0,
+        ),
         _mean("all, over dask+zarr-python", rows, _against(REFERENCE), 3.0),
         _mean("inner chunks of 16 a side, over dask+zarr-python", finest, _against(REFERENCE), 8.0),
         _least("sparse, over the best peer", named(["sparse"]), _against(None), 1.5),
-        _least("many small shards, over dask+zarr-python", named(["many-shards"]), _against(REFERENCE), 10.0),
-        _least("many small shards, over tensorstore", named(["many-shards"]), _against("tensorstore"), 1.0),
+        _least(
+            "many small shards, over dask+zarr-python",
+            named(["many-shards"]),
+            _against(REFERENCE),
+            10.0,
+        ),
+        _least(
+            "many small shards, over tensorstore",
+            named(["many-shards"]),
+            _against("tensorstore"),
+            1.0,
+        ),
         _least("each shard synced, over tensorstore with each file synced", rows, _synced, 1.0),
         _range("memory, measured over what the plan expects", rows, _memory_ratio),
         _most("memory, over the peer that takes least", rows, _memory_of_best_peer, 1.0),
@@ -104,7 +126,13 @@ def _each(what: str, values: dict[str, float], aim: float, *, at_most: bool) -> 
     name = (max if at_most else min)(values, key=values.__getitem__)
     n_reached = sum(value <= aim if at_most else value >= aim for value in values.values())
     text = f"{'most' if at_most else 'least'} {values[name]:.2f} ({name}); {n_reached} of {len(values)} reach it"
-    return _line(what, len(values), text, f"each {'≤' if at_most else '≥'} {aim:g}", is_reached=n_reached == len(values))
+    return _line(
+        what,
+        len(values),
+        text,
+        f"each {'≤' if at_most else '≥'} {aim:g}",
+        is_reached=n_reached == len(values),
+    )
 
 
 def _mean(what: str, rows: Iterable[Row], ratio: _Ratio, aim: float) -> str | None:
@@ -112,7 +140,9 @@ def _mean(what: str, rows: Iterable[Row], ratio: _Ratio, aim: float) -> str | No
     if not values:
         return None
     mean = geometric_mean(list(values.values()))
-    return _line(what, len(values), f"geometric mean {mean:.2f}", f"≥ {aim:g}", is_reached=mean >= aim)
+    return _line(
+        what, len(values), f"geometric mean {mean:.2f}", f"≥ {aim:g}", is_reached=mean >= aim
+    )
 
 
 def _range(what: str, rows: Iterable[Row], ratio: _Ratio) -> str | None:
@@ -148,7 +178,10 @@ def memory_markdown(report: Report) -> str:
     for row in report.rows.values():
         if OURS not in row.raw or row.failed(OURS):
             continue
-        each = [f"{row.memory(name) / threads:.0f}" if name in row.raw and not row.failed(name) else "-" for name in names]
+        each = [
+            f"{row.memory(name) / threads:.0f}" if name in row.raw and not row.failed(name) else "-"
+            for name in names
+        ]
         ours = f"{row.expected(OURS):.0f} | {row.memory(OURS):.0f} | {_memory_ratio(row):.2f}"
         lines.append(f"| {row.case.name} | {ours} | {' | '.join(each)} |")
     return "\n".join(lines) + "\n"

@@ -78,20 +78,29 @@ def write_bare_loop(source: ArraySource, case: Case, path: Path, threads: int) -
     """
     path.mkdir(parents=True)
     (path / "zarr.json").write_text(json.dumps(document(source.shape, case)))
-    for index in itertools.product(*(range(-(-n // s)) for n, s in zip(source.shape[:-1], case.shards[:-1], strict=True))):
+    for index in itertools.product(
+        *(range(-(-n // s)) for n, s in zip(source.shape[:-1], case.shards[:-1], strict=True))
+    ):
         path.joinpath("c", *map(str, index)).mkdir(parents=True, exist_ok=True)
 
     root = f"{path}/c"
 
     def put(corner: tuple[int, ...]) -> None:
-        region = tuple(slice(a, min(a + d, n)) for a, d, n in zip(corner, case.dask_chunks, source.shape, strict=True))
+        region = tuple(
+            slice(a, min(a + d, n))
+            for a, d, n in zip(corner, case.dask_chunks, source.shape, strict=True)
+        )
         block = source[region]
-        for start in itertools.product(*(range(0, n, s) for n, s in zip(block.shape, case.shards, strict=True))):
+        for start in itertools.product(
+            *(range(0, n, s) for n, s in zip(block.shape, case.shards, strict=True))
+        ):
             index = [(a + b) // s for a, b, s in zip(corner, start, case.shards, strict=True)]
             shard = block[tuple(slice(a, a + s) for a, s in zip(start, case.shards, strict=True))]
             _write_shard(shard, case, "/".join((root, *map(str, index[:-1]))), str(index[-1]))
 
-    corners = itertools.product(*(range(0, n, d) for n, d in zip(source.shape, case.dask_chunks, strict=True)))
+    corners = itertools.product(
+        *(range(0, n, d) for n, d in zip(source.shape, case.dask_chunks, strict=True))
+    )
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(put, corners):
             pass
@@ -108,7 +117,9 @@ def _write_shard(shard: npt.NDArray[np.uint16], case: Case, directory: str, name
     for row in range(0, -(-shard.shape[0] // case.chunks[0]), n_slabs):
         batch = (min(n_slabs, counts[0] - row), *counts[1:])
         tiles = _buffer((math.prod(batch), *case.chunks))
-        _copy_tiles(shard[row * case.chunks[0] :][: batch[0] * case.chunks[0]], tiles, batch, case.chunks)
+        _copy_tiles(
+            shard[row * case.chunks[0] :][: batch[0] * case.chunks[0]], tiles, batch, case.chunks
+        )
         present = np.flatnonzero(tiles.reshape(len(tiles), -1).any(axis=1))
         if not len(present):
             continue
@@ -129,7 +140,10 @@ def _write_shard(shard: npt.NDArray[np.uint16], case: Case, directory: str, name
 
 
 def _copy_tiles(
-    part: npt.NDArray[np.uint16], tiles: npt.NDArray[np.uint16], counts: tuple[int, ...], chunks: tuple[int, ...]
+    part: npt.NDArray[np.uint16],
+    tiles: npt.NDArray[np.uint16],
+    counts: tuple[int, ...],
+    chunks: tuple[int, ...],
 ) -> None:
     """One strided copy of a part of a shard into contiguous inner chunks; what it lacks on the array's edge is fill value."""
     extent = tuple(n * c for n, c in zip(counts, chunks, strict=True))
@@ -163,7 +177,9 @@ def _make_encoder(codec: Codec) -> Encode:
     if codec.name == "zstd":
         import zstandard
 
-        context: Any = zstandard.ZstdCompressor(level=settings["level"], write_checksum=settings["checksum"])
+        context: Any = zstandard.ZstdCompressor(
+            level=settings["level"], write_checksum=settings["checksum"]
+        )
         return lambda tile: context.compress(tile)
     if codec.name == "gzip":
         from isal import isal_zlib
@@ -173,14 +189,25 @@ def _make_encoder(codec: Codec) -> Encode:
         from numcodecs import blosc
 
         blosc.use_threads = False
-        name, level, blocksize = settings["cname"].encode(), settings["clevel"], settings["blocksize"]
-        shuffle = {"noshuffle": blosc.NOSHUFFLE, "shuffle": blosc.SHUFFLE, "bitshuffle": blosc.BITSHUFFLE}[settings["shuffle"]]
+        name, level, blocksize = (
+            settings["cname"].encode(),
+            settings["clevel"],
+            settings["blocksize"],
+        )
+        shuffle = {
+            "noshuffle": blosc.NOSHUFFLE,
+            "shuffle": blosc.SHUFFLE,
+            "bitshuffle": blosc.BITSHUFFLE,
+        }[settings["shuffle"]]
         return lambda tile: blosc.compress(tile, name, level, shuffle, blocksize)
     return lambda tile: tile
 
 
 def _write_all(fd: int, buffers: list[Any], nbytes: int) -> None:
     """Write buffers, as many as the system takes at a time."""
-    written = sum(os.writev(fd, buffers[first : first + _IOV_MAX]) for first in range(0, len(buffers), _IOV_MAX))
+    written = sum(
+        os.writev(fd, buffers[first : first + _IOV_MAX])
+        for first in range(0, len(buffers), _IOV_MAX)
+    )
     if written != nbytes:
         raise OSError(f"{written} bytes were written where {nbytes} should have been")

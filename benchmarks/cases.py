@@ -13,8 +13,16 @@ Content = Literal["dense", "sparse"]
 Shape = tuple[int, ...]
 SCALES: tuple[Scale, ...] = ("small", "default", "large")
 
-_VOLUME: dict[Scale, Shape] = {"small": (256, 512, 512), "default": (512, 1024, 1024), "large": (1024, 1024, 2048)}
-_PLANE: dict[Scale, Shape] = {"small": (3200, 5120), "default": (12800, 12800), "large": (25600, 25600)}
+_VOLUME: dict[Scale, Shape] = {
+    "small": (256, 512, 512),
+    "default": (512, 1024, 1024),
+    "large": (1024, 1024, 2048),
+}
+_PLANE: dict[Scale, Shape] = {
+    "small": (3200, 5120),
+    "default": (12800, 12800),
+    "large": (25600, 25600),
+}
 _SHARD: Shape = (256, 256, 256)
 
 
@@ -40,7 +48,9 @@ class Codec:
 
 CODECS = {
     "zstd": Codec("zstd", {"level": 3, "checksum": False}),
-    "lz4": Codec("blosc", {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 2, "blocksize": 0}),
+    "lz4": Codec(
+        "blosc", {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 2, "blocksize": 0}
+    ),
     "none": Codec("", {}),
     "gzip": Codec("gzip", {"level": 1}),
 }
@@ -99,7 +109,13 @@ class Case:
 
 
 def _volume(
-    name: str, *, chunks: int, dask_chunks: Shape = _SHARD, codec: str = "zstd", content: Content = "dense", workers: int = 0
+    name: str,
+    *,
+    chunks: int,
+    dask_chunks: Shape = _SHARD,
+    codec: str = "zstd",
+    content: Content = "dense",
+    workers: int = 0,
 ) -> Case:
     return Case(name, _VOLUME, _SHARD, (chunks,) * 3, dask_chunks, codec, content, workers)
 
@@ -107,7 +123,11 @@ def _volume(
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        *(_volume(f"{codec}-{inner}", chunks=inner, codec=codec) for codec in CODECS for inner in (64, 32, 16)),
+        *(
+            _volume(f"{codec}-{inner}", chunks=inner, codec=codec)
+            for codec in CODECS
+            for inner in (64, 32, 16)
+        ),
         _volume("small-blocks", chunks=32, dask_chunks=(64, 64, 64)),
         _volume("slabs", chunks=64, dask_chunks=(1, -1, -1)),
         _volume("unaligned", chunks=64, dask_chunks=(100, 110, 90)),
@@ -140,7 +160,11 @@ def select(names: Iterable[str] | None) -> list[Case]:
         return list(CASES.values())
     chosen: set[str] = set()
     for name in names:
-        found = {key for key in CASES if key == name or (name.endswith("*") and key.startswith(name[:-1]))}
+        found = {
+            key
+            for key in CASES
+            if key == name or (name.endswith("*") and key.startswith(name[:-1]))
+        }
         if not found:
             raise ValueError(f"no case is called {name!r}; there are {', '.join(CASES)}")
         chosen |= found

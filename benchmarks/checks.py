@@ -48,13 +48,23 @@ def check_layout(source: Source, case: Case, path: Path) -> dict[str, int]:
     """
     index_first = _check_metadata(source, case, path)
     grid = [range(-(-n // s)) for n, s in zip(source.shape, case.shards, strict=True)]
-    expected = {ids for ids in itertools.product(*grid) if source.mapped[_region(ids, case.shards)].any()}
+    expected = {
+        ids for ids in itertools.product(*grid) if source.mapped[_region(ids, case.shards)].any()
+    }
     files = [file for file in (path / "c").rglob("*") if file.is_file()]
-    found = {tuple(int(part) for part in file.relative_to(path / "c").parts): file for file in files}
+    found = {
+        tuple(int(part) for part in file.relative_to(path / "c").parts): file for file in files
+    }
     if set(found) != expected:
         extra, missing = len(set(found) - expected), len(expected - set(found))
-        raise CheckError(f"{len(found)} shard files where {len(expected)} have data: {missing} missing, {extra} too many")
-    if others := [p.name for p in path.iterdir() if p.name not in {"c", "zarr.json", "shardwrite-receipt.json"}]:
+        raise CheckError(
+            f"{len(found)} shard files where {len(expected)} have data: {missing} missing, {extra} too many"
+        )
+    if others := [
+        p.name
+        for p in path.iterdir()
+        if p.name not in {"c", "zarr.json", "shardwrite-receipt.json"}
+    ]:
         raise CheckError(f"left behind: {', '.join(sorted(others))}")
     picked = sorted(expected)[:: max(1, len(expected) // _INDEXES)]
     for ids in picked:
@@ -81,18 +91,26 @@ def _check_metadata(source: Source, case: Case, path: Path) -> bool:
         "shards": (document["chunk_grid"]["configuration"]["chunk_shape"], list(case.shards)),
         "inner chunks": (configuration["chunk_shape"], list(case.chunks)),
         "codecs": (codecs, ["bytes", *(codec["name"] for codec in case.compressor.metadata())]),
-        "index codecs": ([codec["name"] for codec in configuration["index_codecs"]], ["bytes", "crc32c"]),
+        "index codecs": (
+            [codec["name"] for codec in configuration["index_codecs"]],
+            ["bytes", "crc32c"],
+        ),
     }
     for codec, asked in zip(configuration["codecs"][1:], case.compressor.metadata(), strict=False):
         for key, value in asked["configuration"].items():
-            wanted[f"{asked['name']} {key}"] = (codec["configuration"].get(key, False if key == "checksum" else None), value)
+            wanted[f"{asked['name']} {key}"] = (
+                codec["configuration"].get(key, False if key == "checksum" else None),
+                value,
+            )
     for what, (got, want) in wanted.items():
         if got != want:
             raise CheckError(f"{what}: {got} where {want} was asked for")
     return bool(configuration.get("index_location", "end") == "start")
 
 
-def _check_index(source: Source, case: Case, ids: tuple[int, ...], file: Path, *, index_first: bool) -> None:
+def _check_index(
+    source: Source, case: Case, ids: tuple[int, ...], file: Path, *, index_first: bool
+) -> None:
     """Parse a shard's index and compare its entries with the inner chunks that have data."""
     grid = tuple(s // c for s, c in zip(case.shards, case.chunks, strict=True))
     length = 16 * math.prod(grid) + 4
@@ -111,7 +129,9 @@ def _check_index(source: Source, case: Case, ids: tuple[int, ...], file: Path, *
     split = block.reshape([n for pair in zip(grid, case.chunks, strict=True) for n in pair])
     wanted = np.asarray(split.any(axis=tuple(range(1, 2 * len(grid), 2))))
     if not np.array_equal(present, wanted):
-        raise CheckError(f"shard {ids}: {int(present.sum())} entries where {int(wanted.sum())} inner chunks have data")
+        raise CheckError(
+            f"shard {ids}: {int(present.sum())} entries where {int(wanted.sum())} inner chunks have data"
+        )
     begin, extent = entries[present].T.astype(np.int64)
     order = np.argsort(begin)
     ends = (begin + extent)[order]
@@ -120,7 +140,9 @@ def _check_index(source: Source, case: Case, ids: tuple[int, ...], file: Path, *
         raise CheckError(f"shard {ids}: entries overlap or leave the file")
 
 
-def check_data(source: Source, case: Case, path: Path, *, everything: bool, regions: int = 8) -> int:
+def check_data(
+    source: Source, case: Case, path: Path, *, everything: bool, regions: int = 8
+) -> int:
     """Read back with zarr-python and compare with the source.
 
     Parameters
@@ -151,7 +173,9 @@ def check_data(source: Source, case: Case, path: Path, *, everything: bool, regi
     with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"}):
         written = zarr.open_array(str(path), mode="r")
         if everything:
-            grid = [range(0, n, s) for n, s in zip(source.shape, _read_step(source, case), strict=True)]
+            grid = [
+                range(0, n, s) for n, s in zip(source.shape, _read_step(source, case), strict=True)
+            ]
             boxes = [
                 tuple(slice(i, i + s) for i, s in zip(start, _read_step(source, case), strict=True))
                 for start in itertools.product(*grid)
@@ -160,8 +184,13 @@ def check_data(source: Source, case: Case, path: Path, *, everything: bool, regi
             rng = np.random.default_rng(11)
             boxes = []
             for _ in range(regions):
-                lengths = [min(n, max(1, s // 2)) for n, s in zip(source.shape, case.shards, strict=True)]
-                starts = [int(rng.integers(0, n - m + 1)) for n, m in zip(source.shape, lengths, strict=True)]
+                lengths = [
+                    min(n, max(1, s // 2)) for n, s in zip(source.shape, case.shards, strict=True)
+                ]
+                starts = [
+                    int(rng.integers(0, n - m + 1))
+                    for n, m in zip(source.shape, lengths, strict=True)
+                ]
                 boxes.append(tuple(slice(i, i + m) for i, m in zip(starts, lengths, strict=True)))
         compared = 0
         for box in boxes:

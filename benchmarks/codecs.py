@@ -62,7 +62,13 @@ def _zstandard_together(level: int) -> Encode:
 
 def _blosc(settings: dict[str, Any]) -> Encode:
     compress: Any = numcodecs.blosc.compress
-    arguments = settings["cname"].encode(), settings["clevel"], 1, settings["blocksize"], settings["typesize"]
+    arguments = (
+        settings["cname"].encode(),
+        settings["clevel"],
+        1,
+        settings["blocksize"],
+        settings["typesize"],
+    )
     return lambda tiles: [compress(tile, *arguments) for tile in tiles]
 
 
@@ -128,14 +134,18 @@ def _tiles(directory: Path, side: int, nbytes: int) -> Tiles:
     for z in range(0, source.shape[0], side):
         for y in range(0, source.shape[1], side):
             for x in range(0, source.shape[2], side):
-                found.append(source[z : z + side, y : y + side, x : x + side].reshape(-1).view(np.uint8))
+                found.append(
+                    source[z : z + side, y : y + side, x : x + side].reshape(-1).view(np.uint8)
+                )
                 if len(found) * found[0].nbytes >= nbytes:
                     return found
     return found
 
 
 def _check(codec: str, encode: Encode, tile: npt.NDArray[np.uint8]) -> None:
-    stage = build_stage(codec.split(",")[0].split()[0], {"cname": "lz4"} if codec.startswith("blosc") else {}, 2)
+    stage = build_stage(
+        codec.split(",")[0].split()[0], {"cname": "lz4"} if codec.startswith("blosc") else {}, 2
+    )
     assert stage is not None
     decoded = stage.decode(bytes(memoryview(encode([tile])[0])), tile.nbytes)
     assert bytes(memoryview(decoded)) == tile.tobytes(), f"{codec} is decoded to something else"
@@ -171,25 +181,48 @@ def run(directory: Path, sides: Sequence[int], nbytes: int, repeats: int) -> lis
                         seconds.setdefault((name, n_threads), []).append(took)
             for name in implementations:
                 rates = [size / statistics.median(seconds[name, n]) / 1e6 for n in (1, 2)]
-                found.append({"codec": codec, "side": side, "by": name, "mb_per_s": rates, "ratio": size / encoded[name]})
+                found.append(
+                    {
+                        "codec": codec,
+                        "side": side,
+                        "by": name,
+                        "mb_per_s": rates,
+                        "ratio": size / encoded[name],
+                    }
+                )
     return found
 
 
 def main() -> None:
     """Arguments in, a table out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sides", default="64,16", help="of inner chunks of uint16, comma-separated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sides", default="64,16", help="of inner chunks of uint16, comma-separated"
+    )
     parser.add_argument("--mbytes", type=int, default=8, help="to encode in each measurement")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dir", type=Path, help="where the source is kept (default: a temporary directory)")
+    parser.add_argument(
+        "--dir", type=Path, help="where the source is kept (default: a temporary directory)"
+    )
     parser.add_argument("--json", type=Path, help="file for the figures")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        rows = run(given.dir or Path(scratch), [int(side) for side in given.sides.split(",")], given.mbytes * 10**6, given.repeats)
-    print("| codec | inner chunk | implementation | MB/s, 1 thread | 2 threads | decoded / encoded |\n|---|---|---|---:|---:|---:|")
+        rows = run(
+            given.dir or Path(scratch),
+            [int(side) for side in given.sides.split(",")],
+            given.mbytes * 10**6,
+            given.repeats,
+        )
+    print(
+        "| codec | inner chunk | implementation | MB/s, 1 thread | 2 threads | decoded / encoded |\n|---|---|---|---:|---:|---:|"
+    )
     for row in rows:
         one, two = row["mb_per_s"]
-        print(f"| {row['codec']} | {row['side']}³ | {row['by']} | {one:.0f} | {two:.0f} | {row['ratio']:.3f} |")
+        print(
+            f"| {row['codec']} | {row['side']}³ | {row['by']} | {one:.0f} | {two:.0f} | {row['ratio']:.3f} |"
+        )
     if given.json:
         facts = {"machine": machine(given.dir or Path()), "versions": versions(), "rows": rows}
         given.json.write_text(json.dumps(facts, indent=1))

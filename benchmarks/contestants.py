@@ -21,7 +21,16 @@ from benchmarks.bare_loop import document, write_bare_loop
 from benchmarks.cases import Case
 from benchmarks.data import DTYPE, ArraySource
 
-__all__ = ["CONTESTANTS", "Contestant", "Writer", "dask_array", "expected_bytes", "regions", "scheduler", "zarr_codecs"]
+__all__ = [
+    "CONTESTANTS",
+    "Contestant",
+    "Writer",
+    "dask_array",
+    "expected_bytes",
+    "regions",
+    "scheduler",
+    "zarr_codecs",
+]
 
 
 Writer = Callable[[ArraySource, Case, Path, int], None]
@@ -188,7 +197,10 @@ def _put_regions(source: ArraySource, case: Case, path: Path, threads: int, *, s
             "driver": "zarr3",
             "kvstore": {"driver": "file", "path": str(path)},
             "create": True,
-            "metadata": {name: made[name] for name in ("shape", "data_type", "fill_value", "chunk_grid", "codecs")},
+            "metadata": {
+                name: made[name]
+                for name in ("shape", "data_type", "fill_value", "chunk_grid", "codecs")
+            },
             "context": {
                 "data_copy_concurrency": {"limit": threads},
                 "file_io_concurrency": {"limit": threads},
@@ -201,7 +213,9 @@ def _put_regions(source: ArraySource, case: Case, path: Path, threads: int, *, s
     def put(region: tuple[slice, ...]) -> None:
         block = source[region]
         transaction = ts.Transaction()
-        target.with_transaction(transaction)[region].write(block, can_reference_source_data_indefinitely=True).result()
+        target.with_transaction(transaction)[region].write(
+            block, can_reference_source_data_indefinitely=True
+        ).result()
         transaction.commit_async().result()
 
     batch = case.dask_chunks if case.whole_shards else case.shards
@@ -212,7 +226,9 @@ def _put_regions(source: ArraySource, case: Case, path: Path, threads: int, *, s
 
 def regions(shape: tuple[int, ...], step: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
     """Boxes of a step that cover a shape, row-major."""
-    axes = [[slice(i, min(i + s, n)) for i in range(0, n, s)] for n, s in zip(shape, step, strict=True)]
+    axes = [
+        [slice(i, min(i + s, n)) for i in range(0, n, s)] for n, s in zip(shape, step, strict=True)
+    ]
     return itertools.product(*axes)
 
 
@@ -220,8 +236,20 @@ CONTESTANTS: dict[str, Contestant] = {
     entry.name: entry
     for entry in (
         Contestant("shardwrite", _with_durability("none"), "shardwrite"),
-        Contestant("shardwrite-no-journal", _without_journal("none"), "shardwrite", note="journal switched off", is_asked_for=True),
-        Contestant("shardwrite-full", _with_durability("full"), "shardwrite", note="durability full", is_asked_for=True),
+        Contestant(
+            "shardwrite-no-journal",
+            _without_journal("none"),
+            "shardwrite",
+            note="journal switched off",
+            is_asked_for=True,
+        ),
+        Contestant(
+            "shardwrite-full",
+            _with_durability("full"),
+            "shardwrite",
+            note="durability full",
+            is_asked_for=True,
+        ),
         Contestant(
             "shardwrite-full-no-journal",
             _without_journal("full"),
@@ -229,12 +257,19 @@ CONTESTANTS: dict[str, Contestant] = {
             note="durability full, journal switched off",
             is_asked_for=True,
         ),
-        Contestant("dask+zarr-python", _write_dask_zarr, "zarr", note="dask.array.store of whole-shard blocks, lock=False"),
+        Contestant(
+            "dask+zarr-python",
+            _write_dask_zarr,
+            "zarr",
+            note="dask.array.store of whole-shard blocks, lock=False",
+        ),
         Contestant(
             "dask+zarr-fused",
             _write_dask_zarr,
             "zarr",
-            environment={"ZARR_CODEC_PIPELINE__PATH": "zarr.core.codec_pipeline.FusedCodecPipeline"},
+            environment={
+                "ZARR_CODEC_PIPELINE__PATH": "zarr.core.codec_pipeline.FusedCodecPipeline"
+            },
             note="the same through a codec pipeline that zarr-python 3.3 and up have, and take where they are asked to",
             is_asked_for=True,
         ),
@@ -275,7 +310,9 @@ CONTESTANTS: dict[str, Contestant] = {
 
 
 @contextmanager
-def scheduler(contestant: Contestant, case: Case, threads: int, scratch: Path) -> Iterator[list[int]]:
+def scheduler(
+    contestant: Contestant, case: Case, threads: int, scratch: Path
+) -> Iterator[list[int]]:
     """Run the dask scheduler that a case asks for.
 
     Parameters

@@ -41,7 +41,9 @@ class Crew:
     def everywhere(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Call a function in every process that takes part, this one first."""
         here = [function(*args)]
-        return here if self.client is None else here + list(self.client.run(function, *args).values())
+        return (
+            here if self.client is None else here + list(self.client.run(function, *args).values())
+        )
 
 
 @contextmanager
@@ -72,7 +74,9 @@ def local_processes(n_workers: int, n_threads: int) -> Iterator[Crew]:
 
 
 @contextmanager
-def joined(scheduler: str, n_workers: int, timeout: float, tls: tuple[str, str, str] | None = None) -> Iterator[Crew]:
+def joined(
+    scheduler: str, n_workers: int, timeout: float, tls: tuple[str, str, str] | None = None
+) -> Iterator[Crew]:
     """A cluster that runs already.
 
     Parameters
@@ -99,11 +103,16 @@ def joined(scheduler: str, n_workers: int, timeout: float, tls: tuple[str, str, 
     if tls is not None:
         authority, certificate, key = tls
         where["security"] = distributed.Security(
-            tls_ca_file=authority, tls_client_cert=certificate, tls_client_key=key, require_encryption=True
+            tls_ca_file=authority,
+            tls_client_cert=certificate,
+            tls_client_key=key,
+            require_encryption=True,
         )
     with distributed.Client(**where, timeout=timeout) as client:
         client.wait_for_workers(n_workers, timeout=timeout)
-        threads = {worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}
+        threads = {
+            worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()
+        }
         count = len(client.scheduler_info(n_workers=-1)["workers"])
         if len(threads) != 1:
             raise ValueError(f"workers have {sorted(threads)} threads; give all of them as many")

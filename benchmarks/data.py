@@ -118,9 +118,13 @@ def _generate(path: Path, shape: tuple[int, ...], *, sparse: bool) -> None:
     keep = _kept_blocks(shape) if sparse else None
     for row in range(shape[0]):
         phase = 2 * np.pi * row / shape[0]
-        field = (160 + 25 * (plane * np.float32(np.cos(2 * phase)) + np.float32(np.sin(5 * phase)))).astype(np.float32)
+        field = (
+            160 + 25 * (plane * np.float32(np.cos(2 * phase)) + np.float32(np.sin(5 * phase)))
+        ).astype(np.float32)
         np.maximum(field, 20, out=field)
-        noise = np.random.Generator(np.random.SFC64([20250101, row])).standard_normal(field.shape, dtype=np.float32)
+        noise = np.random.Generator(np.random.SFC64([20250101, row])).standard_normal(
+            field.shape, dtype=np.float32
+        )
         counts = np.maximum(field + noise * np.sqrt(field), 1).astype(DTYPE)
         if keep is not None:
             mask = keep[row // _BLOCK]

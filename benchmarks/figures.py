@@ -51,18 +51,24 @@ PARTS: dict[str, Part] = {
         "Side by side",
         "1 GiB of uint16 (many-shards: 20,000 of 16 KiB) into a memory file system, contestants in turn, each measurement in "
         "a fresh process, what was written read back and its layout checked.",
-        (f"{_SIDE} --scale default --repeats 3 --once-above {_SLOW_SECONDS} --dir MEMORY --plot PICTURE",),
+        (
+            f"{_SIDE} --scale default --repeats 3 --once-above {_SLOW_SECONDS} --dir MEMORY --plot PICTURE",
+        ),
     ),
     "bare-loop": Part(
         "Against a bare loop, 4 GiB",
         "So much that what a run costs before its first shard and after its last does not decide.",
-        (f"{_SIDE} --scale large --repeats 2 --cases {_LARGE} --contestants shardwrite,bare-loop --dir MEMORY",),
+        (
+            f"{_SIDE} --scale large --repeats 2 --cases {_LARGE} --contestants shardwrite,bare-loop --dir MEMORY",
+        ),
     ),
     "durability": Part(
         "What durability costs, on a disk",
         "Level full (each shard and its directory synced, then acknowledged), against tensorstore as it comes (each file synced); "
         "and both without.",
-        (f"{_SIDE} --scale small --repeats 3 --cases zstd-64,none-64,many-shards --contestants {_SYNCED} --dir DISK",),
+        (
+            f"{_SIDE} --scale small --repeats 3 --cases zstd-64,none-64,many-shards --contestants {_SYNCED} --dir DISK",
+        ),
     ),
     "scale": Part(
         "A million shards",
@@ -78,7 +84,9 @@ PARTS: dict[str, Part] = {
         "512³ uint16 from blocks that the tasks make themselves (which is in the time, and does not depend on the writer). Strong: "
         "the same array for all; weak: an array for each thread. Threads in one process, or worker processes of a cluster; more "
         "threads than cores gain nothing.",
-        ("benchmarks.throughput --directory MEMORY --workers 0,1,2 --threads 1,2 --scaling strong,weak --output SCRATCH/lines",),
+        (
+            "benchmarks.throughput --directory MEMORY --workers 0,1,2 --threads 1,2 --scaling strong,weak --output SCRATCH/lines",
+        ),
     ),
     "codecs": Part(
         "Implementations of codecs",
@@ -133,11 +141,22 @@ def measure(name: str, options: argparse.Namespace) -> str:
     for text in part.commands:
         picture = options.output.with_name(f"{options.output.stem}-{name}.png")
         with tempfile.TemporaryDirectory() as scratch:
-            places = {"MEMORY": options.memory, "DISK": options.disk, "SCRATCH": scratch, "PICTURE": picture}
+            places = {
+                "MEMORY": options.memory,
+                "DISK": options.disk,
+                "SCRATCH": scratch,
+                "PICTURE": picture,
+            }
             command = shlex.split(text)
             for place, path in places.items():
                 command = [word.replace(place, str(path)) for word in command]
-            ended = subprocess.run([sys.executable, "-m", *command], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)
+            ended = subprocess.run(
+                [sys.executable, "-m", *command],
+                cwd=_ROOT,
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
             table = Path(scratch) / "table"
             printed = table.read_text() if table.exists() else ended.stdout
         lines += [f"`python -m {text}`", "", *_as_markdown(printed), ""]
@@ -156,13 +175,28 @@ def _as_markdown(printed: str) -> list[str]:
 
 def main() -> None:
     """Measure the parts that are asked for, each into the page as soon as it is there."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--parts", default=",".join(PARTS), help=f"comma-separated, of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--memory", type=Path, required=True, help="a directory on a memory file system of 16 GiB or more")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.figures", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument(
+        "--parts",
+        default=",".join(PARTS),
+        help=f"comma-separated, of {', '.join(PARTS)} (default: all)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=Path,
+        required=True,
+        help="a directory on a memory file system of 16 GiB or more",
+    )
     parser.add_argument("--disk", type=Path, required=True, help="a directory on a disk")
-    parser.add_argument("--output", type=Path, required=True, help="the page; its pictures go beside it")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="the page; its pictures go beside it"
+    )
     options = parser.parse_args()
-    options.memory, options.disk, options.output = (p.resolve() for p in (options.memory, options.disk, options.output))
+    options.memory, options.disk, options.output = (
+        p.resolve() for p in (options.memory, options.disk, options.output)
+    )
     names = options.parts.split(",")
     if unknown := [name for name in names if name not in PARTS]:
         parser.error(f"no part is called {', '.join(unknown)}")

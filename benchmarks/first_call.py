@@ -52,7 +52,13 @@ def seconds_of(program: tuple[str, ...], root: Path, array: Path) -> float:
     """
     command = [sys.executable, "-c", *(str(array) if word == "ARRAY" else word for word in program)]
     begun = time.perf_counter()
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(root)}, cwd=array.parent, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        cwd=array.parent,
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
     return time.perf_counter() - begun
 
 
@@ -73,17 +79,26 @@ def run(roots: dict[str, Path], repeats: int, directory: Path) -> list[dict[str,
         for version, root in roots.items():
             seconds_of((_WRITE, "ARRAY"), root, directory / "x")  # There is an array for `info`.
             for name, program in PROGRAMS.items():
-                found.setdefault((version, name), []).append(seconds_of(program, root, directory / "x"))
+                found.setdefault((version, name), []).append(
+                    seconds_of(program, root, directory / "x")
+                )
     medians = {key: statistics.median(many[1:]) for key, many in found.items()}
     return [
-        {"program": name, "version": version, "seconds": seconds, "of_dask": seconds / medians[version, "import dask.array"]}
+        {
+            "program": name,
+            "version": version,
+            "seconds": seconds,
+            "of_dask": seconds / medians[version, "import dask.array"],
+        }
         for (version, name), seconds in medians.items()
     ]
 
 
 def main() -> None:
     """Arguments in, a table out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--old", type=Path, help="a checkout of another version")
     parser.add_argument("--dir", type=Path, help="where to write (default: a temporary directory)")
@@ -94,7 +109,9 @@ def main() -> None:
         rows = run(roots, given.repeats, Path(directory))
     print("| a fresh process | version | seconds | of import dask.array |\n|---|---|---:|---:|")
     for row in rows:
-        print(f"| {row['program']} | {row['version']} | {row['seconds']:.3f} | {row['of_dask']:.2f} |")
+        print(
+            f"| {row['program']} | {row['version']} | {row['seconds']:.3f} | {row['of_dask']:.2f} |"
+        )
     if given.json:
         given.json.write_text(json.dumps(rows, indent=2))
 

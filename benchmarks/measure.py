@@ -70,7 +70,12 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop.set()
         self._thread.join()
         self.peak = max(self.peak, self._sample())
@@ -93,7 +98,9 @@ def file_system(directory: Path) -> str:
     for line in Path("/proc/mounts").read_text().splitlines():
         _, mount, fs_type, *_ = line.split()
         mount = mount.replace("\\040", " ")
-        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+        if (resolved == mount or resolved.startswith(mount.rstrip("/") + "/")) and len(
+            mount
+        ) >= len(best):
             best, kind = mount, fs_type
     return kind
 
@@ -138,6 +145,8 @@ def versions() -> dict[str, str]:
     if "shardwrite" not in found:  # run from a checkout
         version = Path(__file__).resolve().parent.parent / "shardwrite" / "_version.py"
         found["shardwrite"] = (
-            version.read_text().partition("__version__ = ")[2].splitlines()[0].strip("\"'") if version.exists() else "none"
+            version.read_text().partition("__version__ = ")[2].splitlines()[0].strip("\"'")
+            if version.exists()
+            else "none"
         )
     return found

@@ -28,7 +28,9 @@ class Rehearsal:
     """A small source that makes every part of a writer load before the clock starts."""
 
     def __init__(self, case: Case) -> None:
-        self.shape = tuple(d if d > s else s for d, s in zip(case.dask_chunks, case.chunks, strict=True))
+        self.shape = tuple(
+            d if d > s else s for d, s in zip(case.dask_chunks, case.chunks, strict=True)
+        )
         self.shape = tuple(min(n, 2 * s) for n, s in zip(self.shape, case.shards, strict=True))
         self.dtype = DTYPE
         self.ndim = len(self.shape)
@@ -38,7 +40,9 @@ class Rehearsal:
         return block
 
 
-def measure_one(case: Case, name: str, source: Source, directory: Path, *, threads: int, full_check: bool) -> dict[str, Any]:
+def measure_one(
+    case: Case, name: str, source: Source, directory: Path, *, threads: int, full_check: bool
+) -> dict[str, Any]:
     """Write once, then check what was written.
 
     Parameters
@@ -75,7 +79,11 @@ def measure_one(case: Case, name: str, source: Source, directory: Path, *, threa
             contestant.write(source, case, target, threads)
             seconds = time.perf_counter() - start
         encoded = tree_size(target)
-        expected = expected_bytes(source, case, source.nbytes / encoded) if name.startswith("shardwrite") else None
+        expected = (
+            expected_bytes(source, case, source.nbytes / encoded)
+            if name.startswith("shardwrite")
+            else None
+        )
     result: dict[str, Any] = {
         "status": "ok",
         "seconds": seconds,
@@ -112,9 +120,20 @@ def main() -> None:
     try:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
         source = ensure_source(case, options.scale, options.sources)
-        result = measure_one(case, options.contestant, source, options.dir, threads=options.threads, full_check=options.full_check)
+        result = measure_one(
+            case,
+            options.contestant,
+            source,
+            options.dir,
+            threads=options.threads,
+            full_check=options.full_check,
+        )
     except Exception as error:
-        result = {"status": "FAIL", "reason": f"{type(error).__name__}: {error}".splitlines()[0], "trace": traceback.format_exc()}
+        result = {
+            "status": "FAIL",
+            "reason": f"{type(error).__name__}: {error}".splitlines()[0],
+            "trace": traceback.format_exc(),
+        }
     options.result.write_text(json.dumps(result))
 
 

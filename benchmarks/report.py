@@ -51,7 +51,11 @@ class Row:
 
     def _median(self, name: str, key: str) -> float:
         repeats = self.raw.get(name)
-        return median(float(measured[key]) for measured in repeats) if repeats and not self.failed(name) else _FAILED
+        return (
+            median(float(measured[key]) for measured in repeats)
+            if repeats and not self.failed(name)
+            else _FAILED
+        )
 
     def rate(self, name: str) -> float:
         """Median of decoded MB/s; NaN where there is none."""
@@ -72,13 +76,19 @@ class Row:
 
     def expected(self, name: str) -> float:
         """MiB of memory that the plan says to expect, NaN where there is no plan."""
-        return self._median(name, "expected_anonymous_bytes") / 2**20 if name.startswith(OURS) else _FAILED
+        return (
+            self._median(name, "expected_anonymous_bytes") / 2**20
+            if name.startswith(OURS)
+            else _FAILED
+        )
 
     def ratio(self, peer: str | None) -> float:
         """Rate of shardwrite over that of another contestant, or of the fastest peer for None."""
         if peer is not None:
             return self.rate(OURS) / self.rate(peer)
-        return self.rate(OURS) / max((r for r in map(self.rate, peers_of(self)) if not math.isnan(r)), default=_FAILED)
+        return self.rate(OURS) / max(
+            (r for r in map(self.rate, peers_of(self)) if not math.isnan(r)), default=_FAILED
+        )
 
 
 def peers_of(row: Row) -> list[str]:
@@ -135,7 +145,9 @@ class Report:
         """
         row = self.rows.get(case.name)
         repeats = row.raw.get(name, []) if row is not None else []
-        return once_above is not None and any(measured.get("seconds", 0.0) > once_above for measured in repeats)
+        return once_above is not None and any(
+            measured.get("seconds", 0.0) > once_above for measured in repeats
+        )
 
     @property
     def failed(self) -> bool:
@@ -149,16 +161,27 @@ class Report:
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows of the one table that both outputs show."""
         names = self._names
-        against = [None, REFERENCE, *(name for name in names if name in _BARS)] if OURS in names else []
+        against = (
+            [None, REFERENCE, *(name for name in names if name in _BARS)] if OURS in names else []
+        )
         header = ["case", *names, *(f"vs {peer or 'best peer'}" for peer in against)]
         body = []
         for row in self.rows.values():
             ratios = [_ratio(row.ratio(peer)) for peer in against]
             body.append([row.case.name, *(self._cell(row, name) for name in names), *ratios])
-        whole = [row for row in self.rows.values() if not any(math.isnan(row.rate(name)) for name in names if name not in _BARS)]
+        whole = [
+            row
+            for row in self.rows.values()
+            if not any(math.isnan(row.rate(name)) for name in names if name not in _BARS)
+        ]
         rates = {name: [row.rate(name) for row in whole] for name in names}
-        means = [_FAILED if any(map(math.isnan, rates[name])) else geometric_mean(rates[name]) for name in names]
-        ratio_means = [_ratio(geometric_mean([row.ratio(peer) for row in whole])) for peer in against]
+        means = [
+            _FAILED if any(map(math.isnan, rates[name])) else geometric_mean(rates[name])
+            for name in names
+        ]
+        ratio_means = [
+            _ratio(geometric_mean([row.ratio(peer) for row in whole])) for peer in against
+        ]
         body.append([f"{_MEAN} of {len(whole)}", *map(_number, means), *ratio_means])
         return header, body
 
@@ -182,7 +205,12 @@ class Report:
     def _circumstances(self) -> list[str]:
         facts = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in self.machine.items())
         found = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        spreads = [row.spread(name) for row in self.rows.values() for name in row.raw if not row.failed(name)] or [_FAILED]
+        spreads = [
+            row.spread(name)
+            for row in self.rows.values()
+            for name in row.raw
+            if not row.failed(name)
+        ] or [_FAILED]
         scale, threads, repeats = (self.settings[key] for key in ("scale", "threads", "repeats"))
         once = self.settings.get("once_above")
         once_text = f", one where it took more than {once:g} s" if once is not None else ""
@@ -194,7 +222,11 @@ class Report:
             f"Slowest over fastest repeat: median {_number(median(spreads), 2)}, worst {_number(max(spreads), 2)}.",
             "Cells: decoded MB/s · MB on disk · peak anonymous MiB above idle.",
             "Geometric means are over the cases in which every contestant has a figure; against the bar, over those that it takes.",
-            *(f"{name}: {CONTESTANTS[name].note}." for name in self._names if CONTESTANTS[name].note),
+            *(
+                f"{name}: {CONTESTANTS[name].note}."
+                for name in self._names
+                if CONTESTANTS[name].note
+            ),
         ]
 
     def print(self, console: Console) -> None:
@@ -234,12 +266,19 @@ class Report:
             "machine": self.machine,
             "versions": self.versions,
             "settings": self.settings,
-            "cases": {key: {"description": row.case.describe(), "repeats": row.raw} for key, row in self.rows.items()},
+            "cases": {
+                key: {"description": row.case.describe(), "repeats": row.raw}
+                for key, row in self.rows.items()
+            },
             "medians": {
                 key: {
                     name: None
                     if row.failed(name)
-                    else {"mb_per_s": row.rate(name), "encoded_mb": row.encoded(name), "memory_mib": row.memory(name)}
+                    else {
+                        "mb_per_s": row.rate(name),
+                        "encoded_mb": row.encoded(name),
+                        "memory_mib": row.memory(name),
+                    }
                     for name in row.raw
                 }
                 for key, row in self.rows.items()

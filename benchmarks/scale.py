@@ -51,7 +51,10 @@ def source(kind: str, n_shards: int) -> tuple[da.Array, dict[str, Any]]:
     """
     zeros: Any = da.zeros
     if kind == "line":
-        return zeros(n_shards * _LINE_SHARD, chunks=_LINE_SHARD, dtype="u2"), {"shards": (_LINE_SHARD,), "chunks": (2**20,)}
+        return zeros(n_shards * _LINE_SHARD, chunks=_LINE_SHARD, dtype="u2"), {
+            "shards": (_LINE_SHARD,),
+            "chunks": (2**20,),
+        }
     side = math.isqrt(n_shards)
     shape = tuple(side * n for n in SHARDS)
     chunks = tuple(n * k for n, k in zip(SHARDS, SOURCES[kind], strict=True))
@@ -110,7 +113,9 @@ def _commit_nothing() -> None:
         return Written(1000, 1, spec.metadata.grid.n_chunks_per_shard)
 
     def write_nothing(spec: Any, source: Any, _: Any) -> Any:
-        shards = [index for index in spec.metadata.grid.shards_in(source.box) if index not in source.skip]
+        shards = [
+            index for index in spec.metadata.grid.shards_in(source.box) if index not in source.skip
+        ]
         return commit_shards(spec, source.box, shards, lambda *_: stream_nothing(spec))
 
     tasks._stream_shard, tasks._write_small_shards = stream_nothing, write_nothing
@@ -134,7 +139,9 @@ class _Memory:
         begun = time.perf_counter()
         while not self._stop.wait(_SAMPLE_SECONDS):
             now = time.perf_counter() - begun
-            self.samples.append((round(now, 2), anonymous_memory(), anonymous_memory(self._scheduler)))
+            self.samples.append(
+                (round(now, 2), anonymous_memory(), anonymous_memory(self._scheduler))
+            )
 
     def __enter__(self) -> _Memory:
         self._thread.start()
@@ -173,7 +180,12 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
     options = {"dashboard": False, "dashboard_address": LOOPBACK}
     os.environ[_MESSAGES] = str(MESSAGES_KEPT)
     with (
-        subprocesses(n_workers=n_workers, threads_per_worker=1, scheduler_kwargs=options, worker_kwargs={"nthreads": 1}) as cluster,
+        subprocesses(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            scheduler_kwargs=options,
+            worker_kwargs={"nthreads": 1},
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         kept = client.run_on_scheduler(dask.config.get, "distributed.admin.low-level-log-length")
@@ -182,7 +194,9 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
         client.wait_for_workers(n_workers)
         client.run(_commit_nothing)
         warm, warm_layout = source(kind, 4)
-        shardwrite.to_sharded_zarr(warm, str(directory / "warm.zarr"), **warm_layout, durability="none")
+        shardwrite.to_sharded_zarr(
+            warm, str(directory / "warm.zarr"), **warm_layout, durability="none"
+        )
         scheduler = int(client.run_on_scheduler(os.getpid))
         cpu = client.run_on_scheduler(time.process_time), time.process_time()
         with _Memory(scheduler) as memory:
@@ -192,7 +206,9 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
                 if not first:
                     first.extend((time.perf_counter() - begun, time.process_time() - cpu[1]))
 
-            result = shardwrite.to_sharded_zarr(x, str(directory / "x.zarr"), **layout, durability="none", progress=note)
+            result = shardwrite.to_sharded_zarr(
+                x, str(directory / "x.zarr"), **layout, durability="none", progress=note
+            )
             seconds = time.perf_counter() - begun
         client_cpu = time.process_time() - cpu[1]
         scheduler_cpu = client.run_on_scheduler(time.process_time) - cpu[0]
@@ -216,10 +232,21 @@ def measure_run(kind: str, n_shards: int, directory: Path, n_workers: int) -> di
 def _fresh(options: argparse.Namespace, kind: str, n_shards: int) -> dict[str, Any]:
     """One measurement in a process of its own."""
     directory = Path(tempfile.mkdtemp(prefix="scale-", dir=options.directory))
-    command = [sys.executable, "-m", "benchmarks.scale", options.what, "--sources", kind, "--shards", str(n_shards)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.scale",
+        options.what,
+        "--sources",
+        kind,
+        "--shards",
+        str(n_shards),
+    ]
     command += ["--workers", str(options.workers), "--directory", str(directory), "--here"]
     try:
-        ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=options.timeout)
+        ended = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, timeout=options.timeout
+        )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
@@ -241,12 +268,20 @@ def _text(line: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure as the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
     parser.add_argument("what", choices=("plan", "run"))
-    parser.add_argument("--sources", default="blocks,shards", help=f"comma-separated, of {', '.join(SOURCES)}")
-    parser.add_argument("--shards", default="10000,1000000", help="numbers of shards, comma-separated")
+    parser.add_argument(
+        "--sources", default="blocks,shards", help=f"comma-separated, of {', '.join(SOURCES)}"
+    )
+    parser.add_argument(
+        "--shards", default="10000,1000000", help="numbers of shards, comma-separated"
+    )
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--directory", type=Path, help="where journals go (default: a temporary directory)")
+    parser.add_argument(
+        "--directory", type=Path, help="where journals go (default: a temporary directory)"
+    )
     parser.add_argument("--timeout", type=float, default=3600.0, help="seconds for one measurement")
     parser.add_argument("--output", type=Path, help="JSON lines; a run appends to it")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
@@ -263,7 +298,10 @@ def main() -> None:
         )
         print(json.dumps(found))
         return
-    circumstances = {"machine": machine(options.directory or Path(tempfile.gettempdir())), "versions": versions()}
+    circumstances = {
+        "machine": machine(options.directory or Path(tempfile.gettempdir())),
+        "versions": versions(),
+    }
     for kind in kinds:
         for n_shards in numbers:
             line = {"what": options.what, "source": kind, **_fresh(options, kind, n_shards)}

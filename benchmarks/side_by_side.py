@@ -45,12 +45,24 @@ def _environment(name: str, threads: int) -> dict[str, str]:
     return environment | CONTESTANTS[name].environment
 
 
-def _spawn(case: Case, name: str, options: argparse.Namespace, sources: Path, workplace: Path) -> dict[str, Any]:
+def _spawn(
+    case: Case, name: str, options: argparse.Namespace, sources: Path, workplace: Path
+) -> dict[str, Any]:
     """Measure once in a fresh process; whatever goes wrong there is a FAIL."""
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=workplace))
     result = workplace / "result.json"
     result.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "benchmarks.one", case.name, name, "--scale", options.scale, "--sources", str(sources)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.one",
+        case.name,
+        name,
+        "--scale",
+        options.scale,
+        "--sources",
+        str(sources),
+    ]
     command += ["--dir", str(directory), "--threads", str(options.threads), "--result", str(result)]
     if options.full_check or options.scale == "small":
         command.append("--full-check")
@@ -67,7 +79,11 @@ def _spawn(case: Case, name: str, options: argparse.Namespace, sources: Path, wo
         if result.exists():
             measured: dict[str, Any] = json.loads(result.read_text())
             return measured
-        return {"status": "FAIL", "reason": f"ended with {ended.returncode}", "trace": ended.stderr[-2000:]}
+        return {
+            "status": "FAIL",
+            "reason": f"ended with {ended.returncode}",
+            "trace": ended.stderr[-2000:],
+        }
     except subprocess.TimeoutExpired:
         return {"status": "FAIL", "reason": f"longer than {options.timeout} s"}
     finally:
@@ -113,11 +129,17 @@ def run(options: argparse.Namespace, console: Console) -> Report:
             for repeat in range(options.repeats):
                 turn = repeat % len(names)
                 for name in names[turn:] + names[:turn]:
-                    if not CONTESTANTS[name].takes(case) or report.is_enough(case, name, options.once_above):
+                    if not CONTESTANTS[name].takes(case) or report.is_enough(
+                        case, name, options.once_above
+                    ):
                         continue
                     measured = _spawn(case, name, options, sources, workplace)
                     report.add(case, name, measured)
-                    console.print(f"{case.name} #{repeat + 1} {name}: {cell_text(measured)}", highlight=False, markup=False)
+                    console.print(
+                        f"{case.name} #{repeat + 1} {name}: {cell_text(measured)}",
+                        highlight=False,
+                        markup=False,
+                    )
             if options.json:
                 options.json.write_text(report.to_json())
     finally:
@@ -137,28 +159,51 @@ def main() -> int:
     int
         1 where a measurement failed.
     """
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.side_by_side", description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--cases", type=_names, help="comma-separated names; NAME* for all that begin so (default: all)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.side_by_side", description=__doc__.split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument(
+        "--cases",
+        type=_names,
+        help="comma-separated names; NAME* for all that begin so (default: all)",
+    )
     usual = [name for name, entry in CONTESTANTS.items() if not entry.is_asked_for]
-    parser.add_argument("--contestants", type=_names, default=usual, help=f"comma-separated, of {', '.join(CONTESTANTS)}")
+    parser.add_argument(
+        "--contestants",
+        type=_names,
+        default=usual,
+        help=f"comma-separated, of {', '.join(CONTESTANTS)}",
+    )
     parser.add_argument("--repeats", type=int, default=3)
     text = "who once took more than so many seconds for a case is not repeated there"
     parser.add_argument("--once-above", type=float, metavar="SECONDS", help=text)
     parser.add_argument("--scale", choices=SCALES, default="default")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dir", type=Path, help="where to write; sources are kept there (default: a temporary directory)")
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one measurement, checks included")
-    parser.add_argument("--full-check", action="store_true", help="read everything back, as always at scale small")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        help="where to write; sources are kept there (default: a temporary directory)",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, help="seconds for one measurement, checks included"
+    )
+    parser.add_argument(
+        "--full-check", action="store_true", help="read everything back, as always at scale small"
+    )
     parser.add_argument("--json", type=Path, help="file for all raw figures")
     parser.add_argument("--markdown", type=Path, help="file for the tables")
-    parser.add_argument("--plot", type=Path, help="file for a plot of throughput against the size of inner chunks")
+    parser.add_argument(
+        "--plot", type=Path, help="file for a plot of throughput against the size of inner chunks"
+    )
     options = parser.parse_args()
     try:
         select(options.cases)
     except ValueError as error:
         parser.error(str(error))
     if unknown := [name for name in options.contestants if name not in CONTESTANTS]:
-        parser.error(f"no contestant is called {', '.join(unknown)}; there are {', '.join(CONTESTANTS)}")
+        parser.error(
+            f"no contestant is called {', '.join(unknown)}; there are {', '.join(CONTESTANTS)}"
+        )
     console = Console()
     if not console.is_terminal:
         console = Console(width=132)
@@ -168,7 +213,9 @@ def main() -> int:
     if options.json:
         options.json.write_text(report.to_json())
     if options.markdown:
-        options.markdown.write_text(f"{report.to_markdown()}{aims_markdown(report)}{memory_markdown(report)}")
+        options.markdown.write_text(
+            f"{report.to_markdown()}{aims_markdown(report)}{memory_markdown(report)}"
+        )
     if options.plot:
         plot_chunk_sizes(report, options.plot)
     return int(report.failed)

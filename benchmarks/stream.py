@@ -41,9 +41,21 @@ def made(path: Path, codec: str, n: int) -> None:
     import shardwrite
     import shardwrite.stream  # The writer is imported before the clock starts.
 
-    compressors = None if codec == "raw" else [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
+    compressors = (
+        None
+        if codec == "raw"
+        else [{"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
+    )
     shards = (DEPTH, *SLICE)
-    shardwrite.create(path, (n, *SLICE), "uint16", shards=shards, chunks=CHUNKS, compressors=compressors, durability="none")
+    shardwrite.create(
+        path,
+        (n, *SLICE),
+        "uint16",
+        shards=shards,
+        chunks=CHUNKS,
+        compressors=compressors,
+        durability="none",
+    )
 
 
 def bare(path: Path, n: int, given: list[np.ndarray[Any, Any]]) -> Iterator[Callable[[], None]]:
@@ -62,7 +74,9 @@ def bare(path: Path, n: int, given: list[np.ndarray[Any, Any]]) -> Iterator[Call
             os.close(fd)
 
 
-def shardwrite_stream(path: Path, n: int, given: list[np.ndarray[Any, Any]]) -> Iterator[Callable[[], None]]:
+def shardwrite_stream(
+    path: Path, n: int, given: list[np.ndarray[Any, Any]]
+) -> Iterator[Callable[[], None]]:
     """By a ShardWriter."""
     import shardwrite
 
@@ -75,11 +89,16 @@ def shardwrite_stream(path: Path, n: int, given: list[np.ndarray[Any, Any]]) -> 
             yield take
 
 
-def tensorstore_stream(path: Path, n: int, given: list[np.ndarray[Any, Any]]) -> Iterator[Callable[[], None]]:
+def tensorstore_stream(
+    path: Path, n: int, given: list[np.ndarray[Any, Any]]
+) -> Iterator[Callable[[], None]]:
     """By transactions."""
     import tensorstore as ts
 
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path), "file_io_sync": False}}
+    spec = {
+        "driver": "zarr3",
+        "kvstore": {"driver": "file", "path": str(path), "file_io_sync": False},
+    }
     array = ts.open(spec).result()
     transaction = ts.Transaction()
     for t in range(n):
@@ -103,7 +122,9 @@ def measure(contestant: str, directory: Path, n: int) -> dict[str, float]:
         made(path, codec, n)
     before, waits = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
     start = time.perf_counter()
-    for take in {"bare": bare, "shardwrite": shardwrite_stream, "tensorstore": tensorstore_stream}[name](path, n, given):
+    for take in {"bare": bare, "shardwrite": shardwrite_stream, "tensorstore": tensorstore_stream}[
+        name
+    ](path, n, given):
         began = time.perf_counter()
         take()
         waits.append(time.perf_counter() - began)
@@ -123,7 +144,9 @@ def measure(contestant: str, directory: Path, n: int) -> dict[str, float]:
 
 def main() -> None:
     """Arguments in, a table out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--slices", type=int, default=192, help="of 8.4 MB")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dir", type=Path, help="where to write; a temporary directory by default")
@@ -136,18 +159,38 @@ def main() -> None:
     for _ in range(given.repeats):
         for contestant in CONTESTANTS:
             directory = tempfile.mkdtemp(dir=given.dir)
-            command = [sys.executable, "-m", "benchmarks.stream", "--measure", contestant, "--dir", directory]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.stream",
+                "--measure",
+                contestant,
+                "--dir",
+                directory,
+            ]
             try:
-                done = subprocess.run([*command, "--slices", str(given.slices)], check=True, capture_output=True, text=True)
+                done = subprocess.run(
+                    [*command, "--slices", str(given.slices)],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                )
             finally:
                 shutil.rmtree(directory)
             found[contestant].append(json.loads(done.stdout))
     nbytes = given.slices * SLICE[0] * SLICE[1] * 2
-    print("| taken by | MB/s | of bare | longest wait of a slice, s | memory above the start, MB |\n|---|---|---|---|---|")
-    medians = {name: {key: statistics.median(run[key] for run in runs) for key in runs[0]} for name, runs in found.items()}
+    print(
+        "| taken by | MB/s | of bare | longest wait of a slice, s | memory above the start, MB |\n|---|---|---|---|---|"
+    )
+    medians = {
+        name: {key: statistics.median(run[key] for run in runs) for key in runs[0]}
+        for name, runs in found.items()
+    }
     for name, run in medians.items():
         ratio = medians["bare"]["seconds"] / run["seconds"]
-        print(f"| {name} | {nbytes / run['seconds'] / 1e6:.0f} | {ratio:.2f} | {run['longest']:.2f} | {run['peak_mb']:.0f} |")
+        print(
+            f"| {name} | {nbytes / run['seconds'] / 1e6:.0f} | {ratio:.2f} | {run['longest']:.2f} | {run['peak_mb']:.0f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ def _pattern(period: tuple[int, ...]) -> npt.NDArray[np.uint16]:
         wave = 25 * np.sin(np.arange(n, dtype=np.float32) * np.float32(2 * np.pi / n))
         field += wave.reshape([-1 if other == axis else 1 for other in range(len(period))])
     noise = np.random.Generator(np.random.SFC64(3)).standard_normal(period, dtype=np.float32)
-    counts: npt.NDArray[np.uint16] = np.maximum(field + noise * np.sqrt(np.abs(field)), 1).astype(DTYPE)
+    counts: npt.NDArray[np.uint16] = np.maximum(field + noise * np.sqrt(np.abs(field)), 1).astype(
+        DTYPE
+    )
     return counts
 
 
@@ -59,17 +61,39 @@ class Synthetic:
 
     def __getitem__(self, region: Any) -> npt.NDArray[np.uint16]:
         """An owned copy of a region, given as slices with start and stop."""
-        region = tuple(slice(*part.indices(n)[:2]) for part, n in zip(region, self.shape, strict=True))
-        period = (_PERIOD,) * len(self.shape) if len(self.shape) < 4 else (_SHORT_PERIOD,) * len(self.shape)
+        region = tuple(
+            slice(*part.indices(n)[:2]) for part, n in zip(region, self.shape, strict=True)
+        )
+        period = (
+            (_PERIOD,) * len(self.shape)
+            if len(self.shape) < 4
+            else (_SHORT_PERIOD,) * len(self.shape)
+        )
         pattern = _pattern(period)
         found = np.empty([part.stop - part.start for part in region], dtype=DTYPE)
-        for corner in np.ndindex(*(-(-part.stop // p) - part.start // p for part, p in zip(region, period, strict=True))):
+        for corner in np.ndindex(
+            *(-(-part.stop // p) - part.start // p for part, p in zip(region, period, strict=True))
+        ):
             tile = [i + part.start // p for i, part, p in zip(corner, region, period, strict=True)]
-            starts = [max(part.start, t * p) for part, t, p in zip(region, tile, period, strict=True)]
-            stops = [min(part.stop, (t + 1) * p) for part, t, p in zip(region, tile, period, strict=True)]
-            there = tuple(slice(a - part.start, b - part.start) for a, b, part in zip(starts, stops, region, strict=True))
-            here = tuple(slice(a - t * p, b - t * p) for a, b, t, p in zip(starts, stops, tile, period, strict=True))
-            np.add(pattern[here], DTYPE.type(zlib.crc32(repr(tile).encode()) % _N_OFFSETS), out=found[there])
+            starts = [
+                max(part.start, t * p) for part, t, p in zip(region, tile, period, strict=True)
+            ]
+            stops = [
+                min(part.stop, (t + 1) * p) for part, t, p in zip(region, tile, period, strict=True)
+            ]
+            there = tuple(
+                slice(a - part.start, b - part.start)
+                for a, b, part in zip(starts, stops, region, strict=True)
+            )
+            here = tuple(
+                slice(a - t * p, b - t * p)
+                for a, b, t, p in zip(starts, stops, tile, period, strict=True)
+            )
+            np.add(
+                pattern[here],
+                DTYPE.type(zlib.crc32(repr(tile).encode()) % _N_OFFSETS),
+                out=found[there],
+            )
         return found
 
 

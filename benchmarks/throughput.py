@@ -141,7 +141,10 @@ def measure(setting: Setting, crew: Crew, directory: Path) -> dict[str, Any]:
     facts["shard_reads"] = sum(process["shard_reads"] for process in seen)
     if facts["shard_reads"]:
         raise CheckError(f"{facts['shard_reads']} shards were opened to be read")
-    decoded, written = math.prod(setting.shape) * DTYPE.itemsize, sum(process["written_bytes"] for process in seen)
+    decoded, written = (
+        math.prod(setting.shape) * DTYPE.itemsize,
+        sum(process["written_bytes"] for process in seen),
+    )
     shutil.rmtree(path)
     return {
         "seconds": seconds,
@@ -155,7 +158,9 @@ def measure(setting: Setting, crew: Crew, directory: Path) -> dict[str, Any]:
         "written_bytes": written,
         "write_amplification": written / encoded,
         "seconds_per_shard": _percentiles(reports),
-        "peak_anonymous_bytes": max(process["peak_anonymous_bytes"] for process in _workers(crew, seen)),
+        "peak_anonymous_bytes": max(
+            process["peak_anonymous_bytes"] for process in _workers(crew, seen)
+        ),
         "above_idle_bytes": max(process["above_idle_bytes"] for process in _workers(crew, seen)),
         "n_hosts": len({process["host"] for process in seen}),
         "n_tasks": result.n_tasks,
@@ -171,7 +176,10 @@ def _workers(crew: Crew, seen: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _percentiles(reports: list[Any]) -> dict[str, float]:
     """Seconds of the tasks that committed shards, over the shards of each."""
     each = np.repeat([r.seconds / len(r.shards) for r in reports], [len(r.shards) for r in reports])
-    return {f"p{percent}" if percent < 100 else "max": float(np.percentile(each, percent)) for percent in _PERCENTILES}
+    return {
+        f"p{percent}" if percent < 100 else "max": float(np.percentile(each, percent))
+        for percent in _PERCENTILES
+    }
 
 
 def _crews(options: argparse.Namespace) -> Iterator[Any]:
@@ -184,9 +192,25 @@ def _crews(options: argparse.Namespace) -> Iterator[Any]:
 
 
 def _settings(options: argparse.Namespace) -> Iterator[Setting]:
-    axes = (options.scaling, options.shards, options.chunks, options.codecs, options.strategies, options.durabilities)
+    axes = (
+        options.scaling,
+        options.shards,
+        options.chunks,
+        options.codecs,
+        options.strategies,
+        options.durabilities,
+    )
     for scaling, shards, chunks, codec, strategy, durability in itertools.product(*axes):
-        yield Setting(scaling, options.shape, shards, chunks, options.source_chunks or shards, codec, strategy, durability)
+        yield Setting(
+            scaling,
+            options.shape,
+            shards,
+            chunks,
+            options.source_chunks or shards,
+            codec,
+            strategy,
+            durability,
+        )
 
 
 @contextmanager
@@ -207,16 +231,35 @@ def run(options: argparse.Namespace) -> None:
             with opened as crew:
                 rehearsed: set[Shape] = set()
                 for setting in _settings(options):
-                    if setting.shards not in rehearsed:  # so that everything is loaded before the clock starts
-                        small = replace(setting, shape=tuple(min(n, s) for n, s in zip(setting.shape, setting.shards, strict=True)))
+                    if (
+                        setting.shards not in rehearsed
+                    ):  # so that everything is loaded before the clock starts
+                        small = replace(
+                            setting,
+                            shape=tuple(
+                                min(n, s)
+                                for n, s in zip(setting.shape, setting.shards, strict=True)
+                            ),
+                        )
                         measure(small, crew, place)
                         rehearsed.add(setting.shards)
                     for repeat in range(options.repeats):
                         at = setting.on(crew.n_threads)
                         os.sync()
                         figures = measure(at, crew, place)
-                        who = {"kind": crew.kind, "n_workers": crew.n_workers, "threads_per_worker": crew.threads_per_worker}
-                        line = {**who, **asdict(at), "n_threads": crew.n_threads, "repeat": repeat, **figures, **circumstances}
+                        who = {
+                            "kind": crew.kind,
+                            "n_workers": crew.n_workers,
+                            "threads_per_worker": crew.threads_per_worker,
+                        }
+                        line = {
+                            **who,
+                            **asdict(at),
+                            "n_threads": crew.n_threads,
+                            "repeat": repeat,
+                            **figures,
+                            **circumstances,
+                        }
                         output.write(json.dumps(line) + "\n")
                         output.flush()
                         print(_text(line), flush=True)
@@ -225,7 +268,9 @@ def run(options: argparse.Namespace) -> None:
 def _text(line: dict[str, Any]) -> str:
     rate, shards = line["decoded_bytes_per_s"] / 1e6, "x".join(map(str, line["shards"]))
     who = f"{line['kind']} {line['n_workers']}x{line['threads_per_worker']}"
-    what = f"{line['scaling']} {line['codec']} {line['strategy']} {line['durability']} shards {shards}"
+    what = (
+        f"{line['scaling']} {line['codec']} {line['strategy']} {line['durability']} shards {shards}"
+    )
     return f"{who}, {what}: {rate:.0f} MB/s, {line['files']} files, {line['write_amplification']:.3f} bytes written a byte stored"
 
 
@@ -245,38 +290,78 @@ def _chosen(allowed: Any) -> Any:
     def parse(text: str) -> list[str]:
         parts = text.split(",")
         if unknown := [part for part in parts if part not in allowed]:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)} is not among {', '.join(allowed)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(unknown)} is not among {', '.join(allowed)}"
+            )
         return parts
 
     return parse
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.throughput", description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--directory", type=Path, help="where arrays are written: the file system that is measured")
-    parser.add_argument("--scheduler", help="address or scheduler file of a cluster that runs; its workers can import benchmarks")
-    parser.add_argument("--tls", nargs=3, metavar=("CA", "CERT", "KEY"), help="certificates for that scheduler")
-    parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for its workers")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.throughput",
+        description=(__doc__ or "").split("\n", maxsplit=1)[0],
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where arrays are written: the file system that is measured"
+    )
+    parser.add_argument(
+        "--scheduler",
+        help="address or scheduler file of a cluster that runs; its workers can import benchmarks",
+    )
+    parser.add_argument(
+        "--tls", nargs=3, metavar=("CA", "CERT", "KEY"), help="certificates for that scheduler"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=300.0, help="seconds to wait for its workers"
+    )
     parser.add_argument(
         "--workers",
         type=_numbers,
         default=[0],
         help="numbers of processes; 0 for threads alone; with --scheduler, how many to wait for",
     )
-    parser.add_argument("--threads", type=_numbers, default=[1, 2], help="numbers of threads in each")
+    parser.add_argument(
+        "--threads", type=_numbers, default=[1, 2], help="numbers of threads in each"
+    )
     parser.add_argument("--scaling", type=_chosen(("strong", "weak")), default=["strong"])
     parser.add_argument(
-        "--shape", type=_shape, default=(512, 512, 512), help="of the array; of a thread's share if scaling is weak"
+        "--shape",
+        type=_shape,
+        default=(512, 512, 512),
+        help="of the array; of a thread's share if scaling is weak",
     )
-    parser.add_argument("--shards", type=_shapes, default=[(256, 256, 256)], help="shapes, one after another behind /")
-    parser.add_argument("--chunks", type=_shapes, default=[(64, 64, 64)], help="shapes of inner chunks, one after another behind /")
-    parser.add_argument("--source-chunks", type=_shape, help="blocks of the source (default: those of the shards)")
+    parser.add_argument(
+        "--shards",
+        type=_shapes,
+        default=[(256, 256, 256)],
+        help="shapes, one after another behind /",
+    )
+    parser.add_argument(
+        "--chunks",
+        type=_shapes,
+        default=[(64, 64, 64)],
+        help="shapes of inner chunks, one after another behind /",
+    )
+    parser.add_argument(
+        "--source-chunks", type=_shape, help="blocks of the source (default: those of the shards)"
+    )
     parser.add_argument("--codecs", type=_chosen(tuple(CODECS)), default=["zstd"])
-    parser.add_argument("--strategies", type=_chosen(("C", "F", "morton", "append-only")), default=["C"])
+    parser.add_argument(
+        "--strategies", type=_chosen(("C", "F", "morton", "append-only")), default=["C"]
+    )
     parser.add_argument("--durabilities", type=_chosen(DURABILITIES), default=["none"])
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path("throughput.jsonl"), help="JSON lines; a run appends to it")
-    parser.add_argument("--page", type=Path, help="HTML page for all lines of the output; its plots go beside it")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("throughput.jsonl"),
+        help="JSON lines; a run appends to it",
+    )
+    parser.add_argument(
+        "--page", type=Path, help="HTML page for all lines of the output; its plots go beside it"
+    )
     return parser
 
 
@@ -302,7 +387,9 @@ def main() -> int:
             return 1
     lines = [json.loads(text) for text in options.output.read_text().splitlines()]
     for line in with_efficiency(lines):
-        print(f"{line['scaling']}, {line['label']}, {line['n_threads']} threads: efficiency {line['efficiency']:.2f}")
+        print(
+            f"{line['scaling']}, {line['label']}, {line['n_threads']} threads: efficiency {line['efficiency']:.2f}"
+        )
     if options.page is not None:
         write_page(options.page, lines)
     return 0

@@ -15,7 +15,16 @@ from typing import Any
 __all__ = ["PLOTS", "with_efficiency", "write_page"]
 
 Line = dict[str, Any]
-_VARIED = ("kind", "scaling", "shards", "chunks", "source_chunks", "codec", "strategy", "durability")
+_VARIED = (
+    "kind",
+    "scaling",
+    "shards",
+    "chunks",
+    "source_chunks",
+    "codec",
+    "strategy",
+    "durability",
+)
 _MEDIANS = (
     "decoded_bytes_per_s",
     "encoded_bytes_per_s",
@@ -35,7 +44,11 @@ def _label(line: Line) -> str:
 
 
 def _series_of(line: Line) -> str:
-    shape = line["shape"] if line["scaling"] == "strong" else [line["shape"][0] // line["n_threads"], *line["shape"][1:]]
+    shape = (
+        line["shape"]
+        if line["scaling"] == "strong"
+        else [line["shape"][0] // line["n_threads"], *line["shape"][1:]]
+    )
     return json.dumps([shape, *(line[name] for name in _VARIED)])
 
 
@@ -59,16 +72,28 @@ def with_efficiency(lines: Sequence[Line]) -> list[Line]:
     """
     groups: dict[tuple[str, int, int], list[Line]] = {}
     for line in lines:
-        groups.setdefault((_series_of(line), line["n_workers"], line["threads_per_worker"]), []).append(line)
+        groups.setdefault(
+            (_series_of(line), line["n_workers"], line["threads_per_worker"]), []
+        ).append(line)
     points = []
     for (series, _, _), repeats in groups.items():
         seconds = [line["seconds"] for line in repeats]
-        point = {**repeats[0], **{name: median(line[name] for line in repeats) for name in _MEDIANS}}
+        point = {
+            **repeats[0],
+            **{name: median(line[name] for line in repeats) for name in _MEDIANS},
+        }
         point["seconds_per_shard"] = {
-            name: median(line["seconds_per_shard"][name] for line in repeats) for name in repeats[0]["seconds_per_shard"]
+            name: median(line["seconds_per_shard"][name] for line in repeats)
+            for name in repeats[0]["seconds_per_shard"]
         }
         points.append(
-            {**point, "series": series, "label": _label(point), "repeats": len(repeats), "spread": max(seconds) / min(seconds)}
+            {
+                **point,
+                "series": series,
+                "label": _label(point),
+                "repeats": len(repeats),
+                "spread": max(seconds) / min(seconds),
+            }
         )
     points.sort(key=lambda point: (point["series"], point["n_threads"], point["n_workers"]))
     for point in points:
@@ -81,8 +106,14 @@ def with_efficiency(lines: Sequence[Line]) -> list[Line]:
 PLOTS: dict[str, tuple[str, Callable[[Line], float]]] = {
     "throughput": ("decoded MB/s", lambda point: point["decoded_bytes_per_s"] / 1e6),
     "efficiency": ("efficiency against the fewest threads", lambda point: point["efficiency"]),
-    "memory": ("peak anonymous memory of a process, MiB", lambda point: point["peak_anonymous_bytes"] / 2**20),
-    "latency": ("seconds a shard, median (solid) and p99 (dashed)", lambda point: point["seconds_per_shard"]["p50"]),
+    "memory": (
+        "peak anonymous memory of a process, MiB",
+        lambda point: point["peak_anonymous_bytes"] / 2**20,
+    ),
+    "latency": (
+        "seconds a shard, median (solid) and p99 (dashed)",
+        lambda point: point["seconds_per_shard"]["p50"],
+    ),
 }
 
 
@@ -96,9 +127,16 @@ def _plot(name: str, points: Sequence[Line]) -> bytes:
         own = [point for point in points if point["series"] == series]
         threads = [point["n_threads"] for point in own]
         label = f"{own[0]['scaling']}, {own[0]['label']}"
-        axes.plot(threads, [value(point) for point in own], "o-", color=f"C{colour % 10}", label=label)
+        axes.plot(
+            threads, [value(point) for point in own], "o-", color=f"C{colour % 10}", label=label
+        )
         if name == "latency":
-            axes.plot(threads, [point["seconds_per_shard"]["p99"] for point in own], "x--", color=f"C{colour % 10}")
+            axes.plot(
+                threads,
+                [point["seconds_per_shard"]["p99"] for point in own],
+                "x--",
+                color=f"C{colour % 10}",
+            )
     axes.set_xlabel("threads in all workers")
     axes.set_ylabel(title)
     axes.set_ylim(bottom=0)

@@ -34,7 +34,9 @@ CONTESTANTS = (
 
 def block(version: int) -> np.ndarray[Any, Any]:
     """What is written into one inner chunk."""
-    found: np.ndarray[Any, Any] = np.random.default_rng(version).integers(0, 4096, CHUNK).astype("float32")
+    found: np.ndarray[Any, Any] = (
+        np.random.default_rng(version).integers(0, 4096, CHUNK).astype("float32")
+    )
     return found
 
 
@@ -44,7 +46,11 @@ def make(path: Path, shape: tuple[int, int, int]) -> None:
 
     import shardwrite
 
-    x = da.random.default_rng(0).integers(0, 4096, shape, chunks=(64, 64, shape[2])).astype("float32")
+    x = (
+        da.random.default_rng(0)
+        .integers(0, 4096, shape, chunks=(64, 64, shape[2]))
+        .astype("float32")
+    )
     shardwrite.to_sharded_zarr(x, path, shards=shape, chunks=CHUNK, durability="none")
 
 
@@ -73,7 +79,9 @@ def update(contestant: str, path: Path) -> None:
 
         name, _, arguments = contestant.removeprefix("shardwrite ").partition("(")
         strategy = getattr(shardwrite, name)(in_place="in_place=True" in arguments)
-        shardwrite.write_region(da.from_array(new, chunks=-1), path, WHERE, strategy=strategy, durability="none")
+        shardwrite.write_region(
+            da.from_array(new, chunks=-1), path, WHERE, strategy=strategy, durability="none"
+        )
 
 
 def warm_up(contestant: str) -> None:
@@ -115,21 +123,40 @@ def run(directory: Path, side: int, repeats: int) -> list[dict[str, Any]]:
         for contestant in CONTESTANTS if number % 2 == 0 else CONTESTANTS[::-1]:
             path = directory / "x"
             shutil.copytree(made, path)
-            command = [sys.executable, "-m", "benchmarks.update", "--measure", contestant, "--path", str(path)]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.update",
+                "--measure",
+                contestant,
+                "--path",
+                str(path),
+            ]
             ended = subprocess.run(command, capture_output=True, text=True, check=True)
             found[contestant].append(json.loads(ended.stdout))
             shutil.rmtree(path)
     return [
-        {"contestant": name, **{key: statistics.median(one[key] for one in many) for key in ("seconds", "read", "written")}}
+        {
+            "contestant": name,
+            **{
+                key: statistics.median(one[key] for one in many)
+                for key in ("seconds", "read", "written")
+            },
+        }
         for name, many in found.items()
     ]
 
 
 def main() -> None:
     """Arguments in, a table out."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--side", type=int, default=512, help="side x side x 2 side float32 in one shard (512: 1 GiB, 32,768 inner chunks)"
+        "--side",
+        type=int,
+        default=512,
+        help="side x side x 2 side float32 in one shard (512: 1 GiB, 32,768 inner chunks)",
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--dir", type=Path, help="where to write (default: a temporary directory)")
@@ -142,9 +169,13 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(dir=given.dir) as directory:
         rows = run(Path(directory), given.side, given.repeats)
-    print("| one inner chunk updated by | seconds | bytes read | bytes written |\n|---|---:|---:|---:|")
+    print(
+        "| one inner chunk updated by | seconds | bytes read | bytes written |\n|---|---:|---:|---:|"
+    )
     for row in rows:
-        print(f"| {row['contestant']} | {row['seconds']:.3f} | {row['read']:,.0f} | {row['written']:,.0f} |")
+        print(
+            f"| {row['contestant']} | {row['seconds']:.3f} | {row['read']:,.0f} | {row['written']:,.0f} |"
+        )
     if given.json:
         given.json.write_text(json.dumps(rows, indent=2))
 

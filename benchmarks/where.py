@@ -35,10 +35,16 @@ _FUNCTIONS = (
 _FILES = (
     ("source", ("benchmarks/data.py",)),
     ("journal", ("shardwrite/journal/", "json/")),
-    ("commit and store", ("shardwrite/write/commit.py", "shardwrite/stores/", "pathlib.py", "posixpath.py")),
+    (
+        "commit and store",
+        ("shardwrite/write/commit.py", "shardwrite/stores/", "pathlib.py", "posixpath.py"),
+    ),
     ("tiles", ("shardwrite/encode/unit.py", "shardwrite/format/order.py")),
     ("codec", ("shardwrite/codecs/",)),
-    ("plan and grid, Python", ("shardwrite/plan", "shardwrite/grid.py", "shardwrite/runs/graph.py")),
+    (
+        "plan and grid, Python",
+        ("shardwrite/plan", "shardwrite/grid.py", "shardwrite/runs/graph.py"),
+    ),
     ("shardwrite, the rest", ("shardwrite/",)),
     ("dask", ("/dask/", "/tlz/", "/toolz/")),
     ("zarr-python", ("/zarr/",)),
@@ -82,8 +88,14 @@ def _kind(file: str, name: str) -> str:
 
 def main() -> None:
     """A line of Markdown for each case."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.where", description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("--cases", default="zstd-64,zstd-16,lz4-32,none-32,many-shards", help="comma-separated names")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.where", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument(
+        "--cases",
+        default="zstd-64,zstd-16,lz4-32,none-32,many-shards",
+        help="comma-separated names",
+    )
     parser.add_argument("--scale", choices=SCALES, default="small")
     parser.add_argument("--dir", type=Path, help="where to write (default: a temporary directory)")
     options = parser.parse_args()
@@ -93,7 +105,11 @@ def main() -> None:
             source = ensure_source(case, options.scale, Path(directory) / "sources")
             spent = profile(case, source, Path(directory))
         total = sum(spent.values())
-        shares = [f"{kind} {seconds / total:.0%}" for kind, seconds in spent.items() if seconds > total / 100]
+        shares = [
+            f"{kind} {seconds / total:.0%}"
+            for kind, seconds in spent.items()
+            if seconds > total / 100
+        ]
         print(f"| {case.name} | {total:.2f} | {', '.join(shares)} |", flush=True)
 
 

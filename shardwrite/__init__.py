@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
 else:
-    from shardwrite import plan  # No later import binds the folder to this name, which is the function's.
+    from shardwrite import (
+        plan,
+    )  # No later import binds the folder to this name, which is the function's.
 
     del plan
     __getattr__, __dir__ = attach(

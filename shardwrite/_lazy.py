@@ -46,7 +46,9 @@ def attach(
         elif name in whole:
             value = import_module(whole[name])
         else:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package])
+            raise AttributeError(
+                f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
+            )
         setattr(sys.modules[package], name, value)  # Later lookups find it without this function.
         return value
 
@@ -86,9 +88,13 @@ def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
     action : callable
         Called again if the module is reloaded.
     """
-    sys.meta_path.insert(0, _Finder(name, action))  # It stays, as removing it could hide its neighbour from another thread.
+    sys.meta_path.insert(
+        0, _Finder(name, action)
+    )  # It stays, as removing it could hide its neighbour from another thread.
     if name in sys.modules:
-        action(import_module(name))  # This waits where another thread is in the middle of the import.
+        action(
+            import_module(name)
+        )  # This waits where another thread is in the middle of the import.
 
 
 class _Finder(MetaPathFinder):
@@ -98,7 +104,9 @@ class _Finder(MetaPathFinder):
         self._name = name
         self._action = action
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """See :meth:`importlib.abc.MetaPathFinder.find_spec`."""
         if fullname != self._name:
             return None

@@ -29,8 +29,12 @@ __all__ = [
     "WorkersLostError",
 ]
 
-_SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"  # of file:///, what follows is a path and no host
-_USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")  # up to the last @, since a secret may hold a slash
+_SCHEME = (
+    r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"  # of file:///, what follows is a path and no host
+)
+_USER_INFO = re.compile(
+    _SCHEME + r"[^\s'\"<>]*@"
+)  # up to the last @, since a secret may hold a slash
 _QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#][^\s'\"<>]*")
 _ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
 
@@ -54,7 +58,9 @@ def _without_credentials(value: Any) -> Any:
         address = _ADDRESS.match(value)  # all of it is one, whatever characters its secret holds
         return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
     if type(value) in (list, tuple):
-        kept = type(value)(_without_credentials(item) if isinstance(item, str) else item for item in value)
+        kept = type(value)(
+            _without_credentials(item) if isinstance(item, str) else item for item in value
+        )
         return value if all(a is b for a, b in zip(kept, value, strict=True)) else kept
     return value
 
@@ -125,7 +131,9 @@ class PlanError(ShardwriteError, ValueError):
     """
 
     def __init__(self, message: str, *, needed_nbytes: int, allowed_nbytes: int, knob: str) -> None:
-        super().__init__(message, needed_nbytes=needed_nbytes, allowed_nbytes=allowed_nbytes, knob=knob)
+        super().__init__(
+            message, needed_nbytes=needed_nbytes, allowed_nbytes=allowed_nbytes, knob=knob
+        )
 
     def __str__(self) -> str:
         return f"{self.message}; {self.fields['knob']}"
@@ -226,7 +234,14 @@ class JournalError(ShardwriteError):
         What differs between the run that was begun and this one, where that is the reason.
     """
 
-    def __init__(self, message: str, *, path: str, holder: dict[str, Any] | None = None, differences: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        holder: dict[str, Any] | None = None,
+        differences: Sequence[str] = (),
+    ) -> None:
         super().__init__(message, path=path, holder=holder, differences=list(differences))
 
 
@@ -271,7 +286,9 @@ class IncompleteError(ShardwriteError):
         Shards that this attempt has committed, where that is known.
     """
 
-    def __init__(self, message: str, *, missing: Sequence[str], parts: Sequence[int] = (), n_written: int = 0) -> None:
+    def __init__(
+        self, message: str, *, missing: Sequence[str], parts: Sequence[int] = (), n_written: int = 0
+    ) -> None:
         super().__init__(message, missing=list(missing), parts=list(parts), n_written=n_written)
 
 
@@ -303,7 +320,9 @@ class ClusterError(ShardwriteError):
         What SLURM says of the jobs that were to be workers: ``id``, ``state`` and ``reason``; empty where it has none of them.
     """
 
-    def __init__(self, message: str, *, waited_seconds: float, jobs: Sequence[dict[str, str]] = ()) -> None:
+    def __init__(
+        self, message: str, *, waited_seconds: float, jobs: Sequence[dict[str, str]] = ()
+    ) -> None:
         super().__init__(message, waited_seconds=waited_seconds, jobs=list(jobs))
 
 

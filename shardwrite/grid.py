@@ -77,7 +77,10 @@ class Box:
     def intersect(self, other: Box) -> Box:
         """The common part; its `size` is 0 where there is none."""
         start = tuple(map(max, self.start, other.start))
-        return Box(start, tuple(max(a, b) for a, b in zip(start, map(min, self.stop, other.stop), strict=True)))
+        return Box(
+            start,
+            tuple(max(a, b) for a, b in zip(start, map(min, self.stop, other.stop), strict=True)),
+        )
 
     def shift(self, origin: Sequence[int]) -> Box:
         """The same box in coordinates whose zero is at `origin`."""
@@ -95,12 +98,18 @@ class Box:
         for axis, (a, b) in enumerate(common.bounds):
             pieces.append(Box(start, (*stop[:axis], a, *stop[axis + 1 :])))
             pieces.append(Box((*start[:axis], b, *start[axis + 1 :]), stop))
-            start, stop = (*start[:axis], a, *start[axis + 1 :]), (*stop[:axis], b, *stop[axis + 1 :])
+            start, stop = (
+                (*start[:axis], a, *start[axis + 1 :]),
+                (*stop[:axis], b, *stop[axis + 1 :]),
+            )
         return [piece for piece in pieces if piece.size]
 
     def contains(self, other: Box) -> bool:
         """Whether `other` lies wholly inside."""
-        return all(a <= c and d <= b for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True))
+        return all(
+            a <= c and d <= b
+            for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,9 @@ class ShardGrid:
 
     def __post_init__(self) -> None:
         if not len(self.shape) == len(self.shards) == len(self.chunks):
-            raise ValueError(f"ranks differ: shape {self.shape}, shards {self.shards}, chunks {self.chunks}")
+            raise ValueError(
+                f"ranks differ: shape {self.shape}, shards {self.shards}, chunks {self.chunks}"
+            )
         if any(c < 1 or s < 1 or s % c for s, c in zip(self.shards, self.chunks, strict=True)):
             raise ValueError(f"shards {self.shards} are not multiples of chunks {self.chunks}")
 
@@ -145,7 +156,10 @@ class ShardGrid:
     @property
     def sizes(self) -> tuple[Shape, ...]:
         """What of the array lies in each shard along each axis."""
-        return tuple(tuple(min(s, n - a) for a in range(0, n, s)) or (0,) for n, s in zip(self.shape, self.shards, strict=True))
+        return tuple(
+            tuple(min(s, n - a) for a in range(0, n, s)) or (0,)
+            for n, s in zip(self.shape, self.shards, strict=True)
+        )
 
     @property
     def chunks_per_shard(self) -> Shape:
@@ -177,12 +191,18 @@ class ShardGrid:
         if region.size == 0:
             return iter(())
         return itertools.product(
-            *(range(a // s, ceil_div(b, s)) for a, b, s in zip(region.start, region.stop, self.shards, strict=True))
+            *(
+                range(a // s, ceil_div(b, s))
+                for a, b, s in zip(region.start, region.stop, self.shards, strict=True)
+            )
         )
 
     def chunk_counts_in(self, box: Box) -> Shape:
         """Inner chunks along each axis of a `box` whose start lies on the inner chunk grid."""
-        return tuple(ceil_div(b, c) - a // c for a, b, c in zip(box.start, box.stop, self.chunks, strict=True))
+        return tuple(
+            ceil_div(b, c) - a // c
+            for a, b, c in zip(box.start, box.stop, self.chunks, strict=True)
+        )
 
     @property
     def overhang_fraction(self) -> float:

@@ -11,7 +11,16 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
-from shardwrite.stores import TEMPORARY_SUFFIX, as_store_error, is_file, is_there, listed, mode_of, owner_of, read_json
+from shardwrite.stores import (
+    TEMPORARY_SUFFIX,
+    as_store_error,
+    is_file,
+    is_there,
+    listed,
+    mode_of,
+    owner_of,
+    read_json,
+)
 
 __all__ = [
     "RECEIPT_NAME",
@@ -30,10 +39,14 @@ __all__ = [
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
 RECEIPT_NAME = "shardwrite-receipt.json"
-_SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)  # a path object makes one slash of two
+_SCHEME = re.compile(
+    r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE
+)  # a path object makes one slash of two
 _SHARDS = re.compile(r"c|\d+")  # directories of shards
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)  # what file systems allow, less what stands beside an array
+_MAX_NAME_NBYTES = 255 - len(
+    RUN_SUFFIX
+)  # what file systems allow, less what stands beside an array
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +103,32 @@ def resolve_target(store: Any, name: str | None) -> Target:
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
         raise SpecError(
-            "not the path of a directory that can be made", field="store", value=str(store), remedy="give one with a name"
+            "not the path of a directory that can be made",
+            field="store",
+            value=str(store),
+            remedy="give one with a name",
         )
     if root.name.endswith(RUN_SUFFIX):
         remedy = f"give a path that does not end in {RUN_SUFFIX}, and rename what stands there"
-        raise SpecError("such names are for what lies beside an array", field="store", value=str(store), remedy=remedy)
+        raise SpecError(
+            "such names are for what lies beside an array",
+            field="store",
+            value=str(store),
+            remedy=remedy,
+        )
     if name is None or name == "":
         return Target(root)
-    if not isinstance(name, str) or _SCHEME.match(name) or not all(_is_plain(part) for part in name.split("/")):
-        raise SpecError("not a relative path of plain names", field="name", value=name, remedy='give for instance "images/raw"')
+    if (
+        not isinstance(name, str)
+        or _SCHEME.match(name)
+        or not all(_is_plain(part) for part in name.split("/"))
+    ):
+        raise SpecError(
+            "not a relative path of plain names",
+            field="name",
+            value=name,
+            remedy='give for instance "images/raw"',
+        )
     return Target(root, name)
 
 
@@ -106,13 +136,22 @@ def _root_of(store: Any) -> Path | None:
     """The directory that a path or a URL means; None where there can be none of that name."""
     text = os.fspath(store) if isinstance(store, str | os.PathLike) else None
     if not isinstance(text, str):
-        given = store if isinstance(store, int | float | None) else type(store).__name__  # whose text may hold credentials
-        raise SpecError("not a path", field="store", value=given, remedy="give a directory's path or a file:// URL")
+        given = (
+            store if isinstance(store, int | float | None) else type(store).__name__
+        )  # whose text may hold credentials
+        raise SpecError(
+            "not a path",
+            field="store",
+            value=given,
+            remedy="give a directory's path or a file:// URL",
+        )
     scheme = _SCHEME.match(text)
     if scheme is not None:
         if scheme[1].lower() != "file":
             remedy = "give a directory's path or a file:// URL"
-            raise SpecError("only local files can be written yet", field="store", value=text, remedy=remedy)
+            raise SpecError(
+                "only local files can be written yet", field="store", value=text, remedy=remedy
+            )
         text = _path_of_url(text)
     return Path(text).absolute() if text and _can_be_a_path(text) else None
 
@@ -120,13 +159,20 @@ def _root_of(store: Any) -> Path | None:
 def _path_of_url(url: str) -> str:
     """The path in a ``file:`` URL, its percent signs decoded."""
     rest = url.partition(":")[2]
-    host, slash, path = rest.removeprefix("//").partition("/") if rest.startswith("//") else ("", rest[:1], rest[1:])
+    host, slash, path = (
+        rest.removeprefix("//").partition("/")
+        if rest.startswith("//")
+        else ("", rest[:1], rest[1:])
+    )
     if host.lower() not in ("", "localhost") or slash != "/" or "?" in path or "#" in path:
         remedy = "give file:///an/absolute/path, where %3F and %23 stand for ? and #, or a path"
         raise SpecError("no URL of a local directory", field="store", value=url, remedy=remedy)
     if _NO_BYTE.search(path):
         raise SpecError(
-            "a percent sign without two digits after it", field="store", value=url, remedy="write %25 for %, or give a path"
+            "a percent sign without two digits after it",
+            field="store",
+            value=url,
+            remedy="write %25 for %, or give a path",
         )
     return "/" + os.fsdecode(unquote_to_bytes(path))
 
@@ -136,7 +182,9 @@ def _can_be_a_path(text: str) -> bool:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
         return False
-    return b"\0" not in encoded and all(len(part) <= _MAX_NAME_NBYTES for part in encoded.split(b"/"))
+    return b"\0" not in encoded and all(
+        len(part) <= _MAX_NAME_NBYTES for part in encoded.split(b"/")
+    )
 
 
 def _is_plain(part: str) -> bool:
@@ -188,7 +236,10 @@ def shape_of(document: Any, path: Path) -> list[int]:
     shape = document.get("shape") if isinstance(document, dict) else None
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
         raise SpecError(
-            "not an array's", field="zarr.json", value=str(path), remedy="write the array again, or remove the document"
+            "not an array's",
+            field="zarr.json",
+            value=str(path),
+            remedy="write the array again, or remove the document",
         )
     return shape
 
@@ -196,14 +247,20 @@ def shape_of(document: Any, path: Path) -> list[int]:
 def _has_entries(path: Path) -> bool:
     """Whether a directory holds more than empty directories, which a killed run may leave."""
     with as_store_error(str(path), "cannot list"), os.scandir(path) as entries:
-        return any(not stat.S_ISDIR(mode_of(entry.path, follow=False)) or _has_entries(Path(entry.path)) for entry in entries)
+        return any(
+            not stat.S_ISDIR(mode_of(entry.path, follow=False)) or _has_entries(Path(entry.path))
+            for entry in entries
+        )
 
 
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
     "v2": ("a Zarr v2 array or group stands there", "give another path, or remove it yourself"),
     "torn": ("half a zarr.json stands there", "remove it yourself, after a look"),
-    "other": ("something that is no Zarr array stands there", "give another path, or remove it yourself"),
+    "other": (
+        "something that is no Zarr array stands there",
+        "give another path, or remove it yourself",
+    ),
     "link": ("a symbolic link stands there", "give the path that it points to"),
 }
 
@@ -218,7 +275,12 @@ def check_target(target: Target, mode: str) -> None:
     """
     kind = kind_of(target.path)
     if kind == "array" and mode == "w-":
-        raise SpecError("an array exists there", field="store", value=str(target.path), remedy='give mode="w" to replace it')
+        raise SpecError(
+            "an array exists there",
+            field="store",
+            value=str(target.path),
+            remedy='give mode="w" to replace it',
+        )
     if kind in _REFUSALS:
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=str(target.path), remedy=remedy)
@@ -232,11 +294,21 @@ def _check_nesting(target: Target) -> None:
     for directory in sorted(above):
         if _is_array(directory):
             remedy = "give a path outside of it, or a group for both"
-            raise SpecError(f"lies inside the array {directory}", field="store", value=str(target.path), remedy=remedy)
+            raise SpecError(
+                f"lies inside the array {directory}",
+                field="store",
+                value=str(target.path),
+                remedy=remedy,
+            )
     inside = _node_inside(target.path) if mode_of(target.path) else None
     if inside is not None:
         remedy = "move that away, or give another path"
-        raise SpecError(f"another array or group stands inside it, {inside}", field="store", value=str(target.path), remedy=remedy)
+        raise SpecError(
+            f"another array or group stands inside it, {inside}",
+            field="store",
+            value=str(target.path),
+            remedy=remedy,
+        )
 
 
 def _is_array(path: Path) -> bool:
@@ -250,7 +322,9 @@ def _node_inside(path: Path) -> Path | None:
     """Something in an array's directory that is a node itself, or is being made one; not looked for among its shards."""
     for entry in listed(path):
         if not _SHARDS.fullmatch(entry.name) and stat.S_ISDIR(mode_of(entry, follow=False)):
-            is_node = entry.name.endswith(RUN_SUFFIX) or any(is_there(entry / leaf) for leaf in ("zarr.json", ".zarray", ".zgroup"))
+            is_node = entry.name.endswith(RUN_SUFFIX) or any(
+                is_there(entry / leaf) for leaf in ("zarr.json", ".zarray", ".zgroup")
+            )
             found = entry if is_node else _node_inside(entry)
             if found is not None:
                 return found
@@ -268,7 +342,9 @@ def check_surroundings(target: Target) -> None:
     for group in target.groups:
         kind = kind_of(group)
         if kind not in ("nothing", "group") and not (kind == "other" and _only_ours(group)):
-            why = "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
+            why = (
+                "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
+            )
             remedy = _REFUSALS["link"][1] if kind == "link" else "give another name or store"
             message = f"{why} where its group should be, at {group}"
             raise SpecError(message, field="name", value=target.name, remedy=remedy)

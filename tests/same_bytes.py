@@ -42,7 +42,13 @@ def write_case(path: Path, seed: int) -> bool:
     chunks = tuple(int(n) for n in rng.integers(1, 7, n_axes))
     shards = tuple(c * int(k) for c, k in zip(chunks, rng.integers(1, 5, n_axes), strict=True))
     shape = tuple(int(n) for n in rng.integers(1, 40, n_axes))
-    dtype = np.dtype(str(rng.choice(["u1", "<i2", ">u2", "<u4", "<i8", "<f4", "<f8", "?", "<c8", "<M8[s]", "S5", "<U3"])))
+    dtype = np.dtype(
+        str(
+            rng.choice(
+                ["u1", "<i2", ">u2", "<u4", "<i8", "<f4", "<f8", "?", "<c8", "<M8[s]", "S5", "<U3"]
+            )
+        )
+    )
     raw = rng.integers(0, 200, shape)
     raw[rng.random(shape) < rng.choice([0.0, 0.5, 0.95])] = 0
     values = raw.astype(dtype) if dtype.kind != "M" else raw.astype("i8").astype(dtype)
@@ -50,10 +56,18 @@ def write_case(path: Path, seed: int) -> bool:
     strategies = [
         FixedOrder(str(rng.choice(["C", "F", "morton"]))),
         AppendOnly(),
-        FixedOrder(str(rng.choice(["C", "F", "morton"])), in_place=True, max_unused=float(rng.choice([0.25, 1.0]))),
+        FixedOrder(
+            str(rng.choice(["C", "F", "morton"])),
+            in_place=True,
+            max_unused=float(rng.choice([0.25, 1.0])),
+        ),
         AppendOnly(in_place=True),
     ]
-    codecs = [{}, {"compressors": None}, {"compressors": [{"name": "gzip", "configuration": {"level": 5}}]}]
+    codecs = [
+        {},
+        {"compressors": None},
+        {"compressors": [{"name": "gzip", "configuration": {"level": 5}}]},
+    ]
     layout = {
         "shards": shards,
         "chunks": chunks,
@@ -68,10 +82,14 @@ def write_case(path: Path, seed: int) -> bool:
 
     def drawn_region() -> tuple[slice, ...]:
         starts = [int(rng.integers(0, n)) for n in shape]
-        return tuple(slice(a, int(rng.integers(a + 1, n + 1))) for a, n in zip(starts, shape, strict=True))
+        return tuple(
+            slice(a, int(rng.integers(a + 1, n + 1))) for a, n in zip(starts, shape, strict=True)
+        )
 
     def source(of) -> da.Array:
-        return da.from_array(of, chunks=tuple(min(c, n) for c, n in zip(source_chunks, of.shape, strict=True)))
+        return da.from_array(
+            of, chunks=tuple(min(c, n) for c, n in zip(source_chunks, of.shape, strict=True))
+        )
 
     is_meant = False
     what = str(rng.choice(["write", "updates", "stream", "parts"]))
@@ -86,7 +104,9 @@ def write_case(path: Path, seed: int) -> bool:
                         writer.flush()
         elif what == "parts":
             x = source(values)
-            shardwrite.prepare(x, path, shardwrite.plan(x, **layout, source_id="drawn"), durability="none")
+            shardwrite.prepare(
+                x, path, shardwrite.plan(x, **layout, source_id="drawn"), durability="none"
+            )
             for part in range(3):
                 shardwrite.write_part(x, path, part, 3, source_id="drawn")
             shardwrite.finalize(path, n_parts=3)
@@ -96,8 +116,14 @@ def write_case(path: Path, seed: int) -> bool:
             region, strategy = drawn_region(), strategies[int(rng.integers(len(strategies)))]
             step = str(rng.choice(["update", "update", "erase", "compact"]))
             if step == "update":
-                is_meant |= layout.get("compressors", "auto") is None and isinstance(strategy, FixedOrder) and strategy.in_place
-                source(np.roll(values, 3)[region]).to_sharded_zarr(path, region=region, strategy=strategy, durability="none")
+                is_meant |= (
+                    layout.get("compressors", "auto") is None
+                    and isinstance(strategy, FixedOrder)
+                    and strategy.in_place
+                )
+                source(np.roll(values, 3)[region]).to_sharded_zarr(
+                    path, region=region, strategy=strategy, durability="none"
+                )
             elif step == "erase":
                 shardwrite.erase(path, region, strategy=strategy, durability="none")
             else:
@@ -115,7 +141,9 @@ def work(directory: Path, seeds: range) -> None:
     """Write cases; of each the files' digests, or what it raised."""
     import shardwrite
 
-    assert Path(shardwrite.__file__).is_relative_to(Path.cwd()), f"{shardwrite.__file__} is not the version that was asked for"
+    assert Path(shardwrite.__file__).is_relative_to(Path.cwd()), (
+        f"{shardwrite.__file__} is not the version that was asked for"
+    )
     for seed in seeds:
         home = directory / str(seed)
         home.mkdir()
@@ -129,10 +157,22 @@ def work(directory: Path, seeds: range) -> None:
 
 def written_by(checkout: Path, seeds: range) -> list[tuple[dict[str, str], bool]]:
     """What the package of a checkout writes, and whether another version may write something else."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        command = [sys.executable, __file__, "--work", directory, "--seeds", str(seeds.start), str(seeds.stop)]
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ) as directory:
+        command = [
+            sys.executable,
+            __file__,
+            "--work",
+            directory,
+            "--seeds",
+            str(seeds.start),
+            str(seeds.stop),
+        ]
         environment = {**os.environ, "PYTHONPATH": str(checkout)}
-        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, cwd=checkout, env=environment, capture_output=True, text=True
+        )
         assert not done.returncode, done.stderr[-3000:]
         return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -141,15 +181,21 @@ def checked_out(commit: str, into: Path) -> Path:
     """A commit's package, or the directory that was named."""
     if Path(commit).is_dir():
         return Path(commit).resolve()
-    archive = subprocess.run(["git", "archive", commit, "shardwrite"], cwd=ROOT, capture_output=True)
+    archive = subprocess.run(
+        ["git", "archive", commit, "shardwrite"], cwd=ROOT, capture_output=True
+    )
     if archive.returncode:
-        sys.exit(f"{commit} is neither a directory nor a commit of this clone: {archive.stderr.decode().strip()}; fetch it first")
+        sys.exit(
+            f"{commit} is neither a directory nor a commit of this clone: {archive.stderr.decode().strip()}; fetch it first"
+        )
     subprocess.run(["tar", "-x", "-C", into], input=archive.stdout, check=True)
     return into
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--old", help="the commit, or the directory, to compare this version with")
     parser.add_argument("--cases", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
@@ -166,13 +212,25 @@ def main() -> None:
         old = checked_out(given.old, Path(scratch))
         for start in range(given.seed, given.seed + given.cases, BLOCK):
             seeds = range(start, min(start + BLOCK, given.seed + given.cases))
-            for seed, (before, _), (after, is_meant) in zip(seeds, written_by(old, seeds), written_by(ROOT, seeds), strict=True):
+            for seed, (before, _), (after, is_meant) in zip(
+                seeds, written_by(old, seeds), written_by(ROOT, seeds), strict=True
+            ):
                 n_files += len(after)
                 n_raised += "raised" in after
                 if before != after:
-                    names = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-                    (meant if is_meant else different).append({"seed": seed, "files": sorted(names)[:5]})
-    found = {"cases": given.cases, "files": n_files, "refused": n_raised, "meant to differ": len(meant), "different": different}
+                    names = {
+                        name for name in {*before, *after} if before.get(name) != after.get(name)
+                    }
+                    (meant if is_meant else different).append(
+                        {"seed": seed, "files": sorted(names)[:5]}
+                    )
+    found = {
+        "cases": given.cases,
+        "files": n_files,
+        "refused": n_raised,
+        "meant to differ": len(meant),
+        "different": different,
+    }
     print(json.dumps(found, indent=1))
     sys.exit(bool(different))
 

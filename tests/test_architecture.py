@@ -28,7 +28,12 @@ LAYERS = [
 PURE = {name for layer in LAYERS[:4] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
-ELSEWHERE = {"sources", "slurm", "cli", "host"}  # look at users' paths and at this machine's, not at targets
+ELSEWHERE = {
+    "sources",
+    "slurm",
+    "cli",
+    "host",
+}  # look at users' paths and at this machine's, not at targets
 
 
 def unit(path: Path) -> str:
@@ -40,7 +45,11 @@ def unit(path: Path) -> str:
 def attached(tree: ast.Module) -> tuple[dict[str, list[str]], list[str]]:
     """What a file imports by `attach`: names by their modules, and whole modules."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "attach":
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "attach"
+        ):
             modules = {keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords}
             return ast.literal_eval(node.args[1]), modules.get("modules", [])
     return {}, []
@@ -57,7 +66,11 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
             if node.module == "shardwrite":
-                found |= {f"shardwrite.{alias.name}" for alias in node.names if (PACKAGE / f"{alias.name}.py").exists()}
+                found |= {
+                    f"shardwrite.{alias.name}"
+                    for alias in node.names
+                    if (PACKAGE / f"{alias.name}.py").exists()
+                }
     return found
 
 
@@ -89,21 +102,30 @@ def test_late_imports_are_those_that_type_checkers_see(path):
     seen = {
         f"{statement.module}.{alias.name}"
         for node in tree.body
-        if isinstance(node, ast.If) and "attach" in {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call)}
+        if isinstance(node, ast.If)
+        and "attach" in {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call)}
         for statement in node.body
         for alias in statement.names
     }
-    submodules = {name for name in modules if name.startswith("shardwrite.")}  # type checkers know them anyway
+    submodules = {
+        name for name in modules if name.startswith("shardwrite.")
+    }  # type checkers know them anyway
     assert late - submodules == seen
 
 
 def test_dask_arrays_are_imported_late():
     """By `_dask`, as `dask.array` takes longer than everything else that this package imports."""
-    found = {str(path.relative_to(PACKAGE)) for path in FILES if any(name.startswith("dask.array") for name in imports(path))}
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        if any(name.startswith("dask.array") for name in imports(path))
+    }
     assert found == {"_dask.py"}
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if unit(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if unit(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE))
+)
 def test_nothing_below_the_line_touches_the_world(path):
     forbidden = {
         "os",
@@ -126,7 +148,9 @@ def test_nothing_below_the_line_touches_the_world(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_never_done(path):
     names = {name.split(".")[0] for name in imports(path)}
-    assert not names & {"asyncio", "pickle", "multiprocessing"}, "no event loop, no pickle, no fork in this package"
+    assert not names & {"asyncio", "pickle", "multiprocessing"}, (
+        "no event loop, no pickle, no fork in this package"
+    )
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ExceptHandler):
             is_bare = node.type is None
@@ -134,13 +158,31 @@ def test_never_done(path):
             assert not is_bare, f"line {node.lineno}: a bare except"
             assert not only_passes, f"line {node.lineno}: an error is swallowed"
         if isinstance(node, ast.Attribute):
-            assert not (isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr == "fork"), "no fork"
+            assert not (
+                isinstance(node.value, ast.Name) and node.value.id == "os" and node.attr == "fork"
+            ), "no fork"
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if unit(path) not in ELSEWHERE], ids=lambda p: str(p.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if unit(path) not in ELSEWHERE],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
 def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
     """What `pathlib` and `os.path` answer where storage fails depends on the version of Python; `stores.looking` raises."""
-    asked = {"exists", "lexists", "is_file", "isfile", "is_dir", "isdir", "is_symlink", "islink", "glob", "rglob", "iterdir"}
+    asked = {
+        "exists",
+        "lexists",
+        "is_file",
+        "isfile",
+        "is_dir",
+        "isdir",
+        "is_symlink",
+        "islink",
+        "glob",
+        "rglob",
+        "iterdir",
+    }
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             assert node.func.attr not in asked, f"line {node.lineno}: {node.func.attr}"
@@ -153,14 +195,18 @@ def test_files_stay_small(path):
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             documented = ast.get_docstring(node, clean=False) or ""
-            assert node.end_lineno - node.lineno - documented.count("\n") <= 70, f"{node.name} is long"
+            assert node.end_lineno - node.lineno - documented.count("\n") <= 70, (
+                f"{node.name} is long"
+            )
     assert ast.get_docstring(tree), "a module says what it is for"
 
 
 def removals(tree: ast.Module) -> set[str]:
     """Functions of a file that remove, move or cut something, whatever it is."""
     found = set()
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     for function in functions:
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute):
@@ -195,7 +241,13 @@ SETS_ASIDE = {
 REMOVES_ITS_OWN = {
     "stores/removal.py": {"set_aside", "_remove"},
     "stores/temporaries.py": {"discard_open_temporaries"},
-    "stores/posix.py": {"discard_scope", "discard_temporary", "publish", "abort", "skip"},  # temporaries
+    "stores/posix.py": {
+        "discard_scope",
+        "discard_temporary",
+        "publish",
+        "abort",
+        "skip",
+    },  # temporaries
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/begin.py": {"_create", "probe"},
     "journal/lease.py": {"__enter__", "__exit__", "release_all", "file_system_time"},
@@ -203,7 +255,13 @@ REMOVES_ITS_OWN = {
     "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
     "journal/replay.py": {"sweep_listed"},  # temporaries
     "journal/rundir.py": {"make_room", "discard_drafts", "remove_empty"},
-    "journal/takeover.py": {"end_run", "take_away", "_settle", "_move_plan", "make_end"},  # a directory is renamed, tokens go
+    "journal/takeover.py": {
+        "end_run",
+        "take_away",
+        "_settle",
+        "_move_plan",
+        "make_end",
+    },  # a directory is renamed, tokens go
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
     "runs/session.py": {"enter", "discard_parts"},
@@ -228,7 +286,10 @@ def test_data_are_removed_by_one_function_that_takes_a_proof():
 def test_strategies_and_metadata_do_not_know_each_other():
     for path in FILES:
         if unit(path) == "format" and path.stem in {"strategies", "metadata"}:
-            assert not imports(path) & {"shardwrite.format.strategies", "shardwrite.format.metadata"}
+            assert not imports(path) & {
+                "shardwrite.format.strategies",
+                "shardwrite.format.metadata",
+            }
 
 
 def test_stores_and_engines_know_nothing_of_shards():

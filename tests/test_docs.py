@@ -34,7 +34,10 @@ def settings_of_dask():
 def with_programs(directory):
     """An environment in which ``shardwrite`` and ``python`` are those of this test."""
     directory.mkdir()
-    for name, what in (("python", ""), ("shardwrite", '-c "from shardwrite.cli import main; main()"')):
+    for name, what in (
+        ("python", ""),
+        ("shardwrite", '-c "from shardwrite.cli import main; main()"'),
+    ):
         (directory / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
         (directory / name).chmod(0o755)
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
@@ -44,7 +47,9 @@ def with_programs(directory):
 def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     environ = with_programs(tmp_path / "bin")
-    examples = re.findall(r"^```(python|bash)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    examples = re.findall(
+        r"^```(python|bash)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
+    )
     assert examples
     namespace: dict = {"__name__": "__main__"}
     for language, example in examples:
@@ -55,7 +60,9 @@ def test_pages(page, tmp_path, monkeypatch):
 
 
 def test_the_readmes_example_has_five_lines():
-    example = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)[1]
+    example = re.search(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )[1]
     assert len(example.strip().splitlines()) == 5
 
 
@@ -68,5 +75,9 @@ def test_docstrings(name, tmp_path, monkeypatch):
 def test_public_functions_have_an_example():
     for name in shardwrite.__all__:
         public = getattr(shardwrite, name)
-        if callable(public) and not isinstance(public, type) and name not in ("prepare", "finalize", "open_sharded"):
+        if (
+            callable(public)
+            and not isinstance(public, type)
+            and name not in ("prepare", "finalize", "open_sharded")
+        ):
             assert ">>>" in (public.__doc__ or ""), name

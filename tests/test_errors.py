@@ -40,7 +40,12 @@ EXAMPLES = [
     SourceError("scalar", region=()),
     CodecError("not installed", codec="zstd"),
     JournalError("of another run", path="a/b"),
-    JournalError("held", path="a/b", holder={"host": "node7", "pid": 12}, differences=["source: 1 then, 2 now"]),
+    JournalError(
+        "held",
+        path="a/b",
+        holder={"host": "node7", "pid": 12},
+        differences=["source: 1 then, 2 now"],
+    ),
     RunEndedError("taken over", path="a/b/run-1"),
     UntrustedStateError("belongs to somebody else", path="a/b.shardwrite", owner="mallory"),
     IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
@@ -48,7 +53,11 @@ EXAMPLES = [
     SubmitError("scontrol is not in PATH", command="scontrol show config"),
     WorkersLostError("all died", n_tasks=3),
     ClusterLostError("the scheduler is gone"),
-    ClusterError("nobody came", waited_seconds=60.0, jobs=[{"id": "7", "state": "PENDING", "reason": "Priority"}]),
+    ClusterError(
+        "nobody came",
+        waited_seconds=60.0,
+        jobs=[{"id": "7", "state": "PENDING", "reason": "Priority"}],
+    ),
 ]
 IDS = [f"{type(e).__name__}-{i}" for i, e in enumerate(EXAMPLES)]
 
@@ -57,13 +66,18 @@ def by_pickle(protocol):
     return lambda error: pickle.loads(pickle.dumps(error, protocol))
 
 
-WAYS = {f"pickle {p}": by_pickle(p) for p in range(pickle.HIGHEST_PROTOCOL + 1)} | {"copy": copy.copy, "deepcopy": copy.deepcopy}
+WAYS = {f"pickle {p}": by_pickle(p) for p in range(pickle.HIGHEST_PROTOCOL + 1)} | {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
 
 
 def test_every_class_has_an_example():
     classes = {getattr(module, name) for name in module.__all__}
     assert classes == {type(e) for e in EXAMPLES}
-    defined = {c for c in vars(module).values() if isinstance(c, type) and issubclass(c, BaseException)}
+    defined = {
+        c for c in vars(module).values() if isinstance(c, type) and issubclass(c, BaseException)
+    }
     assert classes == defined
 
 
@@ -99,7 +113,9 @@ def test_facts_survive_when_raised_and_chained():
 
 
 def test_spec_error_says_field_value_and_remedy():
-    text = str(SpecError("not positive", field="shards", value=(0, 4), remedy="give sizes above zero"))
+    text = str(
+        SpecError("not positive", field="shards", value=(0, 4), remedy="give sizes above zero")
+    )
     assert text == "shards=(0, 4): not positive; give sizes above zero"
 
 
@@ -132,7 +148,12 @@ def test_incomplete_error_keeps_a_list():
 
 @pytest.mark.parametrize(
     ("error", "builtin"),
-    [(SpecError, ValueError), (PlanError, ValueError), (CorruptShardError, ValueError), (StoreError, OSError)],
+    [
+        (SpecError, ValueError),
+        (PlanError, ValueError),
+        (CorruptShardError, ValueError),
+        (StoreError, OSError),
+    ],
 )
 def test_builtin_bases(error, builtin):
     assert issubclass(error, builtin)

@@ -70,13 +70,19 @@ def test_box_refuses_corners_of_different_rank():
         Box((0,), (1, 2))
 
 
-@given(st.integers(0, 3).flatmap(lambda n: st.tuples(boxes_in(n), boxes_in(n), st.tuples(*[st.integers(-5, 5)] * n))))
+@given(
+    st.integers(0, 3).flatmap(
+        lambda n: st.tuples(boxes_in(n), boxes_in(n), st.tuples(*[st.integers(-5, 5)] * n))
+    )
+)
 def test_box_arithmetic_equals_sets_of_cells(case):
     a, b, origin = case
     assert a.size == len(cells(a))
     assert a.intersect(b).size == len(cells(a) & cells(b))
     assert cells(a.intersect(b)) == cells(a) & cells(b)
-    assert cells(a.shift(origin)) == {tuple(i - o for i, o in zip(c, origin, strict=True)) for c in cells(a)}
+    assert cells(a.shift(origin)) == {
+        tuple(i - o for i, o in zip(c, origin, strict=True)) for c in cells(a)
+    }
     assert a.shift(origin).shape == a.shape
     if a.size and b.size:
         assert a.contains(b) == (cells(b) <= cells(a))
@@ -108,7 +114,11 @@ def test_grid_counts_equal_enumeration(grid):
 
 @given(grids())
 def test_shard_boxes_tile_the_array(grid):
-    seen = [c for i in grid.shards_in(grid.whole) for c in cells(grid.shard_box(i).intersect(grid.whole))]
+    seen = [
+        c
+        for i in grid.shards_in(grid.whole)
+        for c in cells(grid.shard_box(i).intersect(grid.whole))
+    ]
     assert len(seen) == len(set(seen)) == grid.whole.size
     assert set(seen) == cells(grid.whole)
 
@@ -116,11 +126,17 @@ def test_shard_boxes_tile_the_array(grid):
 @given(grids(2).flatmap(lambda g: st.tuples(st.just(g), boxes_in(g.ndim, 0, 13))))
 def test_shards_in_region_equal_brute_force_in_row_major_order(case):
     grid, region = case
-    touched = sorted({tuple(i // s for i, s in zip(c, grid.shards, strict=True)) for c in cells(region)})
+    touched = sorted(
+        {tuple(i // s for i, s in zip(c, grid.shards, strict=True)) for c in cells(region)}
+    )
     assert list(grid.shards_in(region)) == touched
 
 
-@given(grids(2).flatmap(lambda g: st.tuples(st.just(g), boxes_in(g.ndim, 0, 5), boxes_in(g.ndim, 0, 13))))
+@given(
+    grids(2).flatmap(
+        lambda g: st.tuples(st.just(g), boxes_in(g.ndim, 0, 5), boxes_in(g.ndim, 0, 13))
+    )
+)
 def test_chunk_counts_equal_brute_force(case):
     grid, corner, far = case
     start = tuple(i * c for i, c in zip(corner.start, grid.chunks, strict=True))

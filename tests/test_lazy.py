@@ -18,7 +18,19 @@ from shardwrite._lazy import when_imported
 
 ROOT = Path(__file__).parent.parent
 HEAVY = {
-    *("dask", "distributed", "h5py", "hdf5plugin", "matplotlib", "nibabel", "numcodecs", "numpy", "pandas", "rich", "scipy"),
+    *(
+        "dask",
+        "distributed",
+        "h5py",
+        "hdf5plugin",
+        "matplotlib",
+        "nibabel",
+        "numcodecs",
+        "numpy",
+        "pandas",
+        "rich",
+        "scipy",
+    ),
     *("tifffile", "tornado", "xarray", "zarr", "cryptography", "dask_jobqueue", "asyncio"),
 }
 WRITE = """
@@ -37,13 +49,20 @@ def run(program, *arguments):
 
 def loaded_by(program, *arguments):
     """Top-level packages that a fresh process has imported after a program."""
-    printed = run(f"{program}\nimport json, sys\nprint(json.dumps([*sys.modules]))", *arguments).splitlines()[-1]
+    printed = run(
+        f"{program}\nimport json, sys\nprint(json.dumps([*sys.modules]))", *arguments
+    ).splitlines()[-1]
     return {name.partition(".")[0] for name in json.loads(printed)}, json.loads(printed)
 
 
 @pytest.mark.parametrize(
     "program",
-    ["import shardwrite", "from shardwrite import SpecError", "import shardwrite; dir(shardwrite)", "import shardwrite.cli"],
+    [
+        "import shardwrite",
+        "from shardwrite import SpecError",
+        "import shardwrite; dir(shardwrite)",
+        "import shardwrite.cli",
+    ],
 )
 def test_importing_the_package_imports_nothing_heavy(program):
     packages, _ = loaded_by(program)
@@ -127,9 +146,13 @@ def test_every_public_name_is_what_its_module_calls_so():
     assert set(shardwrite.__all__) <= set(dir(shardwrite))
 
 
-@pytest.mark.parametrize("first", ["import shardwrite", "import shardwrite.plan.model", "from shardwrite import Plan"])
+@pytest.mark.parametrize(
+    "first", ["import shardwrite", "import shardwrite.plan.model", "from shardwrite import Plan"]
+)
 def test_plan_is_the_function_whenever_the_folder_is_imported(first):
-    run(f"{first}\nimport shardwrite, shardwrite.plan.waves\nassert shardwrite.plan.__module__ == 'shardwrite.runs.array_plan'")
+    run(
+        f"{first}\nimport shardwrite, shardwrite.plan.waves\nassert shardwrite.plan.__module__ == 'shardwrite.runs.array_plan'"
+    )
 
 
 def test_no_name_is_lost_to_a_module_of_that_name():
@@ -153,11 +176,15 @@ def test_the_package_is_pickled_by_reference_with_a_function_that_uses_it():
 
 
 def test_folders_are_attributes_as_soon_as_the_package_is_imported():
-    run("import shardwrite\nassert shardwrite.engines.active_engine().kind == 'threads'\nassert shardwrite.stores.PosixStore")
+    run(
+        "import shardwrite\nassert shardwrite.engines.active_engine().kind == 'threads'\nassert shardwrite.stores.PosixStore"
+    )
 
 
 def test_a_name_that_is_not_there():
-    with pytest.raises(AttributeError, match="module 'shardwrite' has no attribute 'to_sharded_zar'"):
+    with pytest.raises(
+        AttributeError, match="module 'shardwrite' has no attribute 'to_sharded_zar'"
+    ):
         shardwrite.to_sharded_zar  # noqa: B018 (looked up)
     with pytest.raises(ImportError):
         exec("from shardwrite import nothing_of_the_kind")
@@ -208,13 +235,19 @@ def test_a_module_that_is_there_is_acted_on_at_once_and_one_that_is_not_when_it_
 
 
 def test_nobody_acts_on_a_module_that_another_thread_has_not_finished(tmp_path, monkeypatch):
-    (tmp_path / "slow_module.py").write_text("import slow_gate\nslow_gate.begun.set()\nslow_gate.go.wait(60)\ndone = True\n")
-    (tmp_path / "slow_gate.py").write_text("import threading\nbegun, go = threading.Event(), threading.Event()\n")
+    (tmp_path / "slow_module.py").write_text(
+        "import slow_gate\nslow_gate.begun.set()\nslow_gate.go.wait(60)\ndone = True\n"
+    )
+    (tmp_path / "slow_gate.py").write_text(
+        "import threading\nbegun, go = threading.Event(), threading.Event()\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     finders, seen = sys.meta_path[:], []
     gate = importlib.import_module("slow_gate")
     importing = threading.Thread(target=importlib.import_module, args=("slow_module",))
-    waiting = threading.Thread(target=when_imported, args=("slow_module", lambda module: seen.append(module.done)))
+    waiting = threading.Thread(
+        target=when_imported, args=("slow_module", lambda module: seen.append(module.done))
+    )
     try:
         importing.start()
         assert gate.begun.wait(60)

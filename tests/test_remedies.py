@@ -126,12 +126,16 @@ def interrupt(_):
 
 
 def write(path, version=0, **more):
-    return source(version).to_sharded_zarr(path, **{**LAYOUT, "source_id": f"version {version}", **more})
+    return source(version).to_sharded_zarr(
+        path, **{**LAYOUT, "source_id": f"version {version}", **more}
+    )
 
 
 def update(path, version=1, region=REGION, **more):
     x = source(version, region)
-    return x.to_sharded_zarr(path, region=region, source_id=f"version {version}", memory_limit="60kB", **more)
+    return x.to_sharded_zarr(
+        path, region=region, source_id=f"version {version}", memory_limit="60kB", **more
+    )
 
 
 def read(path):
@@ -140,7 +144,11 @@ def read(path):
 
 def shards(path):
     """Bytes of all shards."""
-    return {str(p.relative_to(path)): p.read_bytes() for p in sorted((path / "c").rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(path)): p.read_bytes()
+        for p in sorted((path / "c").rglob("*"))
+        if p.is_file()
+    }
 
 
 def interrupted_write(path, **more):
@@ -181,7 +189,9 @@ def old_or_new(path):
     found = read(path)
     for index in np.ndindex(4, 4):
         shard = tuple(slice(16 * i, 16 * i + 16) for i in index)
-        assert any((found[shard] == v[shard]).all() for v in (values(), updated())), f"shard {index} is neither old nor new"
+        assert any((found[shard] == v[shard]).all() for v in (values(), updated())), (
+            f"shard {index} is neither old nor new"
+        )
 
 
 def refused(piece, error, call):
@@ -242,13 +252,20 @@ def test_the_command_abandon_says_that_the_array_is_still_made(tmp_path):
     assert shards(path) == before
 
 
-@carries_out("another plan was begun for {} and has not ended", "start over with restart=True (--restart), which takes its")
+@carries_out(
+    "another plan was begun for {} and has not ended",
+    "start over with restart=True (--restart), which takes its",
+)
 @pytest.mark.parametrize("publish", ["first", "last"])
 def test_another_plan_for_a_new_array(tmp_path, publish):
     path = tmp_path / "x"
     interrupted_write(path, publish=publish)
     shutil.copytree(tmp_path, tmp_path / "copy")
-    refused("start over with restart=True (--restart), which takes its shards away", JournalError, lambda: write(path, 2))
+    refused(
+        "start over with restart=True (--restart), which takes its shards away",
+        JournalError,
+        lambda: write(path, 2),
+    )
     assert write(path, publish=publish).n_resumed_shards > 0
     np.testing.assert_array_equal(read(path), values())
     path = tmp_path / "copy" / "x"
@@ -269,7 +286,11 @@ def test_a_plan_that_is_none_for_parts(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("shardwrite.runs.begun._partition", torn)
-        refused("call prepare again with restart=True", JournalError, lambda: shardwrite.write_part(x, path, 1, 2))
+        refused(
+            "call prepare again with restart=True",
+            JournalError,
+            lambda: shardwrite.write_part(x, path, 1, 2),
+        )
     shardwrite.prepare(x, path, made, restart=True)
     assert not shards(path), "its shards were to be taken away"
     for index in range(2):
@@ -278,7 +299,9 @@ def test_a_plan_that_is_none_for_parts(tmp_path, monkeypatch):
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out("make the same call again to finish it, or shardwrite finalize, if all of its parts are written")
+@carries_out(
+    "make the same call again to finish it, or shardwrite finalize, if all of its parts are written"
+)
 def test_reading_an_array_that_is_not_whole_yet(tmp_path):
     path = tmp_path / "x"
     interrupted_write(path)
@@ -299,7 +322,11 @@ def test_repairing_an_array_that_is_not_whole_yet(tmp_path):
     path = tmp_path / "x"
     key = sorted(interrupted_write(path))[0]
     (path / key).write_bytes(b"torn")
-    refused("run its command again with recheck=True (--recheck)", JournalError, lambda: shardwrite.repair(path, source()))
+    refused(
+        "run its command again with recheck=True (--recheck)",
+        JournalError,
+        lambda: shardwrite.repair(path, source()),
+    )
     write(path, recheck=True)
     np.testing.assert_array_equal(read(path), values())
 
@@ -332,8 +359,12 @@ LATER = {
     "update": lambda path: update(path, 2),
     "erase": lambda path: shardwrite.erase(path, REGION),
     "compaction in another order": lambda path: shardwrite.compact(path, above=0, order="F"),
-    "repair": lambda path: (path / "c/2/2").write_bytes(b"torn") and shardwrite.repair(path, source()),
-    "repair from elsewhere": lambda path: (path / "c/2/2").write_bytes(b"torn") and shardwrite.repair(path, source() + 0),
+    "repair": lambda path: (
+        (path / "c/2/2").write_bytes(b"torn") and shardwrite.repair(path, source())
+    ),
+    "repair from elsewhere": lambda path: (
+        (path / "c/2/2").write_bytes(b"torn") and shardwrite.repair(path, source() + 0)
+    ),
     "stream": stream,
     "replacement": lambda path: write(path, 2, mode="w"),
     "creation": lambda path: shardwrite.create(path, (8, 8), "u4", shards=8, chunks=4, mode="w"),
@@ -351,7 +382,8 @@ LATER = {
         (first, later)
         for first in IN_THE_WAY
         for later in LATER
-        if "compaction" not in later or first == "compaction"  # elsewhere there is nothing to compact
+        if "compaction" not in later
+        or first == "compaction"  # elsewhere there is nothing to compact
     ],
 )
 def test_an_update_in_the_way_is_run_again_or_given_up(tmp_path, first, later):
@@ -390,7 +422,11 @@ def test_an_update_in_the_way_is_run_again_or_given_up(tmp_path, first, later):
 def test_an_update_with_restart_gives_up_updates(tmp_path, first):
     path = tmp_path / "x"
     IN_THE_WAY[first](path)
-    refused("An update with restart=True (--restart) gives it up, too", JournalError, lambda: update(path, 2))
+    refused(
+        "An update with restart=True (--restart) gives it up, too",
+        JournalError,
+        lambda: update(path, 2),
+    )
     update(path, 2, restart=True)
     np.testing.assert_array_equal(read(path)[REGION], values(2)[REGION])
     assert is_tidy(path)
@@ -402,7 +438,9 @@ def test_replacing_an_array_takes_no_update_away_without_being_told_to(tmp_path)
     path = tmp_path / "x"
     interrupted_update(path)
     before = shards(path)
-    refused("Replacing the array takes its shards away", JournalError, lambda: write(path, 2, mode="w"))
+    refused(
+        "Replacing the array takes its shards away", JournalError, lambda: write(path, 2, mode="w")
+    )
     assert shards(path) == before
     write(path, 2, mode="w", restart=True)
     np.testing.assert_array_equal(read(path), values(2))
@@ -446,7 +484,9 @@ def test_a_repair_that_was_interrupted_does_not_hide_the_array_from_finalize_and
     assert status(resolve_target(path, None)).is_whole
 
 
-@carries_out("the shape of {} became {} while an update of {} was planned; make the same call again")
+@carries_out(
+    "the shape of {} became {} while an update of {} was planned; make the same call again"
+)
 def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     path = tmp_path / "x"
     write(path)
@@ -461,7 +501,9 @@ def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     again = lambda: source(1, (slice(0, 16), slice(None))).to_sharded_zarr(path, region="append")  # noqa: E731
     refused("make the same call again", JournalError, again)
     again()
-    np.testing.assert_array_equal(read(path), np.concatenate([values(), values(2)[:16], values(1)[:16]]))
+    np.testing.assert_array_equal(
+        read(path), np.concatenate([values(), values(2)[:16], values(1)[:16]])
+    )
 
 
 @carries_out("became {} after this writer was opened; open another one", "make another one")
@@ -498,7 +540,11 @@ BLOCKED = """
 def test_another_process_is_at_work(tmp_path, remedy):
     path = tmp_path / "x"
     if remedy == "end":
-        other = subprocess.Popen([sys.executable, "-c", textwrap.dedent(BLOCKED), path], stdout=subprocess.PIPE, text=True)
+        other = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(BLOCKED), path],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             assert other.stdout.readline() == "at work\n"
             refused(f"pid {other.pid}", JournalError, lambda: write(path, restart=True))
@@ -537,14 +583,18 @@ HOLDS = """
 """
 
 
-@carries_out("{} was not given back in {} s. End the process that holds it ({}), and run the same command again")
+@carries_out(
+    "{} was not given back in {} s. End the process that holds it ({}), and run the same command again"
+)
 def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
     path = tmp_path / "x"
     interrupted_update(path)
     claim = path.with_name("x.shardwrite") / "claim-end"
     (tmp_path / "run").mkdir()
     other = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLDS), claim, tmp_path / "run"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(HOLDS), claim, tmp_path / "run"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert other.stdout.readline() == "held\n"
@@ -570,13 +620,17 @@ def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
 def test_stopped_on_request(tmp_path):
     path = tmp_path / "x"
     stop = lambda _: request_drain()  # noqa: E731
-    refused("run the same command again to go on", IncompleteError, lambda: write(path, progress=stop))
+    refused(
+        "run the same command again to go on", IncompleteError, lambda: write(path, progress=stop)
+    )
     reset_drain()
     assert write(path).n_resumed_shards > 0
     np.testing.assert_array_equal(read(path), values())
     x, path = source(), tmp_path / "y"
     shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
-    refused("these are of", IncompleteError, lambda: shardwrite.write_part(x, path, 0, 1, progress=stop))
+    refused(
+        "these are of", IncompleteError, lambda: shardwrite.write_part(x, path, 0, 1, progress=stop)
+    )
     reset_drain()
     assert shardwrite.write_part(x, path, 0, 1).n_resumed_shards > 0
     shardwrite.finalize(path)
@@ -598,28 +652,54 @@ def test_a_shard_that_nobody_committed(tmp_path, monkeypatch):
 def test_nothing_was_begun(tmp_path, how):
     x, path = source(), tmp_path / "x"
     np.save(tmp_path / "x.npy", values())
-    refused("call prepare first (shardwrite init)", IncompleteError, lambda: shardwrite.write_part(x, path, 0, 1))
-    refused("call prepare first (shardwrite init)", IncompleteError, lambda: shardwrite.finalize(path))
-    refused("call shardwrite init first", IncompleteError, lambda: status(resolve_target(path, None)))
+    refused(
+        "call prepare first (shardwrite init)",
+        IncompleteError,
+        lambda: shardwrite.write_part(x, path, 0, 1),
+    )
+    refused(
+        "call prepare first (shardwrite init)", IncompleteError, lambda: shardwrite.finalize(path)
+    )
+    refused(
+        "call shardwrite init first", IncompleteError, lambda: status(resolve_target(path, None))
+    )
     if how == "function":
         shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
         shardwrite.write_part(x, path, 0, 1)
     else:
-        done = CliRunner().invoke(main, ["init", str(tmp_path / "x.npy"), str(path), "--shards", "16", "--chunks", "8"])
+        done = CliRunner().invoke(
+            main, ["init", str(tmp_path / "x.npy"), str(path), "--shards", "16", "--chunks", "8"]
+        )
         assert done.exit_code == 0, done.output
-        assert CliRunner().invoke(main, ["write-part", str(tmp_path / "x.npy"), str(path), "0/1"]).exit_code == 0
+        assert (
+            CliRunner()
+            .invoke(main, ["write-part", str(tmp_path / "x.npy"), str(path), "0/1"])
+            .exit_code
+            == 0
+        )
     assert status(resolve_target(path, None)).n_shards == 16
     shardwrite.finalize(path)
     np.testing.assert_array_equal(read(path), values())
 
 
-@carries_out("write their parts again; give the number of parts to be told which", "part{} {} of {} must be written again")
+@carries_out(
+    "write their parts again; give the number of parts to be told which",
+    "part{} {} of {} must be written again",
+)
 def test_parts_that_are_missing(tmp_path):
     x, path = source(), tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **LAYOUT))
     shardwrite.write_part(x, path, 1, 2)
-    refused("give the number of parts to be told which", IncompleteError, lambda: shardwrite.finalize(path))
-    error = refused("part 0 of 2 must be written again", IncompleteError, lambda: shardwrite.finalize(path, n_parts=2))
+    refused(
+        "give the number of parts to be told which",
+        IncompleteError,
+        lambda: shardwrite.finalize(path),
+    )
+    error = refused(
+        "part 0 of 2 must be written again",
+        IncompleteError,
+        lambda: shardwrite.finalize(path, n_parts=2),
+    )
     for part in error.parts:
         shardwrite.write_part(x, path, part, 2)
     shardwrite.finalize(path)
@@ -757,14 +837,18 @@ def test_a_command_without_its_option(tmp_path):
 
 @carries_out("Move {} away after a look, and keep it")
 @pytest.mark.parametrize("kind", ["array", "update"])
-@pytest.mark.parametrize("torn", [b'{"run', b'{"run": "../../x", "digest": "d", "replaces": false}'])
+@pytest.mark.parametrize(
+    "torn", [b'{"run', b'{"run": "../../x", "digest": "d", "replaces": false}']
+)
 def test_a_plan_that_is_torn(tmp_path, kind, torn):
     path = tmp_path / "x"
     if kind == "array":
         interrupted_write(path)
     else:
         interrupted_update(path)
-    (plan,) = [p for p in path.with_name("x.shardwrite").rglob("plan.json") if "run-" not in p.parent.name]
+    (plan,) = [
+        p for p in path.with_name("x.shardwrite").rglob("plan.json") if "run-" not in p.parent.name
+    ]
     plan.unlink()
     plan.write_bytes(torn)
     again = (lambda: write(path)) if kind == "array" else (lambda: update(path))
@@ -784,7 +868,9 @@ def test_an_update_of_another_array(tmp_path):
     (document,) = path.with_name("x.shardwrite").rglob("run-*/zarr.json")
     document.write_text(json.dumps({**json.loads(document.read_text()), "shape": [8, 8]}))
     (run,) = path.with_name("x.shardwrite").glob("updates/*")
-    refused(f"Move {run} away after a look, and keep it", JournalError, lambda: shardwrite.abandon(path))
+    refused(
+        f"Move {run} away after a look, and keep it", JournalError, lambda: shardwrite.abandon(path)
+    )
     run.rename(tmp_path / "kept")
     assert shardwrite.abandon(path) == []
     assert is_tidy(path)
@@ -792,7 +878,9 @@ def test_an_update_of_another_array(tmp_path):
     np.testing.assert_array_equal(read(path), updated())
 
 
-@carries_out("{} is no receipt ({}); remove it, and verify --deep instead", "remove it, and verify deep")
+@carries_out(
+    "{} is no receipt ({}); remove it, and verify --deep instead", "remove it, and verify deep"
+)
 @pytest.mark.parametrize("torn", ["{", '"empty": [[0, 1000]]'])
 def test_a_receipt_that_is_torn(tmp_path, torn):
     path = tmp_path / "x"
@@ -851,7 +939,9 @@ def test_a_receipt_of_another_array(tmp_path):
     refused("remove it after a look", JournalError, again)
     receipt.unlink()
     again()
-    np.testing.assert_array_equal(read(path), np.concatenate([values(), values(2)[:16], values(2)[:16]]))
+    np.testing.assert_array_equal(
+        read(path), np.concatenate([values(), values(2)[:16], values(2)[:16]])
+    )
 
 
 @carries_out("consolidate the group again, or remove it")
@@ -896,7 +986,11 @@ def test_a_shard_that_is_no_file(tmp_path):
     write(path)
     (path / "c/1/1").unlink()
     os.mkfifo(path / "c/1/1")
-    refused("not a file; remove it after a look", StoreError, lambda: shardwrite.open_sharded(path)[16:32, 16:32])
+    refused(
+        "not a file; remove it after a look",
+        StoreError,
+        lambda: shardwrite.open_sharded(path)[16:32, 16:32],
+    )
     (path / "c/1/1").unlink()
     assert shardwrite.repair(path, source()).is_done
     np.testing.assert_array_equal(read(path), values())
@@ -926,7 +1020,12 @@ def test_bad_shards(tmp_path):
     told = shardwrite.repair(path)
     assert "to repair" in str(told)
     assert "1 to be written again; give the source to do it" in str(told)
-    assert CliRunner().invoke(main, ["repair", str(path), "--source", str(tmp_path / "x.npy")]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(main, ["repair", str(path), "--source", str(tmp_path / "x.npy")])
+        .exit_code
+        == 0
+    )
     np.testing.assert_array_equal(read(path), values())
     shardwrite.compact(path)
     (path / "c/1/1").write_bytes(b"torn")
@@ -984,7 +1083,11 @@ def test_a_scan_that_would_prove_nothing(tmp_path):
     path = tmp_path / "x"
     write(path, index_location="start")
     (path / "c/1/1").write_bytes(b"torn")
-    refused("write the shard again from its source", SpecError, lambda: shardwrite.repair(path, scan=True))
+    refused(
+        "write the shard again from its source",
+        SpecError,
+        lambda: shardwrite.repair(path, scan=True),
+    )
     assert shardwrite.repair(path, source()).is_done
     np.testing.assert_array_equal(read(path), values())
 
@@ -1036,10 +1139,16 @@ def messages() -> Iterator[tuple[str, str]]:
                 others.update(inner for inner in ast.walk(node) if isinstance(inner, ast.Constant))
         for node in ast.walk(tree):
             text = ""
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in others:
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and node not in others
+            ):
                 text = node.value
             elif isinstance(node, ast.JoinedStr):
-                text = "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                text = "".join(
+                    part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
+                )
             if " " in text and NAMES_A_REMEDY.search(text) and not SHELL.match(text):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
@@ -1047,7 +1156,9 @@ def messages() -> Iterator[tuple[str, str]]:
 def test_every_remedy_is_carried_out_by_a_test():
     found = list(messages())
     assert len(found) > 50
-    forgotten = [f"{place}: {text}" for place, text in found if not any(piece in text for piece in COVERED)]
+    forgotten = [
+        f"{place}: {text}" for place, text in found if not any(piece in text for piece in COVERED)
+    ]
     assert not forgotten, "\n".join(forgotten)
     stale = [piece for piece in COVERED if not any(piece in text for _, text in found)]
     assert not stale, f"no message says this any more: {stale}"
@@ -1055,6 +1166,14 @@ def test_every_remedy_is_carried_out_by_a_test():
 
 def test_the_tests_that_are_named_exist():
     for file in {where.split("::")[0] for where in COVERED.values()}:
-        names = {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
-        missing = {where for where in COVERED.values() if where.startswith(f"{file}::") and where.split("::")[1] not in names}
+        names = {
+            node.name
+            for node in ast.walk(ast.parse((ROOT / file).read_text()))
+            if isinstance(node, ast.FunctionDef)
+        }
+        missing = {
+            where
+            for where in COVERED.values()
+            if where.startswith(f"{file}::") and where.split("::")[1] not in names
+        }
         assert not missing

@@ -52,7 +52,9 @@ def verify(
     exit_unless_good(report)
 
 
-def check(array: str, name: str | None, *, deep: bool, quiet: bool, against: Any = None) -> shardwrite.Report:
+def check(
+    array: str, name: str | None, *, deep: bool, quiet: bool, against: Any = None
+) -> shardwrite.Report:
     """Verify under a bar."""
     console, opened = Console(stderr=True), open_begun(array, name)
     columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -76,11 +78,23 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
 @click.command()
 @click.argument("array")
 @name_option
-@click.option("--html", "html_path", type=click.Path(dir_okay=False, writable=True), help="Also write a page with the picture.")
-@click.option("--png", "png_path", type=click.Path(dir_okay=False, writable=True), help="Also write the picture (extra: plot).")
+@click.option(
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Also write a page with the picture.",
+)
+@click.option(
+    "--png",
+    "png_path",
+    type=click.Path(dir_okay=False, writable=True),
+    help="Also write the picture (extra: plot).",
+)
 @json_option
 @command
-def census(array: str, name: str | None, html_path: str | None, png_path: str | None, as_json: bool) -> None:
+def census(
+    array: str, name: str | None, html_path: str | None, png_path: str | None, as_json: bool
+) -> None:
     """Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid as a picture."""
     found = shardwrite.census(array, name=name)
     if html_path:
@@ -98,11 +112,24 @@ def census(array: str, name: str | None, html_path: str | None, png_path: str | 
 @click.command()
 @click.argument("array")
 @name_option
-@click.option("--source", "src", metavar="SRC", help="Write the bad and missing shards again from this source.")
+@click.option(
+    "--source",
+    "src",
+    metavar="SRC",
+    help="Write the bad and missing shards again from this source.",
+)
 @source_options
 @click.option("--shallow", is_flag=True, help="Look at indexes only, and do not decode.")
-@click.option("--salvage", is_flag=True, help="Cut a shard whose tail is torn back to the size in the journal.")
-@click.option("--scan", is_flag=True, help="Without a journal, search such a shard backwards for an index whose checksum fits.")
+@click.option(
+    "--salvage",
+    is_flag=True,
+    help="Cut a shard whose tail is torn back to the size in the journal.",
+)
+@click.option(
+    "--scan",
+    is_flag=True,
+    help="Without a journal, search such a shard backwards for an index whose checksum fits.",
+)
 @click.option("--memory-limit", help="Memory of a worker process, such as 4GB.")
 @engine_options
 @json_option
@@ -129,7 +156,14 @@ def repair(
     with engine(threads, workers, address):
         x = open_as_dask(src, source)[0] if src else None
         done = shardwrite.repair(
-            array, x, name=name, deep=not shallow, salvage=salvage, scan=scan, memory_limit=memory_limit, progress=not as_json
+            array,
+            x,
+            name=name,
+            deep=not shallow,
+            salvage=salvage,
+            scan=scan,
+            memory_limit=memory_limit,
+            progress=not as_json,
         )
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
     if not done.is_done:

@@ -102,7 +102,9 @@ def _telling_of_loss(client: Any) -> Iterator[None]:
     except Exception as error:
         if client.status == "running":
             raise
-        raise ClusterLostError("the connection to dask's scheduler was lost; run the same again to go on") from error
+        raise ClusterLostError(
+            "the connection to dask's scheduler was lost; run the same again to go on"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -118,7 +120,9 @@ def requeueing(limit: int | None) -> Iterator[None]:
         if isinstance(error, RunCancelledError):  # and stays so
             raise
         if limit is not None:
-            is_waiting = isinstance(error, ClusterError)  # for its turn; that is no fault of the plan
+            is_waiting = isinstance(
+                error, ClusterError
+            )  # for its turn; that is no fault of the plan
             error.add_note(_requeued(limit, is_waiting or n_committed() > before))
         raise
 

@@ -33,14 +33,29 @@ def _volume() -> Path:
     spec = importlib.util.find_spec("nibabel")
     if spec is None or spec.origin is None:
         raise SpecError(
-            "needs a package that is not installed", field="demo", value="nibabel", remedy='pip install "shardwrite[demo]"'
+            "needs a package that is not installed",
+            field="demo",
+            value="nibabel",
+            remedy='pip install "shardwrite[demo]"',
         )
     return Path(spec.origin).parent / "tests" / "data" / "example4d.nii.gz"
 
 
 @click.command()
-@click.option("--directory", type=click.Path(file_okay=False), default="demo-output", show_default=True, help="Where to write.")
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes of the local cluster.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False),
+    default="demo-output",
+    show_default=True,
+    help="Where to write.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Processes of the local cluster.",
+)
 @json_option
 @command
 def demo(directory: str, workers: int, as_json: bool) -> None:
@@ -50,7 +65,9 @@ def demo(directory: str, workers: int, as_json: bool) -> None:
     path = Path(directory) / "mri.zarr"
     with (
         configured(),
-        LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         Client(cluster),
     ):
         x = as_dask(source).rechunk(slices)
@@ -70,11 +87,20 @@ def demo(directory: str, workers: int, as_json: bool) -> None:
     expected = source[tuple(slice(0, n) for n in source.shape)]
     is_equal = bool(np.array_equal(read_back, expected))
     if as_json:
-        echo(json.dumps({"result": result.to_dict(), "verify": report.to_dict(), "equal": is_equal}, indent=2))
+        echo(
+            json.dumps(
+                {"result": result.to_dict(), "verify": report.to_dict(), "equal": is_equal},
+                indent=2,
+            )
+        )
     else:
-        echo(f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n")
+        echo(
+            f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n"
+        )
         _show(read_back[:, :, read_back.shape[2] // 2, 0])
-        echo(f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}")
+        echo(
+            f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}"
+        )
     if not (is_equal and report.is_good):
         raise SystemExit(1)
 

@@ -41,20 +41,52 @@ def cluster_options(function: Any) -> Any:
     said = "; by default what dask/jobqueue.yaml says"
     for option in reversed(
         (
-            click.option("--cluster", type=click.Choice(["slurm"]), help="Have the work done by jobs that this process submits."),
+            click.option(
+                "--cluster",
+                type=click.Choice(["slurm"]),
+                help="Have the work done by jobs that this process submits.",
+            ),
             click.option("--jobs", type=int, help="With --cluster: workers at most, each a job."),
-            click.option("--minimum-jobs", type=int, help="Workers at least, once there is one; 1 by default."),
-            click.option("--cores", type=click.IntRange(1), help=f"Cores of each worker{said}, or 4."),
+            click.option(
+                "--minimum-jobs",
+                type=int,
+                help="Workers at least, once there is one; 1 by default.",
+            ),
+            click.option(
+                "--cores", type=click.IntRange(1), help=f"Cores of each worker{said}, or 4."
+            ),
             click.option("--memory", help=f"Memory of each worker{said}, or 8G."),
             click.option("--time", "time_limit", help=f"Time limit of each worker{said}."),
             click.option("--job-name", help="Name of the jobs; shardwrite by default."),
-            click.option("--sbatch", "directives", multiple=True, help="An option for sbatch, such as --sbatch=--partition=main."),
+            click.option(
+                "--sbatch",
+                "directives",
+                multiple=True,
+                help="An option for sbatch, such as --sbatch=--partition=main.",
+            ),
             click.option("--setup", multiple=True, help="A line of shell before a worker starts."),
-            click.option("--interface", help="Network of the workers, such as ib0; SHARDWRITE_INTERFACE by default."),
-            click.option("--scheduler-interface", help="Network of this process, where its name is another."),
-            click.option("--log-directory", type=click.Path(file_okay=False), help="Where the jobs' output goes; logs by default."),
-            click.option("--encrypted/--not-encrypted", default=None, help="Whether they talk by TLS; they do by default."),
-            click.option("--patience", type=click.FloatRange(1), help="Seconds to be without any worker; a day by default."),
+            click.option(
+                "--interface",
+                help="Network of the workers, such as ib0; SHARDWRITE_INTERFACE by default.",
+            ),
+            click.option(
+                "--scheduler-interface", help="Network of this process, where its name is another."
+            ),
+            click.option(
+                "--log-directory",
+                type=click.Path(file_okay=False),
+                help="Where the jobs' output goes; logs by default.",
+            ),
+            click.option(
+                "--encrypted/--not-encrypted",
+                default=None,
+                help="Whether they talk by TLS; they do by default.",
+            ),
+            click.option(
+                "--patience",
+                type=click.FloatRange(1),
+                help="Seconds to be without any worker; a day by default.",
+            ),
             click.option("--config-name", help="Section of dask/jobqueue.yaml; slurm by default."),
         )
     ):
@@ -71,22 +103,33 @@ def taken(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
         If one of them is given without the other.
     """
     is_wanted = options.pop("cluster") is not None
-    given = {field: value for name, field in _FIELDS.items() if (value := options.pop(name)) not in (None, ())}
+    given = {
+        field: value
+        for name, field in _FIELDS.items()
+        if (value := options.pop(name)) not in (None, ())
+    }
     if given and not is_wanted:
         raise SpecError(
-            "is for workers that are jobs", field=next(iter(given)), value=next(iter(given.values())), remedy="give --cluster slurm"
+            "is for workers that are jobs",
+            field=next(iter(given)),
+            value=next(iter(given.values())),
+            remedy="give --cluster slurm",
         )
     if is_wanted and "jobs" not in given:
         raise SpecError("how many workers?", field="jobs", value=None, remedy="give --jobs")
     return is_wanted, given
 
 
-def write_with_jobs(x: Any, dst: str, given: dict[str, Any], identity: str, progress: bool, **options: Any) -> WriteResult:
+def write_with_jobs(
+    x: Any, dst: str, given: dict[str, Any], identity: str, progress: bool, **options: Any
+) -> WriteResult:
     """Begin the run, so that what cannot be planned is refused before it waits in a queue, and write it with jobs for workers."""
     workers = workers_of(**given)
     options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
     layout = {
-        key: value for key, value in options.items() if key not in ("name", "mode", "restart", "recheck", "publish", "durability")
+        key: value
+        for key, value in options.items()
+        if key not in ("name", "mode", "restart", "recheck", "publish", "durability")
     }
     how = {key: options[key] for key in ("name", "mode", "durability")}
     target = resolve_target(dst, options["name"])

@@ -19,12 +19,16 @@ from shardwrite.runs.outcome import INCOMPLETE, exit_code_of, handling_signals
 __all__ = ["execute"]
 
 
-@click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @scheduler_option
 @requeue_option
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def execute(address: str | None, n_requeues: int | None, script: str, args: tuple[str, ...]) -> None:
+def execute(
+    address: str | None, n_requeues: int | None, script: str, args: tuple[str, ...]
+) -> None:
     """Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit code tells the outcome.
 
     USR1 begins no new shard, finishes those in flight and exits with 85; TERM and INT exit with 85 at once. 85 says: incomplete,

@@ -49,10 +49,14 @@ def _history(opened: Opened) -> dict[str, Any]:
     """The run that has not ended, and who is at it; or the receipt of the one that has."""
     beside = opened.beside
     run = beside.run
-    facts: dict[str, Any] = {"unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"}
+    facts: dict[str, Any] = {
+        "unfinished": run is not None if beside.untrusted is None else "unknown, see the warning"
+    }
     if run is not None:
         holders = live_holders(run.path, looking=True)
-        facts["writers"] = [f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders]
+        facts["writers"] = [
+            f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders
+        ]
         return facts
     dead = [other for other in beside.updates if not live_holders(other.path, looking=True)]
     interrupted = [other.facts.get("identity", {}).get("region") for other in dead]

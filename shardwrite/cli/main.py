@@ -51,7 +51,9 @@ class LateProgram(Program):
         click.Group(commands=self.commands).format_commands(ctx, formatter)
 
 
-@click.group(name="shardwrite", cls=LateProgram, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    name="shardwrite", cls=LateProgram, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(__version__)
 def main() -> None:
     """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
@@ -68,13 +70,21 @@ for _command in (
         "checks:census",
         help="Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid as a picture.",
     ),
-    LateCommand("compact", "updates:compact", help="Write anew every shard of ARRAY that holds too much that nobody refers to."),
+    LateCommand(
+        "compact",
+        "updates:compact",
+        help="Write anew every shard of ARRAY that holds too much that nobody refers to.",
+    ),
     LateCommand(
         "demo",
         "demo:demo",
         help="Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and show it.",
     ),
-    LateCommand("erase", "updates:erase", help="Make a region of ARRAY empty; shards that hold nothing then are removed."),
+    LateCommand(
+        "erase",
+        "updates:erase",
+        help="Make a region of ARRAY empty; shards that hold nothing then are removed.",
+    ),
     LateCommand(
         "exec",
         "execute:execute",
@@ -91,21 +101,33 @@ for _command in (
         help="Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is "
         "writing it.",
     ),
-    LateCommand("init", "parts:init", help="Begin writing SRC as DST in parts: the plan and metadata, no data."),
-    LateCommand("plan", "write:plan", help="Show how SRC would be written: shards, files, tasks and memory."),
+    LateCommand(
+        "init",
+        "parts:init",
+        help="Begin writing SRC as DST in parts: the plan and metadata, no data.",
+    ),
+    LateCommand(
+        "plan", "write:plan", help="Show how SRC would be written: shards, files, tasks and memory."
+    ),
     LateCommand(
         "repair",
         "checks:repair",
         help="Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.",
     ),
     LateCommand("slurm", "slurm:slurm", help="Scripts and submissions for SLURM."),
-    LateCommand("update", "updates:update", help="Write SRC into a region of ARRAY, or behind its end."),
+    LateCommand(
+        "update", "updates:update", help="Write SRC into a region of ARRAY, or behind its end."
+    ),
     LateCommand(
         "verify",
         "checks:verify",
         help="Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are missing.",
     ),
-    LateCommand("write", "write:write", help="Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST."),
+    LateCommand(
+        "write",
+        "write:write",
+        help="Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST.",
+    ),
     LateCommand(
         "write-part",
         "parts:write_part",

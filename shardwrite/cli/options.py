@@ -55,7 +55,13 @@ class Json(click.ParamType[Any]):
         try:
             return json.loads(value)
         except ValueError:
-            return None if value == "none" else value if value == "auto" else [{"name": value, "configuration": {}}]
+            return (
+                None
+                if value == "none"
+                else value
+                if value == "auto"
+                else [{"name": value, "configuration": {}}]
+            )
 
 
 class Scalar(click.ParamType[Any]):
@@ -74,7 +80,9 @@ class Scalar(click.ParamType[Any]):
 
 
 source_options = _options(
-    click.option("--format", "source_format", help="Format of SRC; guessed from its name by default."),
+    click.option(
+        "--format", "source_format", help="Format of SRC; guessed from its name by default."
+    ),
     click.option("--dataset", help="Path of the array inside SRC."),
     click.option("--shape", type=Sizes(), help="Shape of a raw file."),
     click.option("--dtype", help="dtype of a raw file."),
@@ -82,22 +90,38 @@ source_options = _options(
     click.option("--source-chunks", type=Sizes(), help="Read SRC in such chunks."),
 )
 layout_options = _options(
-    click.option("--shards", type=Sizes(), default="auto", help="Shard shape: 256 or 256,256,64 elements, 256MB, or auto."),
+    click.option(
+        "--shards",
+        type=Sizes(),
+        default="auto",
+        help="Shard shape: 256 or 256,256,64 elements, 256MB, or auto.",
+    ),
     click.option("--chunks", type=Sizes(), default="auto", help="Inner chunk shape, likewise."),
     click.option(
-        "--compressors", type=Json(), default="auto", help="JSON list of codecs, a codec's name, none, or auto (zstd and crc32c)."
+        "--compressors",
+        type=Json(),
+        default="auto",
+        help="JSON list of codecs, a codec's name, none, or auto (zstd and crc32c).",
     ),
-    click.option("--filters", type=Json(), default="auto", help="JSON list of array-to-array codecs."),
+    click.option(
+        "--filters", type=Json(), default="auto", help="JSON list of array-to-array codecs."
+    ),
     click.option("--fill-value", type=Scalar(), help="Fill value."),
     click.option("--index-location", type=click.Choice(["end", "start"]), default="end"),
-    click.option("--strategy", default="fixed-order", help="fixed-order, append-only, C, F or morton."),
-    click.option("--write-empty-chunks", is_flag=True, help="Store inner chunks of the fill value only, too."),
+    click.option(
+        "--strategy", default="fixed-order", help="fixed-order, append-only, C, F or morton."
+    ),
+    click.option(
+        "--write-empty-chunks", is_flag=True, help="Store inner chunks of the fill value only, too."
+    ),
     click.option("--memory-limit", help="Memory of a worker process, such as 4GB."),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 name_option = click.option("--name", help="Path of the array in the store.")
 scheduler_option = click.option(
-    "--scheduler", "address", help="A running dask scheduler: its address, or the path of its scheduler file."
+    "--scheduler",
+    "address",
+    help="A running dask scheduler: its address, or the path of its scheduler file.",
 )
 requeue_option = click.option(
     "--requeue",
@@ -108,6 +132,10 @@ requeue_option = click.option(
 )
 engine_options = _options(
     click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default."),
-    click.option("--workers", type=click.IntRange(1), help="Run a local cluster of so many processes instead of threads."),
+    click.option(
+        "--workers",
+        type=click.IntRange(1),
+        help="Run a local cluster of so many processes instead of threads.",
+    ),
     scheduler_option,
 )

@@ -13,7 +13,13 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, requeueing
-from shardwrite.cli.options import json_option, layout_options, name_option, requeue_option, source_options
+from shardwrite.cli.options import (
+    json_option,
+    layout_options,
+    name_option,
+    requeue_option,
+    source_options,
+)
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.runs.outcome import handling_signals
@@ -41,10 +47,18 @@ class PartOf(click.ParamType[tuple[int, int]]):
         """Index and count."""
         found = re.fullmatch(r"(\d+|rank)/(\d+)", str(value))
         if found is None:
-            self.fail(f"{value!r} is no part; give for instance 3/20 (counted from 0), or rank/20 under srun", param, ctx)
+            self.fail(
+                f"{value!r} is no part; give for instance 3/20 (counted from 0), or rank/20 under srun",
+                param,
+                ctx,
+            )
         rank = os.environ.get("SLURM_PROCID", "") if found[1] == "rank" else found[1]
         if not rank.isdigit():
-            self.fail(f"{value!r}: SLURM_PROCID is not set; start it by srun, or give a number", param, ctx)
+            self.fail(
+                f"{value!r}: SLURM_PROCID is not set; start it by srun, or give a number",
+                param,
+                ctx,
+            )
         index, count = int(rank), int(found[2])
         if index >= count:
             self.fail(f"there is no part {index} of {count}: parts are counted from 0", param, ctx)
@@ -57,9 +71,19 @@ class PartOf(click.ParamType[tuple[int, int]]):
 @name_option
 @source_options
 @layout_options
-@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads that a process will have.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Threads that a process will have.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
-@click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Take away what a run that did not end has written, and start over.",
+)
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
 @stripe_option
 @json_option
@@ -87,7 +111,16 @@ def init(
     with engine(threads, None, None):
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
     mode = "w" if overwrite else "w-"
-    shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
+    shardwrite.prepare(
+        x,
+        dst,
+        plan,
+        name=name,
+        mode=mode,
+        durability=durability,
+        restart=restart,
+        stripe_count=stripe_count,
+    )
     echo(plan.to_json() if as_json else str(plan))
 
 
@@ -97,8 +130,15 @@ def init(
 @click.argument("part", type=PartOf(), metavar="K/N")
 @name_option
 @source_options
-@click.option("--threads", type=click.IntRange(1), help="Threads; as many as this process has cores by default.")
-@click.option("--memory-limit", help="Memory of this process, such as 4GB; by default what its job has on this machine.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Threads; as many as this process has cores by default.",
+)
+@click.option(
+    "--memory-limit",
+    help="Memory of this process, such as 4GB; by default what its job has on this machine.",
+)
 @requeue_option
 @json_option
 @command
@@ -121,7 +161,13 @@ def write_part(
     x, identity = open_as_dask(src, source)
     with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
         result = shardwrite.write_part(
-            x, dst, *part, name=name, source_id=identity, memory_limit=memory_limit, progress=not as_json
+            x,
+            dst,
+            *part,
+            name=name,
+            source_id=identity,
+            memory_limit=memory_limit,
+            progress=not as_json,
         )
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
@@ -129,12 +175,32 @@ def write_part(
 @click.command()
 @click.argument("dst")
 @name_option
-@click.option("--parts", "n_parts", type=click.IntRange(1), help="Number of parts, to say which of them are to be written again.")
-@click.option("--resubmit", metavar="DIRECTORY", help="Where the scripts are, to say how to submit those parts again.")
-@click.option("--threads", type=click.IntRange(1), help="Threads; as many as this process has cores by default.")
+@click.option(
+    "--parts",
+    "n_parts",
+    type=click.IntRange(1),
+    help="Number of parts, to say which of them are to be written again.",
+)
+@click.option(
+    "--resubmit",
+    metavar="DIRECTORY",
+    help="Where the scripts are, to say how to submit those parts again.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Threads; as many as this process has cores by default.",
+)
 @json_option
 @command
-def finalize(dst: str, name: str | None, n_parts: int | None, resubmit: str | None, threads: int | None, as_json: bool) -> None:
+def finalize(
+    dst: str,
+    name: str | None,
+    n_parts: int | None,
+    resubmit: str | None,
+    threads: int | None,
+    as_json: bool,
+) -> None:
     """Look at every shard of DST, sweep what dead processes have left, and publish the array if it is whole.
 
     Else it says which parts are to be written again, and exits with 85.
@@ -144,7 +210,9 @@ def finalize(dst: str, name: str | None, n_parts: int | None, resubmit: str | No
             result = shardwrite.finalize(dst, name=name, n_parts=n_parts)
         except IncompleteError as error:
             if resubmit and error.fields["parts"]:
-                error.add_note(_how_to_resubmit(error.fields["parts"], resubmit, resolve_target(dst, name)))
+                error.add_note(
+                    _how_to_resubmit(error.fields["parts"], resubmit, resolve_target(dst, name))
+                )
             raise
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 

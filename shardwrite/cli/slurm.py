@@ -59,10 +59,30 @@ def _settings_options(function: Any) -> Any:
     usual = Settings()
     for option in reversed(
         (
-            click.option("--job-name", "job_name", default=usual.name, show_default=True, help="Name of the jobs."),
-            click.option("--cores", type=click.IntRange(1), default=usual.cores, show_default=True, help="Cores of each task."),
-            click.option("--memory", default=usual.memory, show_default=True, help="Memory of each task."),
-            click.option("--time", "time_limit", default=usual.time, show_default=True, help="Time limit of each task."),
+            click.option(
+                "--job-name",
+                "job_name",
+                default=usual.name,
+                show_default=True,
+                help="Name of the jobs.",
+            ),
+            click.option(
+                "--cores",
+                type=click.IntRange(1),
+                default=usual.cores,
+                show_default=True,
+                help="Cores of each task.",
+            ),
+            click.option(
+                "--memory", default=usual.memory, show_default=True, help="Memory of each task."
+            ),
+            click.option(
+                "--time",
+                "time_limit",
+                default=usual.time,
+                show_default=True,
+                help="Time limit of each task.",
+            ),
             click.option(
                 "--lead",
                 type=click.IntRange(1),
@@ -71,11 +91,29 @@ def _settings_options(function: Any) -> Any:
                 help="Seconds before the limit at which a task finishes its shards in flight and requeues itself.",
             ),
             click.option(
-                "--requeues", type=click.IntRange(0), default=usual.requeues, show_default=True, help="How often, at most."
+                "--requeues",
+                type=click.IntRange(0),
+                default=usual.requeues,
+                show_default=True,
+                help="How often, at most.",
             ),
-            click.option("--at-once", type=click.IntRange(0), default=0, help="Tasks that may run at a time; all by default."),
-            click.option("--sbatch", "directives", multiple=True, help="An option for sbatch, such as --sbatch=--partition=main."),
-            click.option("--setup", multiple=True, help='A line of shell before the work, such as --setup "module load python".'),
+            click.option(
+                "--at-once",
+                type=click.IntRange(0),
+                default=0,
+                help="Tasks that may run at a time; all by default.",
+            ),
+            click.option(
+                "--sbatch",
+                "directives",
+                multiple=True,
+                help="An option for sbatch, such as --sbatch=--partition=main.",
+            ),
+            click.option(
+                "--setup",
+                multiple=True,
+                help='A line of shell before the work, such as --setup "module load python".',
+            ),
         )
     ):
         function = option(function)
@@ -116,11 +154,26 @@ def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     """The layout's options that were given, as they stand on a command line."""
     context = click.get_current_context()
     found = []
-    for key in ("shards", "chunks", "compressors", "filters", "fill_value", "index_location", "strategy", "memory_limit"):
+    for key in (
+        "shards",
+        "chunks",
+        "compressors",
+        "filters",
+        "fill_value",
+        "index_location",
+        "strategy",
+        "memory_limit",
+    ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
             value = options[key]
             is_codecs = key in ("compressors", "filters") and value != "auto"
-            text = json.dumps(value) if is_codecs else ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            text = (
+                json.dumps(value)
+                if is_codecs
+                else ",".join(map(str, value))
+                if isinstance(value, tuple)
+                else str(value)
+            )
             found += [f"--{key.replace('_', '-')}", text]
     return (*found, *(["--write-empty-chunks"] if options["write_empty_chunks"] else []))
 
@@ -131,12 +184,38 @@ def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
 @name_option
 @source_options
 @layout_options
-@click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array.")
-@click.option("--nodes", "n_nodes", type=click.IntRange(1), default=4, show_default=True, help="Nodes of the allocation.")
-@click.option("--workers-per-node", "n_workers", type=click.IntRange(1), default=1, show_default=True, help="Tasks on each node.")
-@click.option("--program", help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before them.")
-@click.option("--jobs", "n_jobs", type=click.IntRange(1), help="Workers of the elastic way, each a job.")
-@click.option("--driver-time", default="1-00:00:00", show_default=True, help="Time limit of the elastic way's driver.")
+@click.option(
+    "--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array."
+)
+@click.option(
+    "--nodes",
+    "n_nodes",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    help="Nodes of the allocation.",
+)
+@click.option(
+    "--workers-per-node",
+    "n_workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Tasks on each node.",
+)
+@click.option(
+    "--program",
+    help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before them.",
+)
+@click.option(
+    "--jobs", "n_jobs", type=click.IntRange(1), help="Workers of the elastic way, each a job."
+)
+@click.option(
+    "--driver-time",
+    default="1-00:00:00",
+    show_default=True,
+    help="Time limit of the elastic way's driver.",
+)
 @_settings_options
 @command
 def script(
@@ -165,17 +244,35 @@ def script(
         return
     if program is not None or len(words) != 2:
         raise click.UsageError("give SRC and DST, or for an allocation --program")
-    if (n_parts is not None, n_jobs is not None) != (kind in ("array", "finalize"), kind == "elastic"):
-        raise click.UsageError("array and finalize take --parts, elastic takes --jobs, and allocation --nodes")
+    if (n_parts is not None, n_jobs is not None) != (
+        kind in ("array", "finalize"),
+        kind == "elastic",
+    ):
+        raise click.UsageError(
+            "array and finalize take --parts, elastic takes --jobs, and allocation --nodes"
+        )
     src, dst = words
     source = _source_arguments(options)
     given = (*(("--name", name) if name else ()), *source, *_layout_arguments(options))
     if kind == "allocation":
-        text = allocation_script(AllocationJob(n_nodes=n_nodes, n_workers=n_workers, src=src, dst=dst, options=given), settings)
+        text = allocation_script(
+            AllocationJob(n_nodes=n_nodes, n_workers=n_workers, src=src, dst=dst, options=given),
+            settings,
+        )
     elif n_jobs is not None:
-        text = elastic_script(ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=given, driver_time=driver_time), settings)
+        text = elastic_script(
+            ElasticJob(src=src, dst=dst, n_jobs=n_jobs, options=given, driver_time=driver_time),
+            settings,
+        )
     elif n_parts is not None:
-        parts = ArrayJob(src=src, dst=dst, n_parts=n_parts, at_once=at_once, source_options=source, name=name or "")
+        parts = ArrayJob(
+            src=src,
+            dst=dst,
+            n_parts=n_parts,
+            at_once=at_once,
+            source_options=source,
+            name=name or "",
+        )
         text = (array_script if kind == "array" else finalize_script)(parts, settings)
     emit(text, nl=False)
 
@@ -236,7 +333,9 @@ def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
         echo(json.dumps(asdict(found), indent=2))
         return
     echo(
-        f"cancelled {', '.join(found.jobs)}" if found.jobs else f"nothing to cancel: {found.n_known} jobs known, none in the queue"
+        f"cancelled {', '.join(found.jobs)}"
+        if found.jobs
+        else f"nothing to cancel: {found.n_known} jobs known, none in the queue"
     )
     for process in found.alive:
         echo(f"still at it, or ended without a word: {process}")
@@ -244,7 +343,13 @@ def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
 
 @slurm.command("doctor")
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--patience", type=click.FloatRange(0), default=60.0, show_default=True, help="Seconds to wait for the other nodes.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for the other nodes.",
+)
 @json_option
 @command
 def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
@@ -261,10 +366,27 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
     problems = doctor.problems_of(found, int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)))
     warnings = doctor.warnings_of(found)
     if as_json:
-        echo(json.dumps({"nodes": [asdict(one) for one in found], "problems": problems, "warnings": warnings}, indent=2))
+        echo(
+            json.dumps(
+                {
+                    "nodes": [asdict(one) for one in found],
+                    "problems": problems,
+                    "warnings": warnings,
+                },
+                indent=2,
+            )
+        )
     else:
         echo(doctor.report(found))
-        echo("\n".join([*(f"warning: {text}" for text in warnings), *(f"problem: {text}" for text in problems)] or ["all is well"]))
+        echo(
+            "\n".join(
+                [
+                    *(f"warning: {text}" for text in warnings),
+                    *(f"problem: {text}" for text in problems),
+                ]
+                or ["all is well"]
+            )
+        )
     if problems:
         raise SystemExit(1)
 
@@ -276,14 +398,30 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
 @source_options
 @layout_options
 @click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
-@click.option("--restart", is_flag=True, help="Take away what a run that did not end has written, and start over.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Take away what a run that did not end has written, and start over.",
+)
 @click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
 @stripe_option
-@click.option("--parts", "n_parts", type=click.IntRange(1), help="Parts; by default so many that a task lasts ten minutes or more.")
 @click.option(
-    "--throughput", default="200MB", show_default=True, help="Decoded bytes that a task is expected to write in a second."
+    "--parts",
+    "n_parts",
+    type=click.IntRange(1),
+    help="Parts; by default so many that a task lasts ten minutes or more.",
 )
-@click.option("--directory", type=click.Path(file_okay=False), help="Where scripts and logs go; one for each array by default.")
+@click.option(
+    "--throughput",
+    default="200MB",
+    show_default=True,
+    help="Decoded bytes that a task is expected to write in a second.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False),
+    help="Where scripts and logs go; one for each array by default.",
+)
 @_settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @json_option
@@ -314,9 +452,19 @@ def submit(
     target = resolve_target(dst, name)
     x, identity = open_as_dask(src, options)
     with engine(settings.cores, None, None):
-        plan = shardwrite.plan(x, source_id=identity, memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD, **options)
+        plan = shardwrite.plan(
+            x,
+            source_id=identity,
+            memory_limit=memory_limit or settings.cores * MEMORY_OF_A_THREAD,
+            **options,
+        )
     if n_parts is None:
-        n_parts = parts_for(plan.raw_nbytes, plan.partition.n_groups, parse_nbytes(throughput, "throughput"), max_array_size())
+        n_parts = parts_for(
+            plan.raw_nbytes,
+            plan.partition.n_groups,
+            parse_nbytes(throughput, "throughput"),
+            max_array_size(),
+        )
     job = ArrayJob(
         src=os.path.abspath(src),
         dst=str(target.root),
@@ -325,29 +473,50 @@ def submit(
         source_options=arguments,
         name=name or "",
     )
-    scripts = {"array.sbatch": exact(array_script(job, settings)), "finalize.sbatch": exact(finalize_script(job, settings))}
+    scripts = {
+        "array.sbatch": exact(array_script(job, settings)),
+        "finalize.sbatch": exact(finalize_script(job, settings)),
+    }
     where = Path(directory or default_directory(target)).absolute()
     check_directory(where, target)
     if dry_run:
         echo(f"# in {where}, with a directory logs:")
-        echo("sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
+        echo(
+            "sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch"
+        )
         for leaf, text in scripts.items():
             emit(f"\n# {leaf}\n{text}", nl=False)
         return
     refuse_second(target)  # before anything is changed
     mode = "w" if overwrite else "w-"
-    shardwrite.prepare(x, dst, plan, name=name, mode=mode, durability=durability, restart=restart, stripe_count=stripe_count)
+    shardwrite.prepare(
+        x,
+        dst,
+        plan,
+        name=name,
+        mode=mode,
+        durability=durability,
+        restart=restart,
+        stripe_count=stripe_count,
+    )
     _submit(target, where, n_parts, "", as_json, scripts)
 
 
-def _submit(target: Target, where: Path, n_parts: int, tasks: str, as_json: bool, scripts: Mapping[str, str]) -> None:
+def _submit(
+    target: Target, where: Path, n_parts: int, tasks: str, as_json: bool, scripts: Mapping[str, str]
+) -> None:
     """Write scripts, submit the array, or some of its tasks, and the job after it, note them, and say so."""
     with submitting(target):
         write_scripts(where, target, scripts)
         array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch", tasks)
         record_jobs(target, array, last, n_parts)
     if as_json:
-        echo(json.dumps({"array": array, "finalize": last, "parts": n_parts, "directory": str(where)}, indent=2))
+        echo(
+            json.dumps(
+                {"array": array, "finalize": last, "parts": n_parts, "directory": str(where)},
+                indent=2,
+            )
+        )
     else:
         which = f"tasks {tasks} of {n_parts}" if tasks else f"{n_parts} tasks"
         echo(f"job array {array} of {which}, then job {last}; scripts and logs in {where}")
@@ -356,8 +525,18 @@ def _submit(target: Target, where: Path, n_parts: int, tasks: str, as_json: bool
 @slurm.command()
 @click.argument("dst")
 @name_option
-@click.option("--array", "tasks", required=True, metavar="1,3-5", help="Parts that are to be written again, as sbatch takes them.")
-@click.option("--directory", type=click.Path(file_okay=False), help="Where the scripts are; where `submit` puts them by default.")
+@click.option(
+    "--array",
+    "tasks",
+    required=True,
+    metavar="1,3-5",
+    help="Parts that are to be written again, as sbatch takes them.",
+)
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False),
+    help="Where the scripts are; where `submit` puts them by default.",
+)
 @json_option
 @command
 def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_json: bool) -> None:
@@ -366,10 +545,19 @@ def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_j
     where = Path(directory or default_directory(target)).absolute()
     scripts = read_scripts(where)
     if scripts is None:
-        raise SpecError("no scripts are there", field="directory", value=str(where), remedy="give where they are, or use submit")
+        raise SpecError(
+            "no scripts are there",
+            field="directory",
+            value=str(where),
+            remedy="give where they are, or use submit",
+        )
     if re.fullmatch(r"[\d,-]+", tasks) is None:
-        raise SpecError("no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5")
+        raise SpecError(
+            "no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5"
+        )
     check_directory(where, target)
     if find_run(target) is None:
-        raise IncompleteError(f"nothing was begun for {target.path}, or it is done; use submit", missing=[])
+        raise IncompleteError(
+            f"nothing was begun for {target.path}, or it is done; use submit", missing=[]
+        )
     _submit(target, where, scripts.n_parts, f"{tasks}{scripts.at_once}", as_json, {})

@@ -18,7 +18,9 @@ from shardwrite.errors import SpecError, redacted
 __all__ = ["Program", "echo", "emit", "exact", "printable"]
 
 # control characters but for tab and newline, what turns the direction of writing, and bytes that are no text
-_UNPRINTABLE = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:
@@ -47,7 +49,12 @@ def exact(text: str) -> str:
     """
     for line in text.split("\n"):
         if printable(line) != line:
-            raise SpecError("holds control characters", field="line", value=line, remedy="give paths and options without them")
+            raise SpecError(
+                "holds control characters",
+                field="line",
+                value=line,
+                remedy="give paths and options without them",
+            )
         if redacted(line) != line:
             remedy = "have the program that needs them read them from a file of yours, or from its environment"
             raise SpecError("holds credentials", field="line", value=line, remedy=remedy)

@@ -26,7 +26,9 @@ __all__ = ["check_fill", "exact_fill", "fill_from_json", "is_same_type", "zarr_d
 @lru_cache(maxsize=64)
 def _zarr_dtype_cached(text: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that some dtypes have no specification yet is said when the array is made
+        warnings.simplefilter(
+            "ignore"
+        )  # that some dtypes have no specification yet is said when the array is made
         return parse_dtype(json.loads(text), zarr_format=3)
 
 
@@ -39,12 +41,17 @@ def zarr_dtype(data_type: Any) -> Any:
         If none is.
     """
     if not isinstance(data_type, str | dict):
-        raise SpecError("no data type", field="data_type", value=data_type, remedy="use one that zarr knows")
+        raise SpecError(
+            "no data type", field="data_type", value=data_type, remedy="use one that zarr knows"
+        )
     try:
         return _zarr_dtype_cached(json.dumps(data_type))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(
-            f"unknown data type ({error})", field="data_type", value=data_type, remedy="use one that zarr knows"
+            f"unknown data type ({error})",
+            field="data_type",
+            value=data_type,
+            remedy="use one that zarr knows",
         ) from error
 
 
@@ -76,7 +83,12 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
             return np.frombuffer(base64.b64decode(value), dtype=dtype)[0]
         return zarr_dtype(data_type).from_json_scalar(value, zarr_format=3)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise SpecError(f"not a {dtype} ({error})", field="fill_value", value=value, remedy="give one of the dtype") from error
+        raise SpecError(
+            f"not a {dtype} ({error})",
+            field="fill_value",
+            value=value,
+            remedy="give one of the dtype",
+        ) from error
 
 
 def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> Any:
@@ -84,7 +96,9 @@ def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) 
     if fill_value is None or dtype.kind not in "fc":
         return document["fill_value"]
     wanted = np.asarray(fill_value).astype(dtype, copy=False)
-    found = np.asarray(fill_from_json(document["data_type"], dtype, document["fill_value"]), dtype=dtype)
+    found = np.asarray(
+        fill_from_json(document["data_type"], dtype, document["fill_value"]), dtype=dtype
+    )
     if wanted.tobytes() == found.tobytes():
         return document["fill_value"]
     width = dtype.itemsize // (2 if dtype.kind == "c" else 1)
@@ -119,7 +133,10 @@ def _is_kept(given: Any, stored: Any, dtype: np.dtype[Any]) -> bool:
         given = given.item()
     if dtype.fields is not None:
         fields = given if isinstance(given, tuple) else ()
-        return all(_is_kept(value, stored[name], dtype[name]) for value, name in zip(fields, dtype.names or (), strict=False))
+        return all(
+            _is_kept(value, stored[name], dtype[name])
+            for value, name in zip(fields, dtype.names or (), strict=False)
+        )
     if dtype.kind in "biu":
         text = isinstance(given, str) and dtype.kind != "b" and given.strip() == str(stored)
         return text or (isinstance(given, Real) and bool(given == stored.item()))

@@ -59,7 +59,9 @@ class FillPattern:
             return np.ones(0, dtype=bool)
         flat = batch.reshape(n, -1)
         if self._is_text:
-            return np.array([all(item == self._fill_value for item in chunk) for chunk in flat], dtype=bool)
+            return np.array(
+                [all(item == self._fill_value for item in chunk) for chunk in flat], dtype=bool
+            )
         if flat.size == 0 or not self._item:
             return np.ones(n, dtype=bool)
         words = flat.view(np.uint8)
@@ -68,7 +70,9 @@ class FillPattern:
         words = words.view(self._word)
         if len(self._item_words) == 1:
             return self._equal(words, self._item_words[0])
-        result: npt.NDArray[np.bool_] = (words.reshape(n, -1, len(self._item_words)) == self._item_words).all(axis=(1, 2))
+        result: npt.NDArray[np.bool_] = (
+            words.reshape(n, -1, len(self._item_words)) == self._item_words
+        ).all(axis=(1, 2))
         return result
 
     @staticmethod

@@ -121,7 +121,9 @@ class NativePipeline:
             return []
         encoded: Sequence[Buffer]
         if self._vlen is not None:
-            encoded = [self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)]
+            encoded = [
+                self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)
+            ]
             _check_readable(encoded)
         elif self._nbytes:
             flat = np.ascontiguousarray(batch).reshape(len(batch), -1).view(np.uint8)
@@ -137,18 +139,32 @@ class NativePipeline:
         data = undo(self._stages, data, self._limit_nbytes)
         shape = self._stored_shape
         if self._vlen is not None:
-            claimed, n_found = int.from_bytes(memoryview(data)[:4], "little"), len(memoryview(data)) // 4
+            claimed, n_found = (
+                int.from_bytes(memoryview(data)[:4], "little"),
+                len(memoryview(data)) // 4,
+            )
             if claimed != math.prod(shape) or claimed > n_found:  # each has its length before it
-                raise CorruptShardError(f"claims {claimed} elements, not {math.prod(shape)}, in {4 * n_found} bytes")
+                raise CorruptShardError(
+                    f"claims {claimed} elements, not {math.prod(shape)}, in {4 * n_found} bytes"
+                )
             try:
-                stored = np.asarray(self._vlen.decode(data if isinstance(data, bytes) else bytes(data)), dtype=object)
+                stored = np.asarray(
+                    self._vlen.decode(data if isinstance(data, bytes) else bytes(data)),
+                    dtype=object,
+                )
             except (ValueError, TypeError, UnicodeDecodeError) as error:
                 raise CorruptShardError(f"variable-length elements: {error}") from error
             stored = stored.astype(self._dtype)
         else:
             if len(memoryview(data)) != self._nbytes:
-                raise CorruptShardError(f"decodes to {len(memoryview(data))} bytes, not {self._nbytes}")
-            stored = np.frombuffer(data, dtype=np.uint8).view(self.stored_dtype) if self._nbytes else np.zeros(shape, self._dtype)
+                raise CorruptShardError(
+                    f"decodes to {len(memoryview(data))} bytes, not {self._nbytes}"
+                )
+            stored = (
+                np.frombuffer(data, dtype=np.uint8).view(self.stored_dtype)
+                if self._nbytes
+                else np.zeros(shape, self._dtype)
+            )
         chunk = stored.reshape(shape).transpose(self._axes_back)
         return chunk.astype(self._dtype, copy=False)
 
@@ -156,13 +172,17 @@ class NativePipeline:
 def undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
     """What the stages were given, which is no more than `limit` bytes."""
     for i in range(len(stages) - 1, -1, -1):
-        data = stages[i].decode(data, most_added(stages[:i], limit))  # what an earlier stage added is still there
+        data = stages[i].decode(
+            data, most_added(stages[:i], limit)
+        )  # what an earlier stage added is still there
     return data
 
 
 def most_added(stages: Sequence[BytesStage], nbytes: int) -> int:
     """The most that stages make of some bytes: compressors add a little to what they cannot compress."""
-    return nbytes + sum(s.added_nbytes if s.added_nbytes is not None else nbytes // 8 + 65536 for s in stages)
+    return nbytes + sum(
+        s.added_nbytes if s.added_nbytes is not None else nbytes // 8 + 65536 for s in stages
+    )
 
 
 def _check_readable(encoded: Sequence[Buffer]) -> None:
@@ -187,7 +207,11 @@ class ForeignPipeline:
     is_identity = False
 
     def __init__(
-        self, chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any], stages: Sequence[BytesStage]
+        self,
+        chunk_shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        document: Mapping[str, Any],
+        stages: Sequence[BytesStage],
     ) -> None:
         self._chunk_shape = chunk_shape
         self.stored_dtype = dtype
@@ -201,9 +225,13 @@ class ForeignPipeline:
     def open(self) -> tuple[zarr.Array[Any], dict[str, Any]]:
         """The thread's array and the memory behind it; fails where a codec cannot be had."""
         if not hasattr(self._local, "array"):
-            memory: dict[str, Any] = {"zarr.json": ZarrBuffer.from_bytes(json.dumps(self._document).encode())}
+            memory: dict[str, Any] = {
+                "zarr.json": ZarrBuffer.from_bytes(json.dumps(self._document).encode())
+            }
             with zarr.config.set({"array.write_empty_chunks": True}):
-                self._local.array = zarr.open_array(zarr.storage.MemoryStore(memory), mode="r+", zarr_format=3)
+                self._local.array = zarr.open_array(
+                    zarr.storage.MemoryStore(memory), mode="r+", zarr_format=3
+                )
             self._local.memory = memory
         return self._local.array, self._local.memory
 
@@ -215,7 +243,9 @@ class ForeignPipeline:
             try:
                 array[...] = chunk
             except (TypeError, ValueError, RuntimeError) as error:
-                raise CodecError(f"codecs {self.names} failed to encode: {error}", codec=self.names) from error
+                raise CodecError(
+                    f"codecs {self.names} failed to encode: {error}", codec=self.names
+                ) from error
             encoded.append(memory.pop(self._key).to_bytes())
         return self._finish(encoded)
 
@@ -240,7 +270,9 @@ class ForeignPipeline:
         """The same where no element has variable length: known where the serializer writes elements as they are."""
         nbytes = math.prod(self._chunk_shape) * self.stored_dtype.itemsize
         if self._document["codecs"][-1]["name"] != "bytes":
-            return 256 * nbytes + 2**20  # each element in a frame of its own, with a checksum and an entry in an index
+            return (
+                256 * nbytes + 2**20
+            )  # each element in a frame of its own, with a checksum and an entry in an index
         array, memory = self.open()
         array[...] = np.zeros(self._chunk_shape, self.stored_dtype)
         return len(memory.pop(self._key))
@@ -252,14 +284,19 @@ class ForeignPipeline:
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:
             return np.asarray(array[...]).reshape(self._chunk_shape)
-        except Exception as error:  # third-party codecs raise anything; all of it means wrong bytes here
+        except (
+            Exception
+        ) as error:  # third-party codecs raise anything; all of it means wrong bytes here
             raise CorruptShardError(f"codecs {self.names}: {error}") from error
         finally:
             memory.pop(self._key, None)
 
 
 def build_pipeline(
-    codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any], document: Mapping[str, Any]
+    codecs: Sequence[Codec],
+    chunk_shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    document: Mapping[str, Any],
 ) -> Pipeline:
     """The pipeline for a list of codec metadata.
 
@@ -293,7 +330,9 @@ def build_pipeline(
     try:
         pipeline = ForeignPipeline(chunk_shape, dtype, inner, _stages_at_the_end(codecs, dtype))
         pipeline.open()
-    except Exception as error:  # an unknown codec raises KeyError, a bad configuration whatever its class raises
+    except (
+        Exception
+    ) as error:  # an unknown codec raises KeyError, a bad configuration whatever its class raises
         names = "+".join(str(codec["name"]) for codec in codecs)
         raise CodecError(f"codecs {names} cannot be used here: {error}", codec=names) from error
     return pipeline
@@ -310,14 +349,19 @@ def _stages_at_the_end(codecs: Sequence[Codec], dtype: np.dtype[Any]) -> list[By
     return stages
 
 
-def _native(codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]) -> NativePipeline | None:
+def _native(
+    codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NativePipeline | None:
     axes = tuple(range(len(chunk_shape)))
     rest = list(codecs)
     while rest and rest[0]["name"] == "transpose":
         order = rest.pop(0).get("configuration", {}).get("order")
         is_axes = isinstance(order, list) and all(type(i) is int for i in order)
         if not is_axes or sorted(order) != list(range(len(chunk_shape))):
-            raise CodecError(f"transpose order {order!r} is no permutation of {len(chunk_shape)} axes", codec="transpose")
+            raise CodecError(
+                f"transpose order {order!r} is no permutation of {len(chunk_shape)} axes",
+                codec="transpose",
+            )
         axes = tuple(axes[i] for i in order)
     if not rest:
         return None
@@ -342,4 +386,6 @@ def _native(codecs: Sequence[Codec], chunk_shape: tuple[int, ...], dtype: np.dty
         if stage is None:
             return None
         stages.append(stage)
-    return NativePipeline(chunk_shape, dtype, axes=axes, stored_dtype=stored_dtype, vlen=vlen, stages=stages)
+    return NativePipeline(
+        chunk_shape, dtype, axes=axes, stored_dtype=stored_dtype, vlen=vlen, stages=stages
+    )

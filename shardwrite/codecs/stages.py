@@ -94,15 +94,23 @@ class ZstdStage:
         self.checksum = bool(configuration.get("checksum", False))
         self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
         self._local = threading.local()
-        self._zstandard: Any = importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
-        self._error: type[Exception] = self._zstandard.ZstdError if self._zstandard else RuntimeError
+        self._zstandard: Any = (
+            importlib.import_module("zstandard") if importlib.util.find_spec("zstandard") else None
+        )
+        self._error: type[Exception] = (
+            self._zstandard.ZstdError if self._zstandard else RuntimeError
+        )
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
         if self._zstandard is None:
             return [self._numcodec.encode(data) for data in batch]
         context = self._contexts[0]
-        if len(batch) > 1 and 0 < len(batch[0]) <= _SMALL_NBYTES and hasattr(context, "multi_compress_to_buffer"):
+        if (
+            len(batch) > 1
+            and 0 < len(batch[0]) <= _SMALL_NBYTES
+            and hasattr(context, "multi_compress_to_buffer")
+        ):
             return list(context.multi_compress_to_buffer(list(batch)))
         return [context.compress(data) for data in batch]
 
@@ -121,12 +129,16 @@ class ZstdStage:
         claimed = _zstd_content_nbytes(memoryview(data))
         limit_nbytes = min(limit_nbytes, len(memoryview(data)) * _ZSTD_MAX_RATIO)
         if claimed is not None and claimed > limit_nbytes:
-            raise CorruptShardError(f"zstd frame claims {claimed} bytes where at most {limit_nbytes} can be")
+            raise CorruptShardError(
+                f"zstd frame claims {claimed} bytes where at most {limit_nbytes} can be"
+            )
         try:
             if claimed is None:
                 return self._decode_unsized(data, limit_nbytes)
             if self._zstandard is not None:
-                return self._contexts[1].decompress(data, allow_extra_data=False)  # the size in the frame is a limit, too
+                return self._contexts[1].decompress(
+                    data, allow_extra_data=False
+                )  # the size in the frame is a limit, too
             return self._numcodec.decode(data, out=np.empty(claimed, np.uint8))
         except (RuntimeError, ValueError, self._error) as error:
             raise CorruptShardError(f"zstd: {error}") from error
@@ -136,14 +148,25 @@ class ZstdStage:
         if self._zstandard is None:
             most = _zstd_most_nbytes(memoryview(data))
             if most > 2 * limit_nbytes + _ZSTD_BLOCK_NBYTES:  # blocks need not be full
-                raise CorruptShardError(f"zstd frame has room for {most} bytes where at most {limit_nbytes} can be")
+                raise CorruptShardError(
+                    f"zstd frame has room for {most} bytes where at most {limit_nbytes} can be"
+                )
             decoded: Buffer = self._numcodec.decode(data)
             if len(decoded) > limit_nbytes:
-                raise CorruptShardError(f"zstd frame holds {len(decoded)} bytes where at most {limit_nbytes} can be")
+                raise CorruptShardError(
+                    f"zstd frame holds {len(decoded)} bytes where at most {limit_nbytes} can be"
+                )
             return decoded
         if limit_nbytes <= _ZSTD_AT_ONCE_NBYTES:
-            return self._contexts[1].decompress(data, max_output_size=limit_nbytes, allow_extra_data=False)
-        stream, view, pieces, room = self._contexts[1].decompressobj(), memoryview(data), [], limit_nbytes
+            return self._contexts[1].decompress(
+                data, max_output_size=limit_nbytes, allow_extra_data=False
+            )
+        stream, view, pieces, room = (
+            self._contexts[1].decompressobj(),
+            memoryview(data),
+            [],
+            limit_nbytes,
+        )
         for at in range(0, len(view), _ZSTD_PIECE_NBYTES):
             if stream.eof:
                 raise CorruptShardError("zstd: bytes after the end of the frame")
@@ -160,12 +183,19 @@ def _zstd_most_nbytes(frame: memoryview) -> int:
     """The most that the blocks of one whole frame can hold (RFC 8878, 3.1.1.2), from their headers."""
     descriptor = frame[4]
     single_segment, dictionary = descriptor >> 5 & 1, descriptor & 3
-    at = 5 + (not single_segment) + (0, 1, 2, 4)[dictionary] + ((1 if single_segment else 0), 2, 4, 8)[descriptor >> 6]
+    at = (
+        5
+        + (not single_segment)
+        + (0, 1, 2, 4)[dictionary]
+        + ((1 if single_segment else 0), 2, 4, 8)[descriptor >> 6]
+    )
     most = 0
     while at + 3 <= len(frame):
         header = int.from_bytes(frame[at : at + 3], "little")
         is_last, kind, nbytes = header & 1, header >> 1 & 3, header >> 3
-        most += nbytes if kind < 2 else _ZSTD_BLOCK_NBYTES  # as it is, one byte again and again, or compressed
+        most += (
+            nbytes if kind < 2 else _ZSTD_BLOCK_NBYTES
+        )  # as it is, one byte again and again, or compressed
         at += 3 + (1 if kind == 1 else nbytes)
         if is_last:
             break
@@ -195,7 +225,9 @@ class GzipStage:
     def __init__(self, configuration: Mapping[str, Any]) -> None:
         self.level = _within(configuration.get("level", 5), -1, 9)
         self._zlib: Any = zlib
-        package, module = ("isal", "isal_zlib") if self.level <= 3 else ("zlib_ng", "zlib_ng")  # ISA-L's levels end at 3
+        package, module = (
+            ("isal", "isal_zlib") if self.level <= 3 else ("zlib_ng", "zlib_ng")
+        )  # ISA-L's levels end at 3
         if self.level >= 1 and importlib.util.find_spec(package):
             self._zlib = importlib.import_module(f"{package}.{module}")
 
@@ -220,7 +252,9 @@ def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -
     while not stream.eof or at < len(view):
         if stream.eof:
             stream = decompressor()
-        window = view[at : at + _WINDOW_NBYTES]  # what lies behind a stream's end is copied each time
+        window = view[
+            at : at + _WINDOW_NBYTES
+        ]  # what lies behind a stream's end is copied each time
         pieces.append(stream.decompress(window, room))
         room -= len(pieces[-1])
         at += len(window) - (len(stream.unused_data) if stream.eof else 0)
@@ -236,20 +270,31 @@ class BloscStage:
     _SHUFFLES: ClassVar = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
     def __init__(self, configuration: Mapping[str, Any], itemsize: int) -> None:
-        cname, clevel = configuration.get("cname", "zstd"), _within(configuration.get("clevel", 5), 0, 9)
+        cname, clevel = (
+            configuration.get("cname", "zstd"),
+            _within(configuration.get("clevel", 5), 0, 9),
+        )
         shuffle = self._SHUFFLES[configuration.get("shuffle") or "noshuffle"]
         blocksize = _within(configuration.get("blocksize", 0), 0, 2**31 - 1)
         typesize = _within(configuration.get("typesize") or itemsize, 1, 2**31 - 1)
-        self._codec = numcodecs.Blosc(cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize)
+        self._codec = numcodecs.Blosc(
+            cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize
+        )
         self._settings = (cname.encode(), clevel, shuffle, blocksize, typesize)
-        self._is_known = cname in numcodecs.blosc.list_compressors()  # a frame that is read says by itself what made it
+        self._is_known = (
+            cname in numcodecs.blosc.list_compressors()
+        )  # a frame that is read says by itself what made it
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
         if not self._is_known:
-            raise CodecError(f"blosc has no compressor {self._settings[0].decode()!r} here", codec="blosc")
+            raise CodecError(
+                f"blosc has no compressor {self._settings[0].decode()!r} here", codec="blosc"
+            )
         numcodecs.blosc.use_threads = False
-        if batch and len(batch[0]) <= _SMALL_NBYTES:  # less Python around each, for which threads would wait for each other
+        if (
+            batch and len(batch[0]) <= _SMALL_NBYTES
+        ):  # less Python around each, for which threads would wait for each other
             compress, settings = numcodecs.blosc.compress, self._settings
             return [compress(data, *settings) for data in batch]
         return [self._codec.encode(data) for data in batch]
@@ -260,9 +305,13 @@ class BloscStage:
         if len(view) < 16:
             raise CorruptShardError("too short for a blosc header")
         claimed, stored = int.from_bytes(view[4:8], "little"), int.from_bytes(view[12:16], "little")
-        limit_nbytes = min(limit_nbytes, len(view) * _ZSTD_MAX_RATIO)  # none of the libraries inside does better
+        limit_nbytes = min(
+            limit_nbytes, len(view) * _ZSTD_MAX_RATIO
+        )  # none of the libraries inside does better
         if claimed > limit_nbytes or stored != len(view):
-            raise CorruptShardError(f"blosc header claims {claimed} bytes in {stored}; at most {limit_nbytes} in {len(view)}")
+            raise CorruptShardError(
+                f"blosc header claims {claimed} bytes in {stored}; at most {limit_nbytes} in {len(view)}"
+            )
         try:
             return self._codec.decode(data)
         except (RuntimeError, ValueError) as error:
@@ -282,7 +331,9 @@ class NumcodecsStage:
         self._name = f"numcodecs.{identifier}"
         self._codec = numcodecs.get_codec({"id": identifier, **settings})
         self._decode = self._bounded_decoder(identifier, settings, itemsize)
-        self.added_nbytes: int | None = 4 if identifier in self.CHECKSUMS else 0 if identifier == "shuffle" else None
+        self.added_nbytes: int | None = (
+            4 if identifier in self.CHECKSUMS else 0 if identifier == "shuffle" else None
+        )
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
@@ -296,10 +347,14 @@ class NumcodecsStage:
         except Exception as error:  # numcodecs raises whatever its libraries raise; all of it means wrong bytes here
             raise CorruptShardError(f"{self._name}: {error}") from error
         if len(decoded) > limit_nbytes:
-            raise CorruptShardError(f"{self._name} holds {len(decoded)} bytes where at most {limit_nbytes} can be")
+            raise CorruptShardError(
+                f"{self._name} holds {len(decoded)} bytes where at most {limit_nbytes} can be"
+            )
         return decoded
 
-    def _bounded_decoder(self, identifier: str, settings: Mapping[str, Any], itemsize: int) -> Callable[[Buffer, int], Buffer]:
+    def _bounded_decoder(
+        self, identifier: str, settings: Mapping[str, Any], itemsize: int
+    ) -> Callable[[Buffer, int], Buffer]:
         """Decoders of numcodecs have no limit; those whose output outgrows their input are bounded here."""
         if identifier == "zstd":
             return ZstdStage(settings).decode
@@ -314,14 +369,18 @@ class NumcodecsStage:
         if identifier == "lzma":
             form, filters = self._codec.format, self._codec.filters
             most = None if form == lzma.FORMAT_RAW else _LZMA_NBYTES
-            return lambda data, limit: _bounded(lambda: lzma.LZMADecompressor(form, most, filters), data, limit)
+            return lambda data, limit: _bounded(
+                lambda: lzma.LZMADecompressor(form, most, filters), data, limit
+            )
         return self._decode_lz4 if identifier == "lz4" else self._decode_plain
 
     def _decode_lz4(self, data: Buffer, limit_nbytes: int) -> Buffer:
         claimed = int.from_bytes(memoryview(data)[:4], "little")
         limit_nbytes = min(limit_nbytes, len(memoryview(data)) * _LZ4_MAX_RATIO)
         if claimed > limit_nbytes:
-            raise CorruptShardError(f"header claims {claimed} bytes where at most {limit_nbytes} can be")
+            raise CorruptShardError(
+                f"header claims {claimed} bytes where at most {limit_nbytes} can be"
+            )
         return self._codec.decode(bytes(data))
 
     def _decode_plain(self, data: Buffer, limit_nbytes: int) -> Buffer:  # noqa: ARG002 (it adds nothing)
@@ -355,8 +414,13 @@ def build_stage(name: str, configuration: Mapping[str, Any], itemsize: int) -> B
         if name == "blosc":
             return BloscStage(configuration, itemsize)
         identifier = name.removeprefix("numcodecs.")
-        if identifier != name and identifier in NumcodecsStage.CHECKSUMS | NumcodecsStage.COMPRESSORS:
+        if (
+            identifier != name
+            and identifier in NumcodecsStage.CHECKSUMS | NumcodecsStage.COMPRESSORS
+        ):
             return NumcodecsStage(identifier, configuration, itemsize)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CodecError(f"codec {name!r} does not take {dict(configuration)}: {error}", codec=name) from error
+        raise CodecError(
+            f"codec {name!r} does not take {dict(configuration)}: {error}", codec=name
+        ) from error
     return None

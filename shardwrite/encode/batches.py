@@ -82,11 +82,18 @@ class ShardBatches:
         self._order, self._write_empty_chunks, self._skip = order, write_empty_chunks, skip
         shards = metadata.grid.shards
         first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
-        counts = tuple(ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True))
+        counts = tuple(
+            ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
+        )
         per_batch = batch_nbytes // max(1, math.prod(shards) * metadata.itemsize)
         self._batch_of: dict[Shape, Box] = {}
         for box in boxes(counts, "C", per_batch):
-            batch = Box(*(tuple(f + i for f, i in zip(first, corner, strict=True)) for corner in (box.start, box.stop)))
+            batch = Box(
+                *(
+                    tuple(f + i for f, i in zip(first, corner, strict=True))
+                    for corner in (box.start, box.stop)
+                )
+            )
             for index in itertools.product(*map(range, batch.start, batch.stop)):
                 self._batch_of[index] = batch
         self._current: Box | None = None
@@ -124,13 +131,26 @@ class ShardBatches:
         """Shards of a batch, which is in positions of shards."""
         metadata, grid = self._metadata, self._metadata.grid
         start = tuple(i * s for i, s in zip(batch.start, grid.shards, strict=True))
-        stop = tuple(min(i * s, n) for i, s, n in zip(batch.stop, grid.shards, self._group.stop, strict=True))
+        stop = tuple(
+            min(i * s, n) for i, s, n in zip(batch.stop, grid.shards, self._group.stop, strict=True)
+        )
         unit = Box(start, stop)
         counts = grid.chunk_counts_in(unit)
-        region = Box(start, tuple(a + n * c for a, n, c in zip(start, counts, grid.chunks, strict=True)))
+        region = Box(
+            start, tuple(a + n * c for a, n, c in zip(start, counts, grid.chunks, strict=True))
+        )
         tiles = tiles_of(metadata, math.prod(counts))
-        skipped = [index in self._skip for index in itertools.product(*map(range, batch.start, batch.stop))] if self._skip else []
-        if region != unit or any(skipped):  # inner chunks on the array's edge, and what the pieces may not cover, are filled up
+        skipped = (
+            [
+                index in self._skip
+                for index in itertools.product(*map(range, batch.start, batch.stop))
+            ]
+            if self._skip
+            else []
+        )
+        if region != unit or any(
+            skipped
+        ):  # inner chunks on the array's edge, and what the pieces may not cover, are filled up
             tiles[...] = metadata.fill_value
         self._pieces.copy_into(tiles, counts, grid.chunks, region)
         which, shard, rank = _sequence(counts, grid.chunks_per_shard, self._order)
@@ -145,14 +165,20 @@ class ShardBatches:
         return self._split(batch, buffers, shard, rank)
 
     def _split(
-        self, batch: Box, buffers: Sequence[Buffer], shard: npt.NDArray[np.int64], rank: npt.NDArray[np.int64]
+        self,
+        batch: Box,
+        buffers: Sequence[Buffer],
+        shard: npt.NDArray[np.int64],
+        rank: npt.NDArray[np.int64],
     ) -> dict[Shape, EncodedShard]:
         codec = self._metadata.index_codec
         nbytes = np.fromiter(map(len, buffers), np.int64, len(buffers))
         edges = np.searchsorted(shard, np.arange(batch.size + 1))
         ends = np.concatenate([[0], np.cumsum(nbytes)])
         offsets = ends[:-1] - ends[edges[shard]] + codec.base_nbytes
-        tables = np.full((batch.size, self._metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64)
+        tables = np.full(
+            (batch.size, self._metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64
+        )
         tables[shard, rank, 0], tables[shard, rank, 1] = offsets, nbytes
         seals = codec.seals(tables)
         sizes = (np.diff(ends[edges]) + codec.encoded_nbytes).tolist()

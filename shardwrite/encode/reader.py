@@ -76,13 +76,17 @@ class ShardReader:
         If the index cannot be right.
     """
 
-    def __init__(self, metadata: ArrayMetadata, key: str, source: Ranges, nbytes: int | None = None) -> None:
+    def __init__(
+        self, metadata: ArrayMetadata, key: str, source: Ranges, nbytes: int | None = None
+    ) -> None:
         self.metadata, self.key, self.source = metadata, key, source
         size = source.nbytes if nbytes is None else nbytes
         codec = metadata.index_codec
         try:
             if size > source.nbytes:
-                raise CorruptShardError(f"{source.nbytes} bytes are there, and the shard should have {size}")  # noqa: TRY301
+                raise CorruptShardError(
+                    f"{source.nbytes} bytes are there, and the shard should have {size}"
+                )  # noqa: TRY301
             self.index_span = codec.span(size)
             start, stop = self.index_span
             self.index: ShardIndex = codec.decode(source.read(start, stop - start), size)
@@ -112,7 +116,9 @@ class ShardReader:
             return self.metadata.pipeline.decode(self.source.read(offset, nbytes))
         except CorruptShardError as error:
             position = unravel(rank, self.metadata.grid.chunks_per_shard)
-            raise error.located(key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes) from error
+            raise error.located(
+                key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes
+            ) from error
 
 
 def decode_object(metadata: ArrayMetadata, key: str, source: Ranges) -> npt.NDArray[Any]:

@@ -45,7 +45,9 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
         )
     if shard_up_to(metadata, source, source.nbytes) is not None:
         return None
-    stop = source.nbytes - codec.encoded_nbytes  # where the last index can begin, and the first that is of interest cannot
+    stop = (
+        source.nbytes - codec.encoded_nbytes
+    )  # where the last index can begin, and the first that is of interest cannot
     least = max(0, stop - 2 * codec.encoded_nbytes - _most_torn(metadata))
     while stop > least:
         start = max(least, stop - _WINDOW_NBYTES)
@@ -83,6 +85,8 @@ def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
     for first in range(min(8, len(window))):
         words = np.frombuffer(window, dtype="<u8", offset=first, count=(len(window) - first) // 8)
         offset, nbytes = words[:-1], words[1:]
-        fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | ((offset == empty) & (nbytes == empty))
+        fits = ((offset <= limit) & (nbytes <= limit) & (nbytes > 0)) | (
+            (offset == empty) & (nbytes == empty)
+        )
         found.append(np.flatnonzero(fits) * 8 + first)
     return np.sort(np.concatenate([np.empty(0, np.int64), *found]))[::-1]

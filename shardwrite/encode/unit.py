@@ -54,7 +54,9 @@ class Pieces:
         self.arrays = arrays
         ndim = len(origins[0]) if origins else 0
         self._starts = np.array(origins, dtype=np.int64).reshape(len(arrays), ndim)
-        self._stops = self._starts + np.array([a.shape for a in arrays], dtype=np.int64).reshape(len(arrays), ndim)
+        self._stops = self._starts + np.array([a.shape for a in arrays], dtype=np.int64).reshape(
+            len(arrays), ndim
+        )
 
     def copy_into(self, tiles: Array, counts: Shape, chunks: Shape, region: Box) -> None:
         """Copy what the pieces hold of `region` into its inner chunks.
@@ -72,7 +74,9 @@ class Pieces:
         for array, first, last, begin in self._overlaps(region):
             _copy_box(grid, array[Box(tuple(first), tuple(last)).slices], begin, chunks)
 
-    def _overlaps(self, region: Box) -> Iterator[tuple[Array, Sequence[int], Sequence[int], Sequence[int]]]:
+    def _overlaps(
+        self, region: Box
+    ) -> Iterator[tuple[Array, Sequence[int], Sequence[int], Sequence[int]]]:
         """Pieces that reach into a box: the array, where what counts begins and ends in it, and where it begins in the box."""
         if len(self.arrays) == 1:  # most often; and numpy's calls cost more than a few integers do
             start, stop = self._starts[0].tolist(), self._stops[0].tolist()
@@ -89,7 +93,9 @@ class Pieces:
         first, last = np.maximum(self._starts, region.start), np.minimum(self._stops, region.stop)
         hits = np.flatnonzero((first < last).all(axis=1))
         inside = (first - self._starts)[hits].tolist(), (last - self._starts)[hits].tolist()
-        for hit, *corners in zip(hits.tolist(), *inside, (first - origin)[hits].tolist(), strict=True):
+        for hit, *corners in zip(
+            hits.tolist(), *inside, (first - origin)[hits].tolist(), strict=True
+        ):
             yield self.arrays[hit], *corners
 
 
@@ -117,17 +123,31 @@ def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -
     for runs in itertools.product(*per_axis):
         part = source
         if any(len(along) > 1 for along in per_axis):
-            cut: Any = [slice(f * c + o - s, f * c + o - s + n * m) for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)]
+            cut: Any = [
+                slice(f * c + o - s, f * c + o - s + n * m)
+                for (f, n, o, m), c, s in zip(runs, chunks, begin, strict=True)
+            ]
             part = source[(*cut, ...)]
-        place: Any = (*[slice(f, f + n) for f, n, _, _ in runs], *[slice(o, o + m) for _, _, o, m in runs], ...)
-        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(_axes(len(chunks)))
+        place: Any = (
+            *[slice(f, f + n) for f, n, _, _ in runs],
+            *[slice(o, o + m) for _, _, o, m in runs],
+            ...,
+        )
+        split = part.reshape([size for _, n, _, m in runs for size in (n, m)]).transpose(
+            _axes(len(chunks))
+        )
         np.copyto(*_by_rows(grid[place], split), casting="unsafe" if is_object else "same_kind")
 
 
 def _by_rows(place: Array, part: Array) -> tuple[Array, Array]:
     """The same two with an element for each row, if rows are contiguous in both: numpy then spends a third less on copying."""
     nbytes = part.shape[-1] * part.itemsize if part.ndim else 0
-    if not _LEAST_ROW_NBYTES <= nbytes < 2**31 or part.dtype != place.dtype or part.dtype.hasobject or part.dtype.kind == "T":
+    if (
+        not _LEAST_ROW_NBYTES <= nbytes < 2**31
+        or part.dtype != place.dtype
+        or part.dtype.hasobject
+        or part.dtype.kind == "T"
+    ):
         return place, part
     if part.strides[-1] != part.itemsize or place.strides[-1] != place.itemsize:
         return place, part
@@ -148,7 +168,10 @@ def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
 
 def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.int64]:
     """Row-major ranks in the shard's grid of a unit's inner chunks, row-major."""
-    first = [(a - i * s) // c for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)]
+    first = [
+        (a - i * s) // c
+        for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)
+    ]
     return ranks_in_box(grid.chunks_per_shard, tuple(first), grid.chunk_counts_in(unit))
 
 
@@ -226,8 +249,12 @@ def encode_unit(
     grid, pipeline = metadata.grid, metadata.pipeline
     chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
     for step in _steps(grid.chunk_counts_in(unit), order, max(1, batch_nbytes // chunk_nbytes)):
-        start = tuple(u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True))
-        region = Box(start, tuple(a + n * c for a, n, c in zip(start, step.shape, grid.chunks, strict=True)))
+        start = tuple(
+            u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True)
+        )
+        region = Box(
+            start, tuple(a + n * c for a, n, c in zip(start, step.shape, grid.chunks, strict=True))
+        )
         tiles = tiles_of(metadata, len(step.ranks))
         if not (covered or unit).contains(region):  # inner chunks on the array's edge are filled up
             tiles[...] = metadata.fill_value
@@ -246,7 +273,9 @@ def encode_unit(
             yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)], step.is_last)
             continue
         buffers = pipeline.encode(tiles, rows)
-        yield EncodedBatch(ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, step.is_last)
+        yield EncodedBatch(
+            ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, step.is_last
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +304,11 @@ class _Step:
 def _steps(counts: Shape, order: str, max_chunks: int) -> Iterable[_Step]:
     """How a unit is gone through; the same for all that have as many inner chunks along each axis."""
     is_kept = math.prod(counts) <= _MOST_KEPT
-    return _kept_steps(counts, order, max_chunks) if is_kept else _make_steps(counts, order, max_chunks)
+    return (
+        _kept_steps(counts, order, max_chunks)
+        if is_kept
+        else _make_steps(counts, order, max_chunks)
+    )
 
 
 @lru_cache(maxsize=16)
@@ -289,7 +322,9 @@ def _make_steps(counts: Shape, order: str, max_chunks: int) -> Iterator[_Step]:
         ranks = ranks_in_box(counts, cells.start, cells.shape)[rows]
         ranks.setflags(write=False)
         is_row_major = order == "C" or len(rows) == 1
-        yield _Step(cells.start, cells.shape, ranks, None if is_row_major else rows, cells.stop == counts)
+        yield _Step(
+            cells.start, cells.shape, ranks, None if is_row_major else rows, cells.stop == counts
+        )
 
 
 def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
@@ -314,7 +349,10 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
     """
     if isinstance(block, np.ma.MaskedArray):
         if np.ma.is_masked(block):
-            raise SourceError("holds masked elements; say what they become with dask.array.ma.filled", region=region.bounds)
+            raise SourceError(
+                "holds masked elements; say what they become with dask.array.ma.filled",
+                region=region.bounds,
+            )
         block = block.data
     array = np.asarray(block)
     if array.shape != region.shape:

@@ -50,7 +50,13 @@ class Engine(Protocol):
     retried: list[Any]
     """Keys that were computed again because workers died, each as often as that was done."""
 
-    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
+    def run(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None = None,
+    ) -> None:
         """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time.
 
         To what a task raises a note is added: what `explain` says of the tasks that ran then.
@@ -85,9 +91,19 @@ class LocalEngine:
         self.n_threads = n_workers if kind == "threads" else 1
         self.memory_limit_nbytes = memory_limit_nbytes() // self.n_processes
         self.retried: list[Any] = []
-        self._get: Any = {"threads": dask.threaded.get, "processes": dask.multiprocessing.get, "sync": get_sync}[kind]
+        self._get: Any = {
+            "threads": dask.threaded.get,
+            "processes": dask.multiprocessing.get,
+            "sync": get_sync,
+        }[kind]
 
-    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
+    def run(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None = None,
+    ) -> None:
         """See :meth:`Engine.run`; of several threads' tasks, nothing tells which one raised."""
         wanted, running = set(keys), set()
 
@@ -151,7 +167,13 @@ class ClusterEngine:
         self.memory_limit_nbytes = min(limits, default=memory_limit_nbytes() // self.n_processes)
         self.retried: list[Any] = []
 
-    def run(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None = None) -> None:
+    def run(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None = None,
+    ) -> None:
         """See :meth:`Engine.run`.
 
         Dask blames whatever runs where workers die. So what it has given up comes again once the others are done, and at last each
@@ -161,7 +183,12 @@ class ClusterEngine:
         for attempt in range(1, _ATTEMPTS):
             self.retried += left
             portions = [[key] for key in left] if attempt == _ATTEMPTS - 1 else [left]
-            left = [key for some in portions if some for key in self._run_once(graph, some, on_result, explain)]
+            left = [
+                key
+                for some in portions
+                if some
+                for key in self._run_once(graph, some, on_result, explain)
+            ]
         if left:
             error = WorkersLostError(
                 f"{len(left)} tasks were given up, because the workers that ran them died, {_ATTEMPTS} times over; all others were "
@@ -172,7 +199,13 @@ class ClusterEngine:
                 error.add_note(explain(left))
             raise error
 
-    def _run_once(self, graph: HighLevelGraph, keys: Sequence[Any], on_result: OnResult, explain: Explain | None) -> list[Any]:
+    def _run_once(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None,
+    ) -> list[Any]:
         """Compute `keys`; those are given back that dask has given up because their workers died."""
         from distributed import KilledWorker, as_completed
         from distributed.scheduler import NoValidWorkerError, NoWorkerError
@@ -198,7 +231,9 @@ class ClusterEngine:
                         future.release()  # so that dask forgets that it has given it up
                         continue
                     if isinstance(error, NoValidWorkerError | NoWorkerError):
-                        raise ClusterLostError("there have been no workers for too long; run the same again") from error
+                        raise ClusterLostError(
+                            "there have been no workers for too long; run the same again"
+                        ) from error
                     if explain is not None:
                         error.add_note(explain([keys_by_future[future.key]]))
                     raise error.with_traceback(trace)
@@ -218,7 +253,9 @@ class ClusterEngine:
     def _wait_for_tasks(self) -> None:
         """Wait for what workers have begun; a worker that dies, or whose scheduler does, is not waited for."""
         with contextlib.suppress(OSError):  # the scheduler was lost during the call
-            while self._client.status == "running" and any(self._client.run(n_busy, on_error="ignore").values()):
+            while self._client.status == "running" and any(
+                self._client.run(n_busy, on_error="ignore").values()
+            ):
                 time.sleep(_POLL_SECONDS)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:

@@ -21,8 +21,14 @@ from shardwrite.grid import Shape
 
 __all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "Layout", "make_metadata"]
 
-DEFAULT_COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}}, {"name": "crc32c"})
-DEFAULT_INDEX_CODECS = ({"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"})
+DEFAULT_COMPRESSORS = (
+    {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
+    {"name": "crc32c"},
+)
+DEFAULT_INDEX_CODECS = (
+    {"name": "bytes", "configuration": {"endian": "little"}},
+    {"name": "crc32c"},
+)
 _VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
 _REMEDIES = {
     "dtype": "convert the source with astype to a type that zarr knows",
@@ -69,7 +75,9 @@ class Layout:
     attributes: Mapping[str, Any] | None = None
 
 
-def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout) -> ArrayMetadata:
+def make_metadata(
+    shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout
+) -> ArrayMetadata:
     """The metadata of a new sharded array.
 
     Parameters
@@ -89,7 +97,9 @@ def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Sha
     options: dict[str, Any] = {
         "filters": _named(layout.filters),
         "serializer": _named(layout.serializer),
-        "compressors": DEFAULT_COMPRESSORS if layout.compressors == "auto" else _named(layout.compressors),
+        "compressors": DEFAULT_COMPRESSORS
+        if layout.compressors == "auto"
+        else _named(layout.compressors),
         "fill_value": layout.fill_value,
         "chunk_key_encoding": _key_encoding(layout.chunk_key_encoding),
         "dimension_names": layout.dimension_names,
@@ -99,7 +109,9 @@ def make_metadata(shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Sha
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
     check_fill(document, native, layout.fill_value)
     document["fill_value"] = exact_fill(document, native, layout.fill_value)
-    index_codecs = DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
+    index_codecs = (
+        DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
+    )
     document["codecs"] = [
         {
             "name": "sharding_indexed",
@@ -133,12 +145,16 @@ def _checked(attributes: Any) -> dict[str, Any] | None:
         json.dumps(attributes, allow_nan=False)
         return dict(attributes) if attributes is not None else None
     except (RecursionError, TypeError, ValueError) as error:
-        raise SpecError(str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]) from error
+        raise SpecError(
+            str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]
+        ) from error
 
 
 def _as_json(codec: Any) -> dict[str, Any]:
     if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
-        raise SpecError("not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"')
+        raise SpecError(
+            "not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"'
+        )
     document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
     if document.get("configuration") == {}:
         del document["configuration"]
@@ -160,7 +176,13 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if not dtype.hasobject or dtype.kind == "T":  # numpy's own strings know what they are
         return dtype
-    document = serializer if isinstance(serializer, Mapping) else serializer.to_dict() if hasattr(serializer, "to_dict") else {}
+    document = (
+        serializer
+        if isinstance(serializer, Mapping)
+        else serializer.to_dict()
+        if hasattr(serializer, "to_dict")
+        else {}
+    )
     name = document.get("name")
     if name in _VLEN_DTYPES and dtype.fields is None:
         return _VLEN_DTYPES[name]
@@ -177,19 +199,41 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
 
     def attempt(**chosen: Any) -> dict[str, Any]:
         memory: dict[str, Any] = {}
-        zarr.create_array(zarr.storage.MemoryStore(memory), shape=shape, dtype=dtype, chunks=chunks, zarr_format=3, **chosen)
+        zarr.create_array(
+            zarr.storage.MemoryStore(memory),
+            shape=shape,
+            dtype=dtype,
+            chunks=chunks,
+            zarr_format=3,
+            **chosen,
+        )
         document: dict[str, Any] = json.loads(memory["zarr.json"].to_bytes())
         return document
 
     try:
         return attempt(**options)
-    except Exception as error:  # zarr raises many types here; all of them mean that a keyword does not fit
+    except (
+        Exception
+    ) as error:  # zarr raises many types here; all of them mean that a keyword does not fit
         for field, value in {"dtype": str(dtype), **options}.items():
             try:
-                attempt(**({"compressors": None} if field == "dtype" else {"compressors": None, field: value}))
+                attempt(
+                    **(
+                        {"compressors": None}
+                        if field == "dtype"
+                        else {"compressors": None, field: value}
+                    )
+                )
             except Exception as narrower:  # noqa: BLE001 (as above; raised again with its keyword)
-                why = f"nothing is known by the name {narrower}" if isinstance(narrower, LookupError) else str(narrower)
+                why = (
+                    f"nothing is known by the name {narrower}"
+                    if isinstance(narrower, LookupError)
+                    else str(narrower)
+                )
                 raise SpecError(why, field=field, value=value, remedy=_REMEDIES[field]) from error
         raise SpecError(
-            f"keywords do not fit together: {error}", field="dtype", value=str(dtype), remedy="give fewer of them"
+            f"keywords do not fit together: {error}",
+            field="dtype",
+            value=str(dtype),
+            remedy="give fewer of them",
         ) from error

@@ -67,7 +67,9 @@ class ShardIndex:
         """crc32c of the table as little-endian pairs; the index codecs do not matter to it."""
         return crc32c(np.ascontiguousarray(self.table, dtype="<u8").data)
 
-    def check(self, shard_nbytes: int, index_span: tuple[int, int], chunks_per_shard: Shape) -> None:
+    def check(
+        self, shard_nbytes: int, index_span: tuple[int, int], chunks_per_shard: Shape
+    ) -> None:
         """Refuse entries that no writer makes.
 
         Parameters
@@ -90,13 +92,19 @@ class ShardIndex:
         offset, nbytes = self.table[:, 0], self.table[:, 1]
         size = np.uint64(shard_nbytes)
         start, stop = (np.uint64(edge) for edge in index_span)
-        self._refuse(present & ((offset == EMPTY) | (nbytes == EMPTY)), "index entry is half empty", chunks_per_shard)
+        self._refuse(
+            present & ((offset == EMPTY) | (nbytes == EMPTY)),
+            "index entry is half empty",
+            chunks_per_shard,
+        )
         # unsigned sums wrap, differences of ordered values do not
         past = present & ((offset > size) | (nbytes > size - np.minimum(offset, size)))
         self._refuse(past, f"lies past the end, {shard_nbytes} bytes", chunks_per_shard)
         end = offset + nbytes
         solid = present & (nbytes > 0)
-        self._refuse(solid & (offset < stop) & (end > start), "lies inside the index", chunks_per_shard)
+        self._refuse(
+            solid & (offset < stop) & (end > start), "lies inside the index", chunks_per_shard
+        )
         ranks = np.flatnonzero(solid)
         ranks = ranks[np.argsort(offset[ranks], kind="stable")]
         overlaps = np.zeros(len(self.table), dtype=bool)
@@ -114,7 +122,9 @@ class ShardIndex:
             )
 
 
-def _lie_apart(entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: tuple[int, int]) -> bool:
+def _lie_apart(
+    entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: tuple[int, int]
+) -> bool:
     """Whether entries, none of them empty, begin one behind another's end, all on the same side of the index: most do."""
     if entries.max(initial=0) > min(shard_nbytes, 2**62):  # sums below cannot wrap
         return False
@@ -123,7 +133,11 @@ def _lie_apart(entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: t
     if not (offset[1:] >= end[:-1]).all():
         return False
     start, stop = index_span
-    return bool(len(end) == 0 or int(end[-1]) <= start or (int(offset[0]) >= stop and int(end[-1]) <= shard_nbytes))
+    return bool(
+        len(end) == 0
+        or int(end[-1]) <= start
+        or (int(offset[0]) >= stop and int(end[-1]) <= shard_nbytes)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +184,16 @@ class IndexCodec:
         If the codecs do not give a fixed size.
     """
 
-    def __init__(self, codecs: Sequence[Mapping[str, Any]], chunks_per_shard: Shape, location: str) -> None:
+    def __init__(
+        self, codecs: Sequence[Mapping[str, Any]], chunks_per_shard: Shape, location: str
+    ) -> None:
         if location not in ("start", "end"):
-            raise SpecError("no such place", field="index_location", value=location, remedy='use "start" or "end"')
+            raise SpecError(
+                "no such place",
+                field="index_location",
+                value=location,
+                remedy='use "start" or "end"',
+            )
         self._shape = (*chunks_per_shard, 2)
         self._chunks_per_shard = chunks_per_shard
         self.location = location
@@ -181,7 +202,9 @@ class IndexCodec:
         try:
             self._pipeline = build_pipeline(codecs, self._shape, np.dtype(np.uint64), document)
         except CodecError as error:
-            raise SpecError(str(error), field="index_codecs", value=names, remedy='use "bytes" and "crc32c"') from error
+            raise SpecError(
+                str(error), field="index_codecs", value=names, remedy='use "bytes" and "crc32c"'
+            ) from error
         if self._pipeline.encoded_nbytes is None:
             raise SpecError(
                 "the encoded size of an index must not depend on its values",
@@ -201,8 +224,13 @@ class IndexCodec:
         """Encode the indexes of several shards, their tables in one array of shape (n, chunks per shard, 2)."""
         encoded = map(bytes, self._pipeline.encode(tables.reshape(len(tables), *self._shape)))
         if self.base_nbytes:
-            return [Seal(ShardIndex(table), data, b"") for table, data in zip(tables, encoded, strict=True)]
-        return [Seal(ShardIndex(table), b"", data) for table, data in zip(tables, encoded, strict=True)]
+            return [
+                Seal(ShardIndex(table), data, b"")
+                for table, data in zip(tables, encoded, strict=True)
+            ]
+        return [
+            Seal(ShardIndex(table), b"", data) for table, data in zip(tables, encoded, strict=True)
+        ]
 
     def span(self, shard_nbytes: int) -> tuple[int, int]:
         """Where the index lies in a shard of `shard_nbytes`.
@@ -213,7 +241,9 @@ class IndexCodec:
             If the shard is too short to have one.
         """
         if shard_nbytes < self.encoded_nbytes:
-            raise CorruptShardError(f"{shard_nbytes} bytes are too few for an index of {self.encoded_nbytes}")
+            raise CorruptShardError(
+                f"{shard_nbytes} bytes are too few for an index of {self.encoded_nbytes}"
+            )
         if self.location == "start":
             return 0, self.encoded_nbytes
         return shard_nbytes - self.encoded_nbytes, shard_nbytes

@@ -60,12 +60,18 @@ class ArrayMetadata:
 
     @cached_property
     def _position(self) -> int:
-        return next(i for i, codec in enumerate(self.document["codecs"]) if codec["name"] == "sharding_indexed")
+        return next(
+            i
+            for i, codec in enumerate(self.document["codecs"])
+            if codec["name"] == "sharding_indexed"
+        )
 
     @property
     def sharding(self) -> dict[str, Any]:
         """Configuration of ``sharding_indexed``."""
-        configuration: dict[str, Any] = self.document["codecs"][self._position].get("configuration", {})
+        configuration: dict[str, Any] = self.document["codecs"][self._position].get(
+            "configuration", {}
+        )
         return configuration
 
     @property
@@ -94,18 +100,26 @@ class ArrayMetadata:
     @cached_property
     def pipeline(self) -> Pipeline:
         """The inner pipeline."""
-        return build_with_sharding(self.inner_codecs, self.grid.chunks, self.dtype, self.document, self.fill_value)
+        return build_with_sharding(
+            self.inner_codecs, self.grid.chunks, self.dtype, self.document, self.fill_value
+        )
 
     @cached_property
     def shard_pipeline(self) -> Pipeline:
         """The whole codec chain on whole shards, for arrays with codecs around the sharding."""
-        return build_with_sharding(self.document["codecs"], self.grid.shards, self.dtype, self.document, self.fill_value)
+        return build_with_sharding(
+            self.document["codecs"], self.grid.shards, self.dtype, self.document, self.fill_value
+        )
 
     @cached_property
     def index_codec(self) -> IndexCodec:
         """The index's codec."""
         sharding = self.sharding
-        return IndexCodec(sharding["index_codecs"], self.grid.chunks_per_shard, sharding.get("index_location", "end"))
+        return IndexCodec(
+            sharding["index_codecs"],
+            self.grid.chunks_per_shard,
+            sharding.get("index_location", "end"),
+        )
 
     @cached_property
     def fill_pattern(self) -> FillPattern:
@@ -117,7 +131,9 @@ class ArrayMetadata:
         """What a key begins with, and what stands between its parts."""
         encoding = self.document["chunk_key_encoding"]
         is_default = encoding["name"] == "default"
-        separator = str(encoding.get("configuration", {}).get("separator", "/" if is_default else "."))
+        separator = str(
+            encoding.get("configuration", {}).get("separator", "/" if is_default else ".")
+        )
         return ("c",) if is_default else (), separator
 
     def shard_key(self, index: Sequence[int]) -> str:
@@ -132,7 +148,10 @@ class ArrayMetadata:
         grid = self.grid
         first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
         origin = tuple(i * s for i, s in zip(first, grid.shards, strict=True))
-        stop = tuple(min(ceil_div(b, s) * s, n) for b, s, n in zip(region.stop, grid.shards, grid.shape, strict=True))
+        stop = tuple(
+            min(ceil_div(b, s) * s, n)
+            for b, s, n in zip(region.stop, grid.shards, grid.shape, strict=True)
+        )
         return ArrayMetadata(self.text, (first, Box(origin, stop).shape)), region.shift(origin)
 
     def with_shape(self, shape: Shape) -> ArrayMetadata:
@@ -169,21 +188,48 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     try:
         document = metadata.document
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"not JSON ({error})", field="zarr.json", value=text[:60], remedy="give a whole document") from error
+        raise SpecError(
+            f"not JSON ({error})",
+            field="zarr.json",
+            value=text[:60],
+            remedy="give a whole document",
+        ) from error
     if not isinstance(document, dict) or document.get("zarr_format") != 3:
         found = _get(document, "zarr_format")
-        raise SpecError("not a Zarr v3 document", field="zarr_format", value=found, remedy="only version 3 can be sharded")
+        raise SpecError(
+            "not a Zarr v3 document",
+            field="zarr_format",
+            value=found,
+            remedy="only version 3 can be sharded",
+        )
     if document.get("node_type") != "array":
-        raise SpecError("not an array", field="node_type", value=document.get("node_type"), remedy="give the path of an array")
+        raise SpecError(
+            "not an array",
+            field="node_type",
+            value=document.get("node_type"),
+            remedy="give the path of an array",
+        )
     _check_codecs(document.get("codecs"), "codecs")
     names = [codec["name"] for codec in document["codecs"]]
     if names.count("sharding_indexed") != 1:
-        raise SpecError("not a sharded array", field="codecs", value=names, remedy='exactly one codec must be "sharding_indexed"')
+        raise SpecError(
+            "not a sharded array",
+            field="codecs",
+            value=names,
+            remedy='exactly one codec must be "sharding_indexed"',
+        )
     if document.get("storage_transformers"):
         found = document["storage_transformers"]
-        raise SpecError("not supported", field="storage_transformers", value=found, remedy="none may be set")
+        raise SpecError(
+            "not supported", field="storage_transformers", value=found, remedy="none may be set"
+        )
     if _get(document.get("chunk_grid"), "name") != "regular":
-        raise SpecError("not supported", field="chunk_grid", value=document.get("chunk_grid"), remedy='use the grid "regular"')
+        raise SpecError(
+            "not supported",
+            field="chunk_grid",
+            value=document.get("chunk_grid"),
+            remedy='use the grid "regular"',
+        )
     _check_keys(document.get("chunk_key_encoding"))
     try:
         _check_structure(metadata)
@@ -192,7 +238,10 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(
-            f"metadata does not add up: {error}", field="zarr.json", value=names, remedy="correct the document"
+            f"metadata does not add up: {error}",
+            field="zarr.json",
+            value=names,
+            remedy="correct the document",
         ) from error
     if writing:
         _check_writable(metadata)
@@ -210,7 +259,12 @@ def _check_codecs(codecs: Any, field: str) -> None:
     for codec in codecs:
         configuration = codec.get("configuration", {}) if isinstance(codec, dict) else None
         if not isinstance(configuration, dict) or not isinstance(codec.get("name"), str):
-            raise SpecError("not a codec", field=field, value=codec, remedy='give an object with "name" and "configuration"')
+            raise SpecError(
+                "not a codec",
+                field=field,
+                value=codec,
+                remedy='give an object with "name" and "configuration"',
+            )
         if codec["name"] == "sharding_indexed":
             for inside in ("codecs", "index_codecs"):
                 _check_codecs(configuration.get(inside), inside)
@@ -233,20 +287,47 @@ def _check_structure(metadata: ArrayMetadata) -> None:
         "chunk_shape": (sharding["chunk_shape"], 1),
     }
     for field, (sizes, least) in shapes.items():
-        if not isinstance(sizes, list) or any(type(size) is not int or size < least for size in sizes):
-            raise SpecError("not a shape", field=field, value=sizes, remedy=f"give a list of integers, {least} or more")
+        if not isinstance(sizes, list) or any(
+            type(size) is not int or size < least for size in sizes
+        ):
+            raise SpecError(
+                "not a shape",
+                field=field,
+                value=sizes,
+                remedy=f"give a list of integers, {least} or more",
+            )
     names = document.get("dimension_names")
-    if names is not None and not (isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)):
-        raise SpecError("not names", field="dimension_names", value=names, remedy="give a list of texts or nulls")
+    if names is not None and not (
+        isinstance(names, list) and all(name is None or isinstance(name, str) for name in names)
+    ):
+        raise SpecError(
+            "not names",
+            field="dimension_names",
+            value=names,
+            remedy="give a list of texts or nulls",
+        )
     if names is not None and len(names) != len(document["shape"]):
-        raise SpecError("not one for each axis", field="dimension_names", value=names, remedy=f"give {len(document['shape'])}")
+        raise SpecError(
+            "not one for each axis",
+            field="dimension_names",
+            value=names,
+            remedy=f"give {len(document['shape'])}",
+        )
 
 
 def _check_writable(metadata: ArrayMetadata) -> None:
     before, after = metadata.codecs_around
     if before or after:
-        message, remedy = "codecs around sharding_indexed can be read but not written", "give them as filters= or compressors="
-        raise SpecError(message, field="codecs", value=[codec["name"] for codec in (*before, *after)], remedy=remedy)
+        message, remedy = (
+            "codecs around sharding_indexed can be read but not written",
+            "give them as filters= or compressors=",
+        )
+        raise SpecError(
+            message,
+            field="codecs",
+            value=[codec["name"] for codec in (*before, *after)],
+            remedy=remedy,
+        )
     if any(codec["name"] == "sharding_indexed" for codec in metadata.inner_codecs):
         message = "sharding within sharding can be read but not written"
         raise SpecError(message, field="serializer", value="sharding_indexed", remedy="shard once")
@@ -254,4 +335,6 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         metadata.pipeline  # noqa: B018 (builds it)
     except CodecError as error:
         remedy = "install or choose another codec"
-        raise SpecError(str(error), field="compressors", value=error.fields["codec"], remedy=remedy) from error
+        raise SpecError(
+            str(error), field="compressors", value=error.fields["codec"], remedy=remedy
+        ) from error

@@ -72,14 +72,19 @@ class ShardingPipeline:
 
     @property
     def _limit_nbytes(self) -> int:
-        return self._index_codec.encoded_nbytes + math.prod(self._counts) * self._inner.most_encoded_nbytes
+        return (
+            self._index_codec.encoded_nbytes
+            + math.prod(self._counts) * self._inner.most_encoded_nbytes
+        )
 
     @property
     def most_encoded_nbytes(self) -> int:
         """See :attr:`Pipeline.most_encoded_nbytes`."""
         return most_added(self._stages, self._limit_nbytes)
 
-    def encode(self, batch: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:  # noqa: ARG002
+    def encode(
+        self, batch: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None
+    ) -> Sequence[Buffer]:  # noqa: ARG002
         """Refuse; see the head of this module."""
         raise CodecError("can be read but not written", codec=_NAME)
 
@@ -93,15 +98,23 @@ class ShardingPipeline:
         for rank in np.flatnonzero(~table.is_empty).tolist():
             offset, nbytes = (int(v) for v in table.table[rank])
             if nbytes > most:
-                raise CorruptShardError(f"an inner chunk of an inner shard takes {nbytes} bytes where at most {most} can be")
+                raise CorruptShardError(
+                    f"an inner chunk of an inner shard takes {nbytes} bytes where at most {most} can be"
+                )
             position = unravel(rank, self._counts)
-            place = tuple(slice(i * c, (i + 1) * c) for i, c in zip(position, self._chunks, strict=True))
+            place = tuple(
+                slice(i * c, (i + 1) * c) for i, c in zip(position, self._chunks, strict=True)
+            )
             out[place] = self._inner.decode(view[offset : offset + nbytes])
         return out.transpose(self._axes_back)
 
 
 def build_with_sharding(
-    codecs: Sequence[Codec], shape: Shape, dtype: np.dtype[Any], document: Mapping[str, Any], fill_value: Any
+    codecs: Sequence[Codec],
+    shape: Shape,
+    dtype: np.dtype[Any],
+    document: Mapping[str, Any],
+    fill_value: Any,
 ) -> Pipeline:
     """The pipeline for a list of codecs, one of which may be a sharding.
 
@@ -116,7 +129,9 @@ def build_with_sharding(
     if at is None:
         return build_pipeline(codecs, shape, dtype, document)
     axes = _transposed(codecs[:at], len(shape))
-    stages = [build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]]
+    stages = [
+        build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]
+    ]
     if axes is None or None in stages:
         return build_pipeline(codecs, shape, dtype, document)
     configuration = codecs[at]["configuration"]
@@ -130,7 +145,9 @@ def build_with_sharding(
         shape,
         build_with_sharding(configuration["codecs"], chunks, dtype, document, fill_value),
         chunks,
-        IndexCodec(configuration["index_codecs"], counts, configuration.get("index_location", "end")),
+        IndexCodec(
+            configuration["index_codecs"], counts, configuration.get("index_location", "end")
+        ),
         [stage for stage in stages if stage is not None],
         fill_value,
         dtype,

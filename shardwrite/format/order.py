@@ -43,7 +43,9 @@ def canonical_order(name: object) -> str:
     """
     if isinstance(name, str) and name in ORDER_ALIASES:
         return ORDER_ALIASES[name]
-    raise SpecError("no such order", field="order", value=name, remedy=f"use one of {sorted(ORDER_ALIASES)}")
+    raise SpecError(
+        "no such order", field="order", value=name, remedy=f"use one of {sorted(ORDER_ALIASES)}"
+    )
 
 
 def _axis_bits(shape: Shape) -> list[int]:
@@ -53,7 +55,9 @@ def _axis_bits(shape: Shape) -> list[int]:
 def _morton_bits(shape: Shape) -> list[int]:
     """The axis that each bit of the compressed code comes from, lowest bit first."""
     bits = _axis_bits(shape)
-    return [axis for b in range(max(bits, default=0)) for axis in range(len(shape)) if b < bits[axis]]
+    return [
+        axis for b in range(max(bits, default=0)) for axis in range(len(shape)) if b < bits[axis]
+    ]
 
 
 def _codes(shape: Shape, axis_of_bit: list[int]) -> npt.NDArray[np.uint64]:
@@ -89,7 +93,9 @@ def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
     if order == "F":
         ranks = ranks.reshape(shape).ravel(order="F").copy()
     elif order == "morton":
-        ranks = np.argsort(_codes(shape, _morton_bits(shape)).ravel(), kind="stable").astype(np.int64)
+        ranks = np.argsort(_codes(shape, _morton_bits(shape)).ravel(), kind="stable").astype(
+            np.int64
+        )
     ranks.setflags(write=False)
     return ranks
 
@@ -119,7 +125,9 @@ def _tiles(shape: Shape, step: list[int], slowest_first: list[int]) -> Iterator[
         start = [0] * len(shape)
         for axis, value in zip(slowest_first, corner, strict=True):
             start[axis] = value
-        yield Box(tuple(start), tuple(min(a + s, n) for a, s, n in zip(start, step, shape, strict=True)))
+        yield Box(
+            tuple(start), tuple(min(a + s, n) for a, s, n in zip(start, step, shape, strict=True))
+        )
 
 
 def _morton_boxes(shape: Shape, max_cells: int) -> Iterator[Box]:

@@ -108,7 +108,11 @@ def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) 
     offsets = np.zeros(len(nbytes), dtype=np.int64)
     offsets[present] = ends - sizes
     end = int(ends[-1]) if len(ends) else base
-    if old is not None and old.is_checked and (np.isin(offsets[present], old.offsets) & (offsets != old.offsets)[present]).any():
+    if (
+        old is not None
+        and old.is_checked
+        and (np.isin(offsets[present], old.offsets) & (offsets != old.offsets)[present]).any()
+    ):
         end = _move_apart(offsets, nbytes, present, base, old)
     return Placement(offsets, present, end - base)
 

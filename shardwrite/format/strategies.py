@@ -42,7 +42,9 @@ class Strategy(Protocol):
             For each unit, in the plan's order, the row-major ranks of its inner chunks.
         """
 
-    def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:
+    def lay_out(
+        self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
+    ) -> Placement:
         """Where inner chunks go in a new shard of an array that is updated.
 
         Parameters
@@ -114,7 +116,12 @@ class FixedOrder:
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
         if isinstance(self.max_unused, bool) or not 0 <= self.max_unused <= 1:
-            raise SpecError("not a share", field="max_unused", value=self.max_unused, remedy="give a number from 0 to 1")
+            raise SpecError(
+                "not a share",
+                field="max_unused",
+                value=self.max_unused,
+                remedy="give a number from 0 to 1",
+            )
 
     @property
     def label(self) -> str:
@@ -130,7 +137,9 @@ class FixedOrder:
         """See :meth:`Strategy.sequence`; depends on the grid only."""
         return permutation(chunks_per_shard, self.order)
 
-    def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:
+    def lay_out(
+        self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
+    ) -> Placement:
         """See :meth:`Strategy.lay_out`."""
         return self._laid_out(nbytes, sequence, base, fixed_nbytes, None)
 
@@ -138,7 +147,14 @@ class FixedOrder:
         """See :meth:`Strategy.streams`; not where each inner chunk may have a place of its own."""
         return not self.in_place or fixed_nbytes is None
 
-    def _laid_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None, old: Stored | None) -> Placement:
+    def _laid_out(
+        self,
+        nbytes: Ranks,
+        sequence: Ranks,
+        base: int,
+        fixed_nbytes: int | None,
+        old: Stored | None,
+    ) -> Placement:
         if self.in_place and fixed_nbytes is not None and (nbytes < 0).mean() <= self.max_unused:
             homes = _homes(sequence, base, fixed_nbytes)
             return Placement(homes, sequence[nbytes[sequence] >= 0], fixed_nbytes * len(nbytes))
@@ -149,12 +165,24 @@ class FixedOrder:
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
         if self.in_place:
             spots = np.where(nbytes <= old.nbytes, old.offsets, _free_homes(old, sequence, base))
-            changed = _in_place(old, nbytes, merged, sequence, spots, old.index_span[0] or old.total_nbytes)
+            changed = _in_place(
+                old, nbytes, merged, sequence, spots, old.index_span[0] or old.total_nbytes
+            )
             n_unused = changed.end - base - int(merged[merged > 0].sum())
-            if n_unused <= self.max_unused * changed.end and int(nbytes[nbytes > 0].sum()) <= old.total_nbytes // 2:
+            if (
+                n_unused <= self.max_unused * changed.end
+                and int(nbytes[nbytes > 0].sum()) <= old.total_nbytes // 2
+            ):
                 return changed  # where most is new, a new shard costs no more
         placement = self._laid_out(merged, sequence, base, old.fixed_nbytes, old)
-        return Revision("rewrite", placement.offsets, merged, placement.sequence, 0, base + placement.data_nbytes)
+        return Revision(
+            "rewrite",
+            placement.offsets,
+            merged,
+            placement.sequence,
+            0,
+            base + placement.data_nbytes,
+        )
 
 
 def _homes(sequence: Ranks, base: int, fixed_nbytes: int) -> Ranks:
@@ -178,7 +206,9 @@ def _free_homes(old: Stored, sequence: Ranks, base: int) -> Ranks:
     return np.where(is_free, homes, -1)
 
 
-def _in_place(old: Stored, nbytes: Ranks, merged: Ranks, sequence: Ranks, spots: Ranks, end_of_old: int) -> Revision:
+def _in_place(
+    old: Stored, nbytes: Ranks, merged: Ranks, sequence: Ranks, spots: Ranks, end_of_old: int
+) -> Revision:
     """New inner chunks where there is a spot for them, the others after the end of the object."""
     new = sequence[nbytes[sequence] >= 0]
     behind = new[spots[new] < 0]
@@ -222,7 +252,9 @@ class AppendOnly:
         """See :meth:`Strategy.sequence`; depends on the units."""
         return np.concatenate([np.empty(0, np.int64), *units])
 
-    def lay_out(self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None) -> Placement:  # noqa: ARG002
+    def lay_out(
+        self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
+    ) -> Placement:  # noqa: ARG002
         """See :meth:`Strategy.lay_out`; end to end."""
         return place(nbytes, sequence, base)
 
@@ -234,7 +266,14 @@ class AppendOnly:
         """See :meth:`Strategy.revise`."""
         merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
         if self.in_place:
-            return _in_place(old, nbytes, merged, sequence, np.full(len(nbytes), -1, dtype=np.int64), old.total_nbytes)
+            return _in_place(
+                old,
+                nbytes,
+                merged,
+                sequence,
+                np.full(len(nbytes), -1, dtype=np.int64),
+                old.total_nbytes,
+            )
         new = sequence[nbytes[sequence] >= 0]
         kept = old.total_nbytes if base else old.index_span[0]  # nobody needs the clone's old index
         ends = kept + np.cumsum(nbytes[new])
@@ -261,7 +300,10 @@ def labelled(label: str) -> Strategy:
     """
     orders = sorted(set(ORDER_ALIASES.values()))
     for in_place in (False, True):
-        known: list[Strategy] = [AppendOnly(in_place=in_place), *(FixedOrder(order, in_place=in_place) for order in orders)]
+        known: list[Strategy] = [
+            AppendOnly(in_place=in_place),
+            *(FixedOrder(order, in_place=in_place) for order in orders),
+        ]
         for strategy in known:
             if strategy.label == label:
                 return strategy

@@ -26,7 +26,9 @@ MESSAGES_KEPT = 20
 LOOPBACK = "127.0.0.1:0"
 """Address of the HTTP server that dask starts in every scheduler and worker, with or without a dashboard; it knows no TLS."""
 
-_OF_ALLOCATOR = {f"distributed.nanny.pre-spawn-environ.{name}": nbytes for name, nbytes in ALLOCATOR.items()}
+_OF_ALLOCATOR = {
+    f"distributed.nanny.pre-spawn-environ.{name}": nbytes for name, nbytes in ALLOCATOR.items()
+}
 _UNSAID = object()
 
 
@@ -38,12 +40,22 @@ def configured(settings: Mapping[str, Any] | None = None) -> Any:
     settings : mapping, optional
         More of it, by dotted names. Like the rest, it gives way to what the user's files, environment or program say.
     """
-    return dask.config.set(_unsaid({**_OF_ALLOCATOR, "distributed.admin.low-level-log-length": MESSAGES_KEPT, **(settings or {})}))
+    return dask.config.set(
+        _unsaid(
+            {
+                **_OF_ALLOCATOR,
+                "distributed.admin.low-level-log-length": MESSAGES_KEPT,
+                **(settings or {}),
+            }
+        )
+    )
 
 
 def exports() -> list[str]:
     """Lines of a shell script that starts workers, for the allocator."""
-    names = {setting.rpartition(".")[2]: nbytes for setting, nbytes in _unsaid(_OF_ALLOCATOR).items()}
+    names = {
+        setting.rpartition(".")[2]: nbytes for setting, nbytes in _unsaid(_OF_ALLOCATOR).items()
+    }
     return [f"export {name}=${{{name}:-{nbytes}}}" for name, nbytes in names.items()]
 
 
@@ -55,6 +67,8 @@ def _unsaid(settings: Mapping[str, Any]) -> dict[str, Any]:
         if dask.config.get(name, _UNSAID, config=users) is not _UNSAID:
             return True
         value = dask.config.get(name, _UNSAID)
-        return bool(value is not _UNSAID and value != dask.config.get(name, _UNSAID, config=defaults))
+        return bool(
+            value is not _UNSAID and value != dask.config.get(name, _UNSAID, config=defaults)
+        )
 
     return {name: value for name, value in settings.items() if not is_said(name)}

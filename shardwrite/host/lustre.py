@@ -30,12 +30,14 @@ def set_stripes(directory: Path, count: int) -> bool:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 (no shell)
     except FileNotFoundError as error:
-        message = (
-            f"lfs is not in PATH, so that the stripe count of {directory} cannot be set; do without it, or run this where lfs is"
-        )
+        message = f"lfs is not in PATH, so that the stripe count of {directory} cannot be set; do without it, or run this where lfs is"
         raise StoreError(message, key=str(directory)) from error
     except subprocess.TimeoutExpired as error:
-        raise StoreError(f"lfs setstripe {directory}: no answer in 60 s", key=str(directory)) from error
+        raise StoreError(
+            f"lfs setstripe {directory}: no answer in 60 s", key=str(directory)
+        ) from error
     if done.returncode:
-        raise StoreError(f"lfs setstripe {directory}: {(done.stderr or done.stdout).strip()}", key=str(directory))
+        raise StoreError(
+            f"lfs setstripe {directory}: {(done.stderr or done.stdout).strip()}", key=str(directory)
+        )
     return True

@@ -18,7 +18,14 @@ from dask.system import CPU_COUNT
 
 from shardwrite.errors import SpecError
 
-__all__ = ["file_system", "job_id", "memory_limit_nbytes", "n_cores", "scratch_directory", "tasks_on_node"]
+__all__ = [
+    "file_system",
+    "job_id",
+    "memory_limit_nbytes",
+    "n_cores",
+    "scratch_directory",
+    "tasks_on_node",
+]
 
 _SHARE = 0.9  # of a job's memory: the interpreter, its libraries and the page cache's dirty pages need the rest
 _UNLIMITED = 2**60  # version 1 of control groups writes a number of this order for no limit
@@ -51,7 +58,12 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not text.isdigit():
-        raise SpecError("not a number", field=name, value=text, remedy="unset it, or run under SLURM, which sets it")
+        raise SpecError(
+            "not a number",
+            field=name,
+            value=text,
+            remedy="unset it, or run under SLURM, which sets it",
+        )
     return int(text) or None
 
 
@@ -68,7 +80,9 @@ def tasks_on_node(environ: Mapping[str, str] | None = None) -> int:
     for item in filter(None, environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")):
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", item)
         if found is None:
-            raise SpecError("no list of tasks", field="SLURM_STEP_TASKS_PER_NODE", value=item, remedy="unset it")
+            raise SpecError(
+                "no list of tasks", field="SLURM_STEP_TASKS_PER_NODE", value=item, remedy="unset it"
+            )
         counts += [int(found[1])] * int(found[2] or 1)
     node = _number(environ, "SLURM_NODEID") or 0
     return max(1, counts[node]) if node < len(counts) else 1
@@ -104,7 +118,9 @@ def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/
     environ = os.environ if environ is None else environ
     limits = [_of_job(environ), *_of_groups(Path(root))]
     soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
-    limits.append(None if soft == resource.RLIM_INFINITY else soft)  # SLURM sets it to what the job has on the node
+    limits.append(
+        None if soft == resource.RLIM_INFINITY else soft
+    )  # SLURM sets it to what the job has on the node
     known = [limit for limit in limits if limit is not None]
     share = min(known) * _SHARE / tasks_on_node(environ) if known else None
     free = _free(Path(root))
@@ -113,7 +129,10 @@ def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/
 
 def _of_job(environ: Mapping[str, str]) -> int | None:
     """What SLURM says that a job has on this node; it counts in MiB."""
-    per_node, per_core = _number(environ, "SLURM_MEM_PER_NODE"), _number(environ, "SLURM_MEM_PER_CPU")
+    per_node, per_core = (
+        _number(environ, "SLURM_MEM_PER_NODE"),
+        _number(environ, "SLURM_MEM_PER_CPU"),
+    )
     if per_node is not None:
         return per_node * 2**20
     cores = _number(environ, "SLURM_CPUS_ON_NODE")
@@ -163,9 +182,17 @@ def scratch_directory(environ: Mapping[str, str] | None = None) -> str:
     if wanted:
         if not _is_usable(wanted):
             remedy = "give a directory that can be written to, or unset it"
-            raise SpecError("no directory for scratch files", field="SHARDWRITE_LOCAL_DIR", value=wanted, remedy=remedy)
+            raise SpecError(
+                "no directory for scratch files",
+                field="SHARDWRITE_LOCAL_DIR",
+                value=wanted,
+                remedy=remedy,
+            )
         return wanted
-    names = (environ.get("SLURM_TMPDIR"), environ.get("TMPDIR"))  # the second may come from the machine that submitted
+    names = (
+        environ.get("SLURM_TMPDIR"),
+        environ.get("TMPDIR"),
+    )  # the second may come from the machine that submitted
     return next((name for name in names if name and _is_usable(name)), tempfile.gettempdir())
 
 

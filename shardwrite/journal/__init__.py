@@ -42,8 +42,20 @@ from shardwrite.journal.replay import (
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, take_away, take_back
 from shardwrite.journal.trust import require_trusted
-from shardwrite.journal.undo import Change, change_in_place, recover_changes, recover_shard, shard_claim
-from shardwrite.journal.writer import admit, close_journals, ensure_current, journal_for, own_journals
+from shardwrite.journal.undo import (
+    Change,
+    change_in_place,
+    recover_changes,
+    recover_shard,
+    shard_claim,
+)
+from shardwrite.journal.writer import (
+    admit,
+    close_journals,
+    ensure_current,
+    journal_for,
+    own_journals,
+)
 
 __all__ = [
     "JOBS_PREFIX",

@@ -21,9 +21,25 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held
-from shardwrite.journal.takeover import ENDED, TAKEN, make_end, remove_orphans, settle, take_away, take_back
+from shardwrite.journal.takeover import (
+    ENDED,
+    TAKEN,
+    make_end,
+    remove_orphans,
+    settle,
+    take_away,
+    take_back,
+)
 from shardwrite.journal.trust import check_name, require_trusted
-from shardwrite.stores import PosixStore, is_there, listed, make_directories, read_file, remove_state, write_file
+from shardwrite.stores import (
+    PosixStore,
+    is_there,
+    listed,
+    make_directories,
+    read_file,
+    remove_state,
+    write_file,
+)
 from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = [
@@ -83,11 +99,15 @@ def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | 
 
 def _interrupted_removal(found: RunDirectory) -> str:
     """What a reader should know of a run whose removal was interrupted."""
-    if not is_there(replace(found, state=TAKEN).path / "zarr.json"):  # goes once the shards are as they should be
-        return (
-            f"run {found.run} is over, and its files in {found.target.run_path} were not all removed; the next write removes them"
-        )
-    what = "leaves each shard old or new" if found.facts.get("mode") == "r+" else "takes its shards away, as far as they are there"
+    if not is_there(
+        replace(found, state=TAKEN).path / "zarr.json"
+    ):  # goes once the shards are as they should be
+        return f"run {found.run} is over, and its files in {found.target.run_path} were not all removed; the next write removes them"
+    what = (
+        "leaves each shard old or new"
+        if found.facts.get("mode") == "r+"
+        else "takes its shards away, as far as they are there"
+    )
     return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
 
 
@@ -132,12 +152,23 @@ def interrupted_end(target: Target) -> str:
     """Name of a run that was interrupted in step 6; else nothing."""
     run = str(facts_of(target).get("run", ""))
     if not run:
-        return next((path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")), "")
-    return "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", TAKEN)) else run
+        return next(
+            (path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")),
+            "",
+        )
+    return (
+        "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", TAKEN)) else run
+    )
 
 
 def begin_run(
-    target: Target, plan: Mapping[str, Any], document: str, *, mode: str, restart: bool, durability: str
+    target: Target,
+    plan: Mapping[str, Any],
+    document: str,
+    *,
+    mode: str,
+    restart: bool,
+    durability: str,
 ) -> tuple[RunDirectory, bool]:
     """Steps 1 and 2, or the run that is there already.
 
@@ -176,11 +207,15 @@ def begin_run(
         if found is None:
             check_target(target, mode)
             made = _create(target, plan, document, durability)
-            if made is not None and made.facts["replaces"] == (is_there(target.path) and plan["mode"] != "r+"):
+            if made is not None and made.facts["replaces"] == (
+                is_there(target.path) and plan["mode"] != "r+"
+            ):
                 _check_alone(made)
                 return made, True
             if made is not None:
-                take_back(made, is_claimed=True)  # another run has ended since the look at the target
+                take_back(
+                    made, is_claimed=True
+                )  # another run has ended since the look at the target
         elif restart and found.makes_array == (plan["mode"] != "r+"):
             take_away(found)
             restart = False
@@ -188,7 +223,9 @@ def begin_run(
             return found, False
         else:
             _refuse_other(found, plan)
-    raise JournalError(f"runs begin and end in {target.run_path} all the time", path=str(target.run_path))
+    raise JournalError(
+        f"runs begin and end in {target.run_path} all the time", path=str(target.run_path)
+    )
 
 
 def _check_alone(made: RunDirectory) -> None:
@@ -200,7 +237,9 @@ def _check_alone(made: RunDirectory) -> None:
         raise
 
 
-def _create(target: Target, plan: Mapping[str, Any], document: str, durability: str) -> RunDirectory | None:
+def _create(
+    target: Target, plan: Mapping[str, Any], document: str, durability: str
+) -> RunDirectory | None:
     """A new run, or None where another process was first."""
     facts = sealed(
         {
@@ -224,7 +263,9 @@ def _create(target: Target, plan: Mapping[str, Any], document: str, durability: 
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
         try:
-            os.link(made.path / "plan.json", target.run_path / "plan.json")  # atomic, and fails where one is
+            os.link(
+                made.path / "plan.json", target.run_path / "plan.json"
+            )  # atomic, and fails where one is
         except FileExistsError:
             remove_state(made.path)
             return None
@@ -288,7 +329,9 @@ def probe(path: str, token: str) -> tuple[str, int | None] | None:
     leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     try:
-        fd = os.open(leaf, flags, 0o666)  # makes no directory: where the run is gone, it must not come back
+        fd = os.open(
+            leaf, flags, 0o666
+        )  # makes no directory: where the run is gone, it must not come back
         try:
             os.write(fd, b"probe")
         finally:

@@ -44,9 +44,13 @@ def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectRe
     grid = metadata.grid
     decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
     held = composed.held_nbytes if isinstance(composed, Composed) else 0
-    most = reader.nbytes + held + 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
+    most = (
+        reader.nbytes + held + 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
+    )
     if composed.nbytes > most:
-        raise ValueError(f"its shard would have {composed.nbytes} bytes where at most {most} can be")
+        raise ValueError(
+            f"its shard would have {composed.nbytes} bytes where at most {most} can be"
+        )
 
 
 def encode_record(fields: dict[str, Any], data: bytes) -> bytes:
@@ -81,7 +85,9 @@ def ranges_of(pairs: Any, data: bytes) -> list[tuple[int, bytes]]:
         If `pairs` are no offsets and sizes that make up `data`.
     """
     sizes = [(int(offset), int(nbytes)) for offset, nbytes in pairs]
-    if any(offset < 0 or nbytes < 0 for offset, nbytes in sizes) or sum(n for _, n in sizes) != len(data):
+    if any(offset < 0 or nbytes < 0 for offset, nbytes in sizes) or sum(n for _, n in sizes) != len(
+        data
+    ):
         raise ValueError("the ranges do not fit")
     ranges, at = [], 0
     for offset, nbytes in sizes:
@@ -103,7 +109,9 @@ class Composed:
         Offsets and bytes of what was different.
     """
 
-    def __init__(self, reader: ObjectReader, nbytes: int, ranges: Sequence[tuple[int, bytes]]) -> None:
+    def __init__(
+        self, reader: ObjectReader, nbytes: int, ranges: Sequence[tuple[int, bytes]]
+    ) -> None:
         self.nbytes = nbytes
         self.version = reader.version
         self.held_nbytes = sum(len(data) for _, data in ranges)

@@ -22,7 +22,11 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checksum(facts: Mapping[str, Any]) -> int:
-    return crc32c(json.dumps({name: value for name, value in facts.items() if name != _SEAL}, sort_keys=True).encode())
+    return crc32c(
+        json.dumps(
+            {name: value for name, value in facts.items() if name != _SEAL}, sort_keys=True
+        ).encode()
+    )
 
 
 def parse_facts(data: bytes, *, is_update: bool) -> dict[str, Any]:
@@ -46,13 +50,20 @@ def parse_facts(data: bytes, *, is_update: bool) -> dict[str, Any]:
     if _SEAL in facts and facts[_SEAL] != _checksum(facts):
         raise ValueError("it does not match its checksum")
     run, identity = facts.get("run"), facts.get("identity")
-    if not (isinstance(run, str) and run.isalnum() and isinstance(facts.get("digest"), str) and isinstance(identity, dict)):
+    if not (
+        isinstance(run, str)
+        and run.isalnum()
+        and isinstance(facts.get("digest"), str)
+        and isinstance(identity, dict)
+    ):
         raise ValueError("it does not name its run")
     if facts.get("mode") not in ("w-", "w", "r+") or facts.get("durability") not in DURABILITIES:
         raise ValueError("it does not say how it writes")
     if not isinstance(facts.get("replaces"), bool) or (facts["replaces"] and facts["mode"] == "r+"):
         raise ValueError("it does not say what it replaces")
-    if (facts["mode"] == "r+") != (identity.get("mode") == "r+") or (is_update and facts["mode"] != "r+"):
+    if (facts["mode"] == "r+") != (identity.get("mode") == "r+") or (
+        is_update and facts["mode"] != "r+"
+    ):
         raise ValueError("it says in two ways how it writes")
     _check_window(facts.get("shards_from"), is_needed=is_update)
     if is_update or "region" in identity:
@@ -64,7 +75,11 @@ def _check_window(window: Any, *, is_needed: bool) -> None:
     """Refuse what is not the first shard and how many there are along each axis."""
     if window is None and not is_needed:
         return
-    if not isinstance(window, list) or len(window) != 2 or not all(_are_sizes(corner) for corner in window):
+    if (
+        not isinstance(window, list)
+        or len(window) != 2
+        or not all(_are_sizes(corner) for corner in window)
+    ):
         raise ValueError("it does not say which shards it writes")
     if len(window[0]) != len(window[1]):
         raise ValueError("its shards have no place")
@@ -78,7 +93,9 @@ def check_region(region: Any) -> None:
     ValueError
         If it is none.
     """
-    if not isinstance(region, list) or not all(_are_sizes(pair) and len(pair) == 2 and pair[0] <= pair[1] for pair in region):
+    if not isinstance(region, list) or not all(
+        _are_sizes(pair) and len(pair) == 2 and pair[0] <= pair[1] for pair in region
+    ):
         raise ValueError("it does not say which region it writes")
 
 

@@ -64,7 +64,12 @@ def lease_times() -> tuple[float, float]:
     heartbeat, ttl = _configured("heartbeat", HEARTBEAT_SECONDS), _configured("ttl", TTL_SECONDS)
     if (heartbeat, ttl) != (HEARTBEAT_SECONDS, TTL_SECONDS) and ttl <= 2 * heartbeat:
         remedy = f"give more than twice shardwrite.lease.heartbeat, which is {heartbeat:g} s"
-        raise SpecError("a living process could count as dead", field="shardwrite.lease.ttl", value=ttl, remedy=remedy)
+        raise SpecError(
+            "a living process could count as dead",
+            field="shardwrite.lease.ttl",
+            value=ttl,
+            remedy=remedy,
+        )
     return heartbeat, ttl
 
 
@@ -74,7 +79,9 @@ def _configured(name: str, default: float) -> float:
         return default
     if not _is_duration(seconds):
         remedy = "give a positive number of seconds in dask's configuration"
-        raise SpecError("is no time", field=f"shardwrite.lease.{name}", value=seconds, remedy=remedy)
+        raise SpecError(
+            "is no time", field=f"shardwrite.lease.{name}", value=seconds, remedy=remedy
+        )
     return float(seconds)
 
 
@@ -150,11 +157,17 @@ class Lease:
         try:
             # After a power cut, an empty lease would have to be taken for a living one.
             write_new(draft, json.dumps(identity()).encode(), is_durable=True)
-            os.rename(draft, self.path)  # whole from the beginning: an empty lease would be a living one, of nobody
+            os.rename(
+                draft, self.path
+            )  # whole from the beginning: an empty lease would be a living one, of nobody
         except OSError as error:
-            with contextlib.suppress(OSError):  # the first error is the one to tell; a draft is no lease, and goes with the run
+            with contextlib.suppress(
+                OSError
+            ):  # the first error is the one to tell; a draft is no lease, and goes with the run
                 os.unlink(draft)
-            raise StoreError(f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno) from error
+            raise StoreError(
+                f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno
+            ) from error
         _held.add(self.path)
         self._thread.start()
         return self
@@ -163,7 +176,9 @@ class Lease:
         self._stop.set()
         self._thread.join()
         _held.discard(self.path)
-        with contextlib.suppress(OSError):  # the run has ended; or it cannot be removed, and is found to be dead
+        with contextlib.suppress(
+            OSError
+        ):  # the run has ended; or it cannot be removed, and is found to be dead
             os.unlink(self.path)
 
     def _beat(self) -> None:
@@ -178,11 +193,15 @@ class Lease:
 def release_all() -> None:
     """Give back what this process holds, at once; for a process about to end."""
     for path in list(_held):
-        with contextlib.suppress(OSError):  # it ends anyway, and a lease left behind is found to be dead
+        with contextlib.suppress(
+            OSError
+        ):  # it ends anyway, and a lease left behind is found to be dead
             os.unlink(path)
 
 
-def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[dict[str, Any]]:
+def live_holders(
+    run_path: str | os.PathLike[str], *, looking: bool = False
+) -> list[dict[str, Any]]:
     """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``.
 
     Parameters
@@ -198,7 +217,10 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
     found = []
     now, me = None, identity()
     for path in leases:
-        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # given back meanwhile
+        with (
+            as_store_error(str(path), "cannot read"),
+            contextlib.suppress(FileNotFoundError),
+        ):  # given back meanwhile
             now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
             data = read_file(path)
@@ -248,7 +270,9 @@ def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
             return False
         if holder.get("pids") == me["pids"] and isinstance(holder.get("pid"), int):
             lives = bool(holder.get("started")) and _started(holder["pid"]) == holder["started"]
-            return lives and age < _ttl_of(holder)  # it may be frozen, or have failed to give the lease back
+            return lives and age < _ttl_of(
+                holder
+            )  # it may be frozen, or have failed to give the lease back
     return age < _ttl_of(holder)
 
 
@@ -262,7 +286,9 @@ def signature() -> str:
     """Identity of this process, as text for the name of a directory; see `is_left_behind`."""
     me = identity()
     namespace = "".join(filter(str.isdigit, me["pids"]))
-    return ",".join((quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"]))
+    return ",".join(
+        (quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"])
+    )
 
 
 def is_left_behind(path: Path) -> bool:
@@ -281,7 +307,13 @@ def _maker(path: Path) -> dict[str, Any]:
     if len(signed) == 5:
         host, boot, namespace, pid, started = signed
         pids = f"pid:[{namespace}]" if namespace else ""
-        return {"host": unquote(host), "boot": boot, "pids": pids, "pid": int(pid) if pid.isdigit() else None, "started": started}
+        return {
+            "host": unquote(host),
+            "boot": boot,
+            "pids": pids,
+            "pid": int(pid) if pid.isdigit() else None,
+            "started": started,
+        }
     found = holder_in(read_file(path / "plan.json") or b"{}").get("begun_by")
     return found if isinstance(found, dict) else {}
 
@@ -304,7 +336,9 @@ def file_system_time(directory: Path) -> float:
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     fd = os.open(path, flags, 0o666)
     try:
-        return os.fstat(fd).st_mtime  # also where another process takes the file for one that was left behind
+        return os.fstat(
+            fd
+        ).st_mtime  # also where another process takes the file for one that was left behind
     finally:
         os.close(fd)
         path.unlink(missing_ok=True)

@@ -109,10 +109,14 @@ class Ledger:
         """Positions of the shards inside a box, in elements, that are done."""
         start = [a // s for a, s in zip(box.start, self.grid.shards, strict=True)]
         stop = [-(-b // s) for b, s in zip(box.stop, self.grid.shards, strict=True)]
-        inside = self.is_done.reshape(self.grid.counts)[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))]
+        inside = self.is_done.reshape(self.grid.counts)[
+            tuple(slice(a, b) for a, b in zip(start, stop, strict=True))
+        ]
         if not inside.any():
             return frozenset()
-        return frozenset(tuple(int(a + i) for a, i in zip(start, at, strict=True)) for at in np.argwhere(inside))
+        return frozenset(
+            tuple(int(a + i) for a, i in zip(start, at, strict=True)) for at in np.argwhere(inside)
+        )
 
     def totals(self, itemsize: int) -> dict[str, int]:
         """Sums over what is done, as a result names them."""
@@ -135,7 +139,10 @@ def elements_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:
 
 def chunks_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:
     """Inner chunks of each shard that overlap the array, by row-major rank."""
-    axes = [-(-_in_bounds(n, s) // c) for n, s, c in zip(grid.shape, grid.shards, grid.chunks, strict=True)]
+    axes = [
+        -(-_in_bounds(n, s) // c)
+        for n, s, c in zip(grid.shape, grid.shards, grid.chunks, strict=True)
+    ]
     return _per_shard(axes)
 
 
@@ -170,6 +177,11 @@ def from_runs(runs: Any, n_shards: int) -> npt.NDArray[np.int64]:
         If they are no runs of ranks below `n_shards`.
     """
     table = [[int(first), int(count)] for first, count in runs]
-    if any(first < 0 or count < 1 or first + count > n_shards for first, count in table) or sum(n for _, n in table) > n_shards:
+    if (
+        any(first < 0 or count < 1 or first + count > n_shards for first, count in table)
+        or sum(n for _, n in table) > n_shards
+    ):
         raise ValueError("no runs of shards")
-    return np.concatenate([np.arange(a, a + n, dtype=np.int64) for a, n in table] or [np.empty(0, np.int64)])
+    return np.concatenate(
+        [np.arange(a, a + n, dtype=np.int64) for a, n in table] or [np.empty(0, np.int64)]
+    )

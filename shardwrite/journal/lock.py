@@ -33,7 +33,14 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import CLOCK, holder_in, identity, is_alive, is_this_process
-from shardwrite.stores import as_store_error, fsync_directory, listed, read_file, write_all, write_new
+from shardwrite.stores import (
+    as_store_error,
+    fsync_directory,
+    listed,
+    read_file,
+    write_all,
+    write_new,
+)
 
 __all__ = ["FENCED", "UNDO", "VOID", "Claim", "exclusive", "make_void"]
 
@@ -77,7 +84,9 @@ class Claim:
             ESTALE, so that another attempt begins with what is there now.
         """
         with self._telling("cannot look at a claim"):
-            os.close(os.open(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd))
+            os.close(
+                os.open(f"{_OWNER}{self._generation}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._fd)
+            )
 
     def record(self, data: bytes, *, is_durable: bool) -> None:
         """Write down how to undo the change that is about to begin.
@@ -123,7 +132,9 @@ class Claim:
         except FileNotFoundError as error:
             raise self._lost() from error
         except OSError as error:
-            raise StoreError(f"{doing}: {error.strerror}", key=str(self.path), errno=error.errno) from error
+            raise StoreError(
+                f"{doing}: {error.strerror}", key=str(self.path), errno=error.errno
+            ) from error
 
     def _lost(self) -> StoreError:
         return StoreError(
@@ -137,12 +148,19 @@ class Claim:
         try:
             names = os.listdir(self._fd)
             if any(name.startswith((UNDO, FENCED)) for name in names):
-                os.rename(f"{_OWNER}{self._generation}", f"{_LEFT}{self._generation}", src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                os.rename(
+                    f"{_OWNER}{self._generation}",
+                    f"{_LEFT}{self._generation}",
+                    src_dir_fd=self._fd,
+                    dst_dir_fd=self._fd,
+                )
                 return
             for name in names:
                 number = _generation(name)
                 is_over = number is not None and number <= self._generation
-                if is_over or name.startswith(CLOCK):  # a process that asked for the time was killed meanwhile
+                if is_over or name.startswith(
+                    CLOCK
+                ):  # a process that asked for the time was killed meanwhile
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._fd)
             with contextlib.suppress(FileNotFoundError):
@@ -150,7 +168,11 @@ class Claim:
         except OSError as error:
             # A successor holds it, or storage fails; then it is found to be this process's, which holds it no more.
             if error.errno not in _TAKEN | {errno.ENOENT}:
-                raise StoreError(f"cannot give a claim back: {error.strerror}", key=str(self.path), errno=error.errno) from error
+                raise StoreError(
+                    f"cannot give a claim back: {error.strerror}",
+                    key=str(self.path),
+                    errno=error.errno,
+                ) from error
         finally:
             self.forget()
 
@@ -286,7 +308,9 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
 def _is_held(path: Path, fd: int) -> bool:
     """Whether an owner lives, or may."""
     try:
-        owner = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+        owner = os.open(
+            path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
+        )
     except FileNotFoundError:
         return False
     try:
@@ -303,12 +327,21 @@ def _is_held(path: Path, fd: int) -> bool:
 def _holder(path: Path) -> str:
     """Who holds a claim, for people."""
     holders = [holder_in(read_file(owner) or b"") for owner in listed(path, _OWNER)]
-    return ", ".join(f"host {h.get('host', 'unknown')}, pid {h.get('pid', 'unknown')}" for h in holders) or "unknown"
+    return (
+        ", ".join(
+            f"host {h.get('host', 'unknown')}, pid {h.get('pid', 'unknown')}" for h in holders
+        )
+        or "unknown"
+    )
 
 
 def _generation(name: str) -> int | None:
     number = name.removeprefix(_OWNER) if name.startswith(_OWNER) else name.removeprefix(_LEFT)
-    return int(number) if name.startswith((_OWNER, _LEFT)) and number.isascii() and number.isdigit() else None
+    return (
+        int(number)
+        if name.startswith((_OWNER, _LEFT)) and number.isascii() and number.isdigit()
+        else None
+    )
 
 
 def _me(token: str) -> bytes:

@@ -127,7 +127,9 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         raise unfinished(other, shared, is_replaced=facts.get("mode") != "r+")
 
 
-def unfinished(run: RunDirectory, shared: int | None = None, *, is_replaced: bool = False) -> JournalError:
+def unfinished(
+    run: RunDirectory, shared: int | None = None, *, is_replaced: bool = False
+) -> JournalError:
     """The error that names a run which nobody works on, and says how it is finished or given up.
 
     Parameters
@@ -149,7 +151,9 @@ def unfinished(run: RunDirectory, shared: int | None = None, *, is_replaced: boo
         )
     shards = f"; {shared} shards are in both" if shared else ""
     if is_replaced:
-        outcome = "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+        outcome = (
+            "Replacing the array takes its shards away: give restart=True (--restart) to do so"
+        )
     else:
         outcome = "An update with restart=True (--restart) gives it up, too"
     return JournalError(
@@ -179,7 +183,9 @@ def give_up_passing(target: Target) -> None:
             give_up(other)
 
 
-def begin_beside(target: Target, begin: Callable[[], tuple[RunDirectory, bool]]) -> tuple[RunDirectory, bool]:
+def begin_beside(
+    target: Target, begin: Callable[[], tuple[RunDirectory, bool]]
+) -> tuple[RunDirectory, bool]:
     """Begin, and look again who else has begun: of two that did so at one moment, none goes on before the other has gone."""
     for attempt in itertools.count():
         directory, is_new = begin()

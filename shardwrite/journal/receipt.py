@@ -78,7 +78,9 @@ class Receipt:
         found = parse_json(data)
         if not isinstance(found, Mapping) or found.get("format") != 1:
             raise ValueError("not a receipt of format 1")
-        texts = {name: found[name] for name in ("digest", "run", "durability", "finished", "version")}
+        texts = {
+            name: found[name] for name in ("digest", "run", "durability", "finished", "version")
+        }
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError("fields that are no text")
         if not isinstance(found["identity"], dict) or not isinstance(found["result"], dict):
@@ -89,7 +91,9 @@ class Receipt:
         for update in updates:
             _check_update(update)
         shape = found.get("shape")
-        if shape is not None and not (isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)):
+        if shape is not None and not (
+            isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+        ):
             raise ValueError("a shape that is none")
         _check_runs(found["empty"])
         return cls(
@@ -103,12 +107,16 @@ class Receipt:
 
     def update(self, digest: str) -> dict[str, Any] | None:
         """The last update of a digest."""
-        return next((update for update in reversed(self.updates) if update.get("digest") == digest), None)
+        return next(
+            (update for update in reversed(self.updates) if update.get("digest") == digest), None
+        )
 
     def is_of(self, digest: str, run: str | None = None) -> bool:
         """Whether it tells of a plan, or of one run of it."""
         runs = [self.run] if self.digest == digest else []
-        runs += [str(update.get("run")) for update in self.updates if update.get("digest") == digest]
+        runs += [
+            str(update.get("run")) for update in self.updates if update.get("digest") == digest
+        ]
         return bool(runs) if run is None else run in runs
 
     def is_empty(self, grid: ShardGrid) -> npt.NDArray[np.bool_]:
@@ -132,7 +140,9 @@ class Receipt:
             return np.zeros(grid.counts, dtype=bool)
         try:
             shape = tuple(self.shape or self.identity["metadata"]["shape"])
-            if len(shape) != grid.ndim or any(m > n for m, n in zip(shape, grid.shape, strict=True)):
+            if len(shape) != grid.ndim or any(
+                m > n for m, n in zip(shape, grid.shape, strict=True)
+            ):
                 raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301 (one refusal for all that is wrong)
             counts = replace(grid, shape=shape).counts
             if math.prod(counts) > MAX_SHARDS:
@@ -149,7 +159,11 @@ class Receipt:
 
 def _check_update(update: Any) -> None:
     """Refuse what is not an update as a receipt keeps it."""
-    if not isinstance(update, dict) or not isinstance(update.get("digest"), str) or not isinstance(update.get("identity"), dict):
+    if (
+        not isinstance(update, dict)
+        or not isinstance(update.get("digest"), str)
+        or not isinstance(update.get("identity"), dict)
+    ):
         raise ValueError("updates that are none")  # noqa: TRY004 (the file is wrong, not its type)
     check_region(update["identity"].get("region"))
 
@@ -158,7 +172,9 @@ def _check_runs(runs: Any) -> None:
     """Refuse what is not a list of first ranks and counts."""
     if runs is None:
         return
-    if not isinstance(runs, list) or not all(isinstance(run, list) and [*map(type, run)] == [int, int] for run in runs):
+    if not isinstance(runs, list) or not all(
+        isinstance(run, list) and [*map(type, run)] == [int, int] for run in runs
+    ):
         raise ValueError("empty shards that are no ranks")
 
 
@@ -206,7 +222,9 @@ def empty_after(
     if before.empty is None or grid.n_shards > MAX_SHARDS:
         return None
     now = before.is_empty(grid)
-    inside = tuple(slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True))
+    inside = tuple(
+        slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True)
+    )
     there = tuple(slice(max(0, s.stop - s.start)) for s in inside)
     known = np.ones_like(is_empty) if is_known is None else is_known
     now[inside] = np.where(known[there], is_empty[there], now[inside])

@@ -60,7 +60,9 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in a line."""
-        found = {field.name: getattr(self, field.name) for field in fields(self)}  # `asdict` would copy every number
+        found = {
+            field.name: getattr(self, field.name) for field in fields(self)
+        }  # `asdict` would copy every number
         if not self.more:
             del found["more"]
         return found
@@ -75,7 +77,9 @@ class Entry:
             If a field is missing or cannot be right.
         """
         columns = [found.get(name) for name in ("shards", "nbytes", "index_crcs", "n_chunks")]
-        lists: list[list[int]] = [c for c in columns if isinstance(c, list) and all(type(v) is int and v >= 0 for v in c)]
+        lists: list[list[int]] = [
+            c for c in columns if isinstance(c, list) and all(type(v) is int and v >= 0 for v in c)
+        ]
         if len(lists) < len(columns) or len({len(c) for c in lists}) != 1:
             raise ValueError("columns are missing, or not of one length")
         if any(rank >= n_shards for rank in lists[0]):
@@ -86,7 +90,11 @@ class Entry:
             raise ValueError("whether more follows is neither true nor false")
         shards, nbytes, index_crcs, n_chunks = (tuple(column) for column in lists)
         seconds, peak_nbytes = found.get("seconds", 0.0), found.get("peak_nbytes", 0)
-        if not isinstance(seconds, int | float) or not -_LARGEST < seconds < _LARGEST or type(peak_nbytes) is not int:
+        if (
+            not isinstance(seconds, int | float)
+            or not -_LARGEST < seconds < _LARGEST
+            or type(peak_nbytes) is not int
+        ):
             raise ValueError("no times or sizes")
         return cls(
             attempt=str(found.get("attempt", "")),
@@ -132,14 +140,20 @@ class Beginning:
         attempt, corners = found.get("attempt"), found.get("begins")
         if not isinstance(attempt, str) or "/" in attempt or "\0" in attempt:
             raise ValueError("no name of an attempt")  # it becomes part of a path
-        if not isinstance(corners, list) or len(corners) != 2 or not all(_are_positions(corner) for corner in corners):
+        if (
+            not isinstance(corners, list)
+            or len(corners) != 2
+            or not all(_are_positions(corner) for corner in corners)
+        ):
             raise ValueError("no box of shards")
         start, stop = corners
         return cls(attempt, tuple(start), tuple(stop))
 
 
 def _are_positions(found: Any) -> bool:
-    return isinstance(found, list) and all(type(n) is int and -_LARGEST < n < _LARGEST for n in found)
+    return isinstance(found, list) and all(
+        type(n) is int and -_LARGEST < n < _LARGEST for n in found
+    )
 
 
 def cause_of(error: BaseException) -> str:
@@ -172,7 +186,11 @@ def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
     """
     for line in _lines(blocks):
         try:
-            fields = parse_json(line[9:]) if line[8:9] == b" " and int(line[:8], 16) == crc32c(line[9:]) else None
+            fields = (
+                parse_json(line[9:])
+                if line[8:9] == b" " and int(line[:8], 16) == crc32c(line[9:])
+                else None
+            )
         except ValueError:
             fields = None
         yield fields if isinstance(fields, dict) else None

@@ -48,11 +48,16 @@ class Redo:
         """The whole shard, given what is there."""
         if self.nbytes < 0:
             return reader
-        ends = [reader.nbytes if self.writes else 0, *(offset + len(data) for offset, data in self.writes)]
+        ends = [
+            reader.nbytes if self.writes else 0,
+            *(offset + len(data) for offset, data in self.writes),
+        ]
         return Composed(reader, max(self.nbytes, *ends), self.writes)
 
 
-def old_records(run_path: Path, store: Store, limit_nbytes: int) -> Iterator[tuple[Path, Redo | None]]:
+def old_records(
+    run_path: Path, store: Store, limit_nbytes: int
+) -> Iterator[tuple[Path, Redo | None]]:
     """What the first version left in a run: paths, and the change; None for what can just be removed.
 
     Parameters
@@ -76,7 +81,11 @@ def old_records(run_path: Path, store: Store, limit_nbytes: int) -> Iterator[tup
         yield path, found
     for path in listed(run_path, _LOCK, _LOCK_SUFFIX):
         name = path.name.removeprefix(_LOCK).removesuffix(_LOCK_SUFFIX)
-        keys = [key for key in dict.fromkeys((name.replace(".", "/"), name)) if store.version(key) is not None]
+        keys = [
+            key
+            for key in dict.fromkeys((name.replace(".", "/"), name))
+            if store.version(key) is not None
+        ]
         yield path, Redo(path, keys[0], -1, []) if keys and name not in recorded else None
 
 
@@ -91,7 +100,9 @@ def _decode(path: Path, limit_nbytes: int) -> Redo | None:
             return Redo(path, str(head["key"]), int(head["old_nbytes"]), [])
         if crc32c(data) != head["crc32c"]:
             return None
-        return Redo(path, str(head["key"]), int(head["old_nbytes"]), ranges_of(head["writes"], data))
+        return Redo(
+            path, str(head["key"]), int(head["old_nbytes"]), ranges_of(head["writes"], data)
+        )
     except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"{path} is not a record of a change ({error}). Keep the file, and report it"
         raise JournalError(message, path=str(path)) from error

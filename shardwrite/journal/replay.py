@@ -15,7 +15,15 @@ from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
-from shardwrite.stores import TEMPORARY_SUFFIX, PosixStore, as_store_error, listed, read_blocks, read_limit, remove_state
+from shardwrite.stores import (
+    TEMPORARY_SUFFIX,
+    PosixStore,
+    as_store_error,
+    listed,
+    read_blocks,
+    read_limit,
+    remove_state,
+)
 from shardwrite.target import Target
 
 __all__ = [
@@ -84,7 +92,9 @@ class _File:
     n_bad_lines: int = 0
 
 
-def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False) -> Replay:
+def replay(
+    run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, looking: bool = False
+) -> Replay:
     """Read the journals of a run.
 
     Parameters
@@ -101,7 +111,9 @@ def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, look
     grid = metadata.grid
     found = Replay(Ledger(grid))
     files = list(_parsed(_journals(run, driver), grid.n_shards))
-    alive = drivers_of(run, looking=looking)  # only now: whoever has begun to write by then has a lease
+    alive = drivers_of(
+        run, looking=looking
+    )  # only now: whoever has begun to write by then has a lease
     for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
         for entry in file.entries:
             found.n_redone += int(found.ledger.is_done[list(entry.shards)].sum())
@@ -115,7 +127,9 @@ def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, look
             found.unended += file.unended
             found.lost_boot |= not file.is_of_this_boot
     begun_by = run.facts.get("begun_by")
-    found.lost_boot |= not (isinstance(begun_by, dict) and begun_by.get("boot") == identity()["boot"])
+    found.lost_boot |= not (
+        isinstance(begun_by, dict) and begun_by.get("boot") == identity()["boot"]
+    )
     found.n_journals = len(files)
     return found
 
@@ -123,7 +137,10 @@ def replay(run: RunDirectory, metadata: ArrayMetadata, driver: str = "", *, look
 def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
     """Journals, one by one, without those that are gone."""
     for path in journals:
-        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # the run ended meanwhile
+        with (
+            as_store_error(str(path), "cannot read"),
+            contextlib.suppress(FileNotFoundError),
+        ):  # the run ended meanwhile
             yield _parse(path, n_shards)
 
 
@@ -208,7 +225,17 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
     for file in _parsed(_journals(run), metadata.grid.n_shards):
         shards = [rank for entry in file.entries for rank in entry.shards]
         seconds = max(0.0, file.changed - file.begun)
-        found.append(History(file.driver, file.process, file.job, shards, seconds, file.failures, len(file.unended)))
+        found.append(
+            History(
+                file.driver,
+                file.process,
+                file.job,
+                shards,
+                seconds,
+                file.failures,
+                len(file.unended),
+            )
+        )
     return found
 
 
@@ -238,8 +265,12 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
 
 def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
     """Tasks that have begun and not ended, but for those in journals whose names begin like this."""
-    others = [path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))]
-    return [beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended]
+    others = [
+        path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))
+    ]
+    return [
+        beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended
+    ]
 
 
 def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
@@ -262,10 +293,15 @@ def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[i
         return []
     start = tuple(max(0, a) for a in beginning.start)
     stop = tuple(min(b, n) for b, n in zip(beginning.stop, counts, strict=True))
-    elements = [(a * s, min(b * s, n)) for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)]
+    elements = [
+        (a * s, min(b * s, n))
+        for a, b, s, n in zip(start, stop, metadata.grid.shards, metadata.grid.shape, strict=True)
+    ]
     if any(a >= b for a, b in elements):
         return []
-    return metadata.grid.shards_in(Box(tuple(a for a, _ in elements), tuple(b for _, b in elements)))
+    return metadata.grid.shards_in(
+        Box(tuple(a for a, _ in elements), tuple(b for _, b in elements))
+    )
 
 
 def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
@@ -275,8 +311,14 @@ def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
 
 def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
     """Names of the processes that work on any run on an array."""
-    paths = [path for run_target in (target, *target.others) for path in listed(run_target.run_path, "run-")]
-    return {str(holder["driver"]) for path in paths for holder in live_holders(path, looking=looking)}
+    paths = [
+        path
+        for run_target in (target, *target.others)
+        for path in listed(run_target.run_path, "run-")
+    ]
+    return {
+        str(holder["driver"]) for path in paths for holder in live_holders(path, looking=looking)
+    }
 
 
 def _raise(error: OSError) -> None:
@@ -312,6 +354,14 @@ def stale_temporaries(array: Path, drivers_alive: Callable[[], set[str]]) -> lis
     """Temporaries under an array of drivers that are not alive; see `sweep_listed`."""
     found = []
     for directory, _, leaves in os.walk(array, onerror=_raise, followlinks=False):
-        found += [Path(directory) / leaf for leaf in leaves if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)]
+        found += [
+            Path(directory) / leaf
+            for leaf in leaves
+            if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)
+        ]
     alive = drivers_alive()
-    return [path for path in found if f".{path.name.removesuffix(TEMPORARY_SUFFIX)}".split(".")[-2] not in alive]
+    return [
+        path
+        for path in found
+        if f".{path.name.removesuffix(TEMPORARY_SUFFIX)}".split(".")[-2] not in alive
+    ]

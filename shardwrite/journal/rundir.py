@@ -64,7 +64,17 @@ from shardwrite.stores import (
 )
 from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
-__all__ = ["RunDirectory", "discard_drafts", "discard_ends", "dump", "groups_above", "held", "losing", "remove_empty", "run_in"]
+__all__ = [
+    "RunDirectory",
+    "discard_drafts",
+    "discard_ends",
+    "dump",
+    "groups_above",
+    "held",
+    "losing",
+    "remove_empty",
+    "run_in",
+]
 
 _OLD_LOCK = "lock-end.json"  # what the first version held where `RunDirectory.ending` holds a claim
 
@@ -148,7 +158,11 @@ class RunDirectory:
         keys : callable
             Keys of the shards that may go.
         """
-        for path in (self.path / "plan.json", self.path / "plan-moved.json", self.target.run_path / "plan.json"):
+        for path in (
+            self.path / "plan.json",
+            self.path / "plan-moved.json",
+            self.target.run_path / "plan.json",
+        ):
             data = read_file(path)
             with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
                 entry = parse_facts(data or b"", is_update=bool(self.target.update))
@@ -185,7 +199,10 @@ class RunDirectory:
         for group in self.target.groups:
             if not is_there(group / "zarr.json"):
                 self._write(
-                    group / "zarr.json", dump({"zarr_format": 3, "node_type": "group", "attributes": {}}), durability, driver
+                    group / "zarr.json",
+                    dump({"zarr_format": 3, "node_type": "group", "attributes": {}}),
+                    durability,
+                    driver,
                 )
         self._write(self.target.path / "zarr.json", dump(document), durability, driver)
         self._consolidate(document, durability, driver)
@@ -205,7 +222,10 @@ class RunDirectory:
         """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
         before = shape_at(self.target.path)
         if len(before) != len(to):
-            raise JournalError(f"{self.target.path} is not the array that this run was begun for", path=str(self.target.path))
+            raise JournalError(
+                f"{self.target.path} is not the array that this run was begun for",
+                path=str(self.target.path),
+            )
         shape = [max(sizes) for sizes in zip(before, to, strict=True)]
         if shape != before:
             document = {**read_json(self.target.path / "zarr.json"), "shape": shape}
@@ -224,9 +244,19 @@ class RunDirectory:
                 return
             consolidated = metadata.get("consolidated_metadata")
             if consolidated:
-                if not isinstance(consolidated, dict) or not isinstance(consolidated.get("metadata"), dict):
-                    message, remedy = "does not hold consolidated metadata", "consolidate the group again, or remove it"
-                    raise SpecError(message, field="consolidated_metadata", value=str(group / "zarr.json"), remedy=remedy)
+                if not isinstance(consolidated, dict) or not isinstance(
+                    consolidated.get("metadata"), dict
+                ):
+                    message, remedy = (
+                        "does not hold consolidated metadata",
+                        "consolidate the group again, or remove it",
+                    )
+                    raise SpecError(
+                        message,
+                        field="consolidated_metadata",
+                        value=str(group / "zarr.json"),
+                        remedy=remedy,
+                    )
                 relative = self.target.path.relative_to(group)
                 for parent in [p for p in relative.parents if p != Path()]:
                     below = read_json(group / parent / "zarr.json")
@@ -251,7 +281,9 @@ def discard_drafts(target: Target) -> None:
     """Remove what dead processes have left: drafts of runs that never began, files made to ask for the time, and old locks."""
     plan = target.run_path / "plan.json"
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
-        if is_left_behind(draft) and draft.name != f"run-{run_in(plan)}":  # in this order: the dead begin nothing
+        if (
+            is_left_behind(draft) and draft.name != f"run-{run_in(plan)}"
+        ):  # in this order: the dead begin nothing
             remove_state(draft)
     claims = listed(target.run_path, "claim-")
     for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
@@ -277,7 +309,9 @@ def remove_empty(target: Target) -> None:
     """The directory beside the array goes with its last run."""
     beside = replace(target, update="").run_path
     for emptied in (target.run_path, beside / UPDATES, beside):
-        with contextlib.suppress(OSError):  # another run has begun there; or it stays, and does no harm
+        with contextlib.suppress(
+            OSError
+        ):  # another run has begun there; or it stays, and does no harm
             emptied.rmdir()
 
 

@@ -28,8 +28,25 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import empty_after, read_receipt
-from shardwrite.journal.replay import Replay, discard, drivers_on, replay, shards_of, sweep_listed, unended
-from shardwrite.journal.rundir import RunDirectory, discard_drafts, discard_ends, drivers_in, held, losing, remove_empty, run_in
+from shardwrite.journal.replay import (
+    Replay,
+    discard,
+    drivers_on,
+    replay,
+    shards_of,
+    sweep_listed,
+    unended,
+)
+from shardwrite.journal.rundir import (
+    RunDirectory,
+    discard_drafts,
+    discard_ends,
+    drivers_in,
+    held,
+    losing,
+    remove_empty,
+    run_in,
+)
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
 from shardwrite.stores import (
@@ -169,9 +186,16 @@ def make_end(over: RunDirectory) -> None:
     # In this order, because a run that this version ends loses its plan before its directory.
     if any(over.is_in(state) for state in states) or run_in(plan) != over.run:
         return
-    with as_store_error(str(over.path), "cannot make"), contextlib.suppress(FileExistsError, FileNotFoundError):
-        os.mkdir(over.path)  # no parents: where another process has settled the run, they must not come back
-        if run_in(plan) != over.run:  # the plan of a run that has begun since, or another process has moved it there
+    with (
+        as_store_error(str(over.path), "cannot make"),
+        contextlib.suppress(FileExistsError, FileNotFoundError),
+    ):
+        os.mkdir(
+            over.path
+        )  # no parents: where another process has settled the run, they must not come back
+        if (
+            run_in(plan) != over.run
+        ):  # the plan of a run that has begun since, or another process has moved it there
             with losing(errno.ENOTEMPTY, errno.ENOENT):
                 os.rmdir(over.path)
 
@@ -184,7 +208,9 @@ def _move_plan(over: RunDirectory) -> None:
     except FileNotFoundError:
         return
     found = run_in(moved)
-    if found != over.run and (found or is_there(moved)):  # else another process has removed it meanwhile
+    if found != over.run and (
+        found or is_there(moved)
+    ):  # else another process has removed it meanwhile
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
 
@@ -211,19 +237,25 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
         _tell_receipt(over, part, store, found, grid)
 
 
-def _remove_outside(over: RunDirectory, part: ArrayMetadata, store: PosixStore, grid: ShardGrid) -> None:
+def _remove_outside(
+    over: RunDirectory, part: ArrayMetadata, store: PosixStore, grid: ShardGrid
+) -> None:
     first, _ = part.window or ((), ())
     outside = [
         part.shard_key(index)
         for index in part.grid.shards_in(part.grid.whole)
         if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True))
     ]
-    with store.transaction("none", uuid.uuid4().hex, proof=over.proof(lambda: outside)) as transaction:
+    with store.transaction(
+        "none", uuid.uuid4().hex, proof=over.proof(lambda: outside)
+    ) as transaction:
         for key in outside:
             transaction.remove(key)
 
 
-def _tell_receipt(over: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid) -> None:
+def _tell_receipt(
+    over: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid
+) -> None:
     receipt = read_receipt(over.target)
     if receipt is None or receipt.empty is None:
         return
@@ -247,11 +279,16 @@ def _metadata_of(run: RunDirectory) -> ArrayMetadata:
         return metadata
     grid = metadata.grid
     first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
-    if len(first) != grid.ndim or any(a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)):
+    if len(first) != grid.ndim or any(
+        a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)
+    ):
         raise JournalError(
             f"{run.path} holds the metadata of another array. Move {run.target.run_path} away after a look, and keep it",
             path=str(run.path),
         )
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
-    stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True))
+    stop = tuple(
+        min((a + k) * s, n)
+        for a, k, s, n in zip(first, counts, grid.shards, grid.shape, strict=True)
+    )
     return metadata.part(Box(start, stop))[0]

@@ -145,12 +145,18 @@ def _why_not(found: os.stat_result, around: os.stat_result, circle: _Circle) -> 
     """Why something is not trusted; nothing if it is."""
     if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         return "is neither a plain directory nor a plain file"
-    return "" if circle.holds(found, around) else "belongs to a user who could not replace the array"
+    return (
+        "" if circle.holds(found, around) else "belongs to a user who could not replace the array"
+    )
 
 
 def _unreadable(path: Path, found: os.stat_result) -> str:
     """Whether this user may not read a file, in words."""
-    is_open = found.st_mode & stat.S_IROTH or found.st_uid == os.geteuid() or not stat.S_ISREG(found.st_mode)
+    is_open = (
+        found.st_mode & stat.S_IROTH
+        or found.st_uid == os.geteuid()
+        or not stat.S_ISREG(found.st_mode)
+    )
     return "" if is_open or os.access(path, os.R_OK) else "cannot be read by this user"
 
 
@@ -164,7 +170,13 @@ def _circle(above: Path, found: os.stat_result) -> _Circle:
         for tag, permissions, number in entries:
             if permissions & mask & _WRITE:
                 users |= {number} if tag == _ACL_USER else set()
-                groups |= {found.st_gid} if tag == _ACL_GROUP_OBJ else {number} if tag == _ACL_GROUP else set()
+                groups |= (
+                    {found.st_gid}
+                    if tag == _ACL_GROUP_OBJ
+                    else {number}
+                    if tag == _ACL_GROUP
+                    else set()
+                )
         if not entries and found.st_mode & stat.S_IWGRP:
             groups.add(found.st_gid)
     return _Circle(frozenset(users), frozenset(groups))

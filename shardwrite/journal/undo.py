@@ -37,11 +37,28 @@ from crc32c import crc32c
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.journal.composed import Composed, check_fits, encode_record, parse_record, ranges_of, record_limit
+from shardwrite.journal.composed import (
+    Composed,
+    check_fits,
+    encode_record,
+    parse_record,
+    ranges_of,
+    record_limit,
+)
 from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
 from shardwrite.read.stored_shard import ExistingShard
-from shardwrite.stores import ObjectReader, Store, as_store_error, is_there, listed, mode_of, open_plain, parse_json, read_file
+from shardwrite.stores import (
+    ObjectReader,
+    Store,
+    as_store_error,
+    is_there,
+    listed,
+    mode_of,
+    open_plain,
+    parse_json,
+    read_file,
+)
 
 __all__ = ["Change", "change_in_place", "recover_changes", "recover_shard", "shard_claim"]
 
@@ -108,7 +125,14 @@ def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Cl
     return exclusive(Path(run_path) / f"{_CLAIM}{key.replace('/', '.')}", Path(run_path))
 
 
-def change_in_place(claim: Claim, store: Store, change: Change, durability: str, version: Any, guard: Callable[[], None]) -> None:
+def change_in_place(
+    claim: Claim,
+    store: Store,
+    change: Change,
+    durability: str,
+    version: Any,
+    guard: Callable[[], None],
+) -> None:
     """Change a shard, under its claim.
 
     Parameters
@@ -235,7 +259,9 @@ def _restore(
 
     def check() -> None:
         if not is_there(record):
-            raise StoreError("another process has recovered this shard", key=key, errno=errno.ESTALE)
+            raise StoreError(
+                "another process has recovered this shard", key=key, errno=errno.ESTALE
+            )
 
     reader = store.open(key)
     if reader is None:
@@ -249,7 +275,9 @@ def _restore(
             raise JournalError(message, path=str(record)) from error
         shard = ExistingShard(metadata, key, store, old)  # whose index fits, or this raises
         _check_chunks(shard)
-        with store.transaction("full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}") as transaction:
+        with store.transaction(
+            "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
+        ) as transaction:
             writer = transaction.create(key)
             for offset in range(0, old.nbytes, _COPY_NBYTES):
                 writer.write([old.read(offset, min(_COPY_NBYTES, old.nbytes - offset))])

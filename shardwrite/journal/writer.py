@@ -20,7 +20,15 @@ from shardwrite.journal.lease import identity
 from shardwrite.journal.records import encode_line
 from shardwrite.stores import as_store_error, write_all
 
-__all__ = ["TOKEN", "JournalWriter", "admit", "close_journals", "ensure_current", "journal_for", "own_journals"]
+__all__ = [
+    "TOKEN",
+    "JournalWriter",
+    "admit",
+    "close_journals",
+    "ensure_current",
+    "journal_for",
+    "own_journals",
+]
 
 TOKEN = "token-"  # noqa: S105 (the beginning of a file name)
 _MAX_OPEN = 16
@@ -53,7 +61,9 @@ def ensure_current(run_path: str, driver: str) -> None:
     except FileNotFoundError as error:
         raise _ended(run_path) from error
     except OSError as error:
-        raise StoreError(f"cannot look at the run: {error.strerror}", key=run_path, errno=error.errno) from error
+        raise StoreError(
+            f"cannot look at the run: {error.strerror}", key=run_path, errno=error.errno
+        ) from error
 
 
 def _ended(run_path: str) -> RunEndedError:
@@ -110,14 +120,23 @@ class JournalWriter:
                 raise _ended(self._run_path) from error
             except OSError as error:
                 self._abandon()  # what stands there may be torn, and nothing can follow it
-                raise StoreError(f"cannot write the journal: {error.strerror}", key=self._run_path, errno=error.errno) from error
+                raise StoreError(
+                    f"cannot write the journal: {error.strerror}",
+                    key=self._run_path,
+                    errno=error.errno,
+                ) from error
 
     def _open(self) -> None:
         me = identity()
         name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
         self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
-        head = {"writer": me, "driver": self._driver, "durability": self._durability, "begun": round(time.time(), 3)}
+        head = {
+            "writer": me,
+            "driver": self._driver,
+            "durability": self._durability,
+            "begun": round(time.time(), 3),
+        }
         self._write(encode_line(head))
 
     def _write(self, line: bytes) -> None:
@@ -126,7 +145,9 @@ class JournalWriter:
     def _abandon(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with contextlib.suppress(OSError):  # a line that this loses costs work that is done again, no more
+            with contextlib.suppress(
+                OSError
+            ):  # a line that this loses costs work that is done again, no more
                 os.close(fd)
 
     def close(self) -> None:

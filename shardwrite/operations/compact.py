@@ -131,7 +131,9 @@ def compact(
     (1, True, 0)
     """
     if isinstance(above, bool) or not 0 <= above <= 1:
-        raise SpecError("not a share", field="above", value=above, remedy="give a number from 0 to 1")
+        raise SpecError(
+            "not a share", field="above", value=above, remedy="give a number from 0 to 1"
+        )
     target = resolve_target(store, name)
     array = open_sharded(store, name)
     check_whole(array.metadata.grid, str(target.path))
@@ -145,8 +147,15 @@ def compact(
         resources_of(engine),
         region=whole,
     )
-    job = Job(None, plan, replace(target, update="compaction"), Options(mode="r+", durability=durability, restart=restart))
-    make_way(job.target, run_plan(plan, "r+"), restart=restart)  # which makes shards whole that a crash has left amid a change
+    job = Job(
+        None,
+        plan,
+        replace(target, update="compaction"),
+        Options(mode="r+", durability=durability, restart=restart),
+    )
+    make_way(
+        job.target, run_plan(plan, "r+"), restart=restart
+    )  # which makes shards whole that a crash has left amid a change
     before, wasteful = _looked_at(target, array, above)
 
     def look() -> Ledger:
@@ -154,7 +163,11 @@ def compact(
         before, wasteful = _looked_at(target, array, above)
         known = Ledger(metadata.grid)
         known.is_done[~wasteful] = True
-        known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = before.stored_nbytes, before.n_chunks, before.index_crcs
+        known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = (
+            before.stored_nbytes,
+            before.n_chunks,
+            before.index_crcs,
+        )
         return known
 
     after = ShardTable.empty(before.ranks[wasteful])
@@ -165,11 +178,17 @@ def compact(
         for facts in ("used_nbytes", "n_chunks"):
             if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
                 remedy = 'write it again from its source with mode="w" and restart=True'
-                raise CorruptShardError(f"{target.path} is not what it was: {facts} differ; {remedy}")
+                raise CorruptShardError(
+                    f"{target.path} is not what it was: {facts} differ; {remedy}"
+                )
 
     seconds = 0.0
-    if wasteful.any() or tidied_run(job.target) is not None:  # one that was interrupted is to be ended
-        with reporting(progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize) as on_report:
+    if (
+        wasteful.any() or tidied_run(job.target) is not None
+    ):  # one that was interrupted is to be ended
+        with reporting(
+            progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize
+        ) as on_report:
             seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
     return Compaction(
@@ -184,7 +203,9 @@ def compact(
     )
 
 
-def _looked_at(target: Target, array: ShardedArray, above: float) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
+def _looked_at(
+    target: Target, array: ShardedArray, above: float
+) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
     """All shards, and which of them hold too much that is unused."""
     table = _inspected(target, array, np.arange(array.metadata.grid.n_shards))
     return table, unused(table) > above * table.stored_nbytes
@@ -195,7 +216,9 @@ def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
     if table.problems:
         rank, message = table.problems[0]
         remedy = how_to_mend(look_beside(target))
-        raise CorruptShardError(f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; {remedy}")
+        raise CorruptShardError(
+            f"{len(table.problems)} shards are bad, first that of rank {rank}: {message}; {remedy}"
+        )
     return table
 
 

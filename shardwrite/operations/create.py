@@ -94,14 +94,26 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"no data type ({error})", field="dtype", value=str(dtype), remedy='give for instance "float32"') from error
+        raise SpecError(
+            f"no data type ({error})",
+            field="dtype",
+            value=str(dtype),
+            remedy='give for instance "float32"',
+        ) from error
     return found
 
 
 def _shape_of(shape: Any) -> Shape:
     """The shape that was given, in Python's integers."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
-    are_sizes = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes)
+    are_sizes = all(
+        isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes
+    )
     if not are_sizes or (not sizes and shape not in ((), [])):
-        raise SpecError("not a shape", field="shape", value=shape, remedy="give an integer, 0 or more, for each axis")
+        raise SpecError(
+            "not a shape",
+            field="shape",
+            value=shape,
+            remedy="give an integer, 0 or more, for each axis",
+        )
     return tuple(int(n) for n in sizes)

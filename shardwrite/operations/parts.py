@@ -59,7 +59,12 @@ def prepare(
         Also where Lustre's ``lfs`` is not here, or refuses.
     """
     if stripe_count is not None and (isinstance(stripe_count, bool) or stripe_count < 1):
-        raise SpecError("not a number of targets", field="stripe_count", value=stripe_count, remedy="give 1 or more, or None")
+        raise SpecError(
+            "not a number of targets",
+            field="stripe_count",
+            value=stripe_count,
+            remedy="give 1 or more, or None",
+        )
     with local_threads() as engine:
         options = options_for_new(mode=mode, durability=durability, restart=restart)
         prepare_jobs([Job(x, plan, resolve_target(store, name), options)], engine, stripe_count)
@@ -123,7 +128,9 @@ def write_part(
             part = plan.part(index, count)
             plan.check_fits()
             with reporting(progress, part.raw_nbytes) as on_report:
-                return execute_part(Job(x, plan, target, _options(run)), run, part, engine, on_report)
+                return execute_part(
+                    Job(x, plan, target, _options(run)), run, part, engine, on_report
+                )
 
         return _working_on(target, write, identity)
 
@@ -145,7 +152,12 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
     """
     target = resolve_target(store, name)
     if n_parts is not None and n_parts < 1:
-        raise SpecError("there is at least one part", field="n_parts", value=n_parts, remedy="give their number, or None")
+        raise SpecError(
+            "there is at least one part",
+            field="n_parts",
+            value=n_parts,
+            remedy="give their number, or None",
+        )
     with local_threads() as engine:
 
         def finish(run: RunDirectory) -> WriteResult:
@@ -160,7 +172,9 @@ def _options(run: RunDirectory) -> Options:
     return Options(mode=run.facts["mode"], durability=run.facts["durability"])
 
 
-def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], identity: str | None = None) -> WriteResult:
+def _working_on(
+    target: Target, work: Callable[[RunDirectory], WriteResult], identity: str | None = None
+) -> WriteResult:
     """The result of work on the run that stands there; of the run itself where it has ended, and was of this source."""
     tidy(target)
     run = tidied_run(target)
@@ -172,10 +186,16 @@ def _working_on(target: Target, work: Callable[[RunDirectory], WriteResult], ide
             ended = error
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
     is_ours = receipt is not None and identity in (None, receipt.identity.get("source"))
-    result = result_from_receipt(receipt.result, str(target.path)) if receipt is not None and is_ours else None
+    result = (
+        result_from_receipt(receipt.result, str(target.path))
+        if receipt is not None and is_ours
+        else None
+    )
     if result is not None:
         return result
     if ended is not None:
         raise ended
     remedy = "call prepare first (shardwrite init)"
-    raise IncompleteError(f"nothing was begun for {target.path}; {remedy}", missing=[str(target.run_path)])
+    raise IncompleteError(
+        f"nothing was begun for {target.path}; {remedy}", missing=[str(target.run_path)]
+    )

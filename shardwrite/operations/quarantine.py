@@ -8,7 +8,13 @@ import uuid
 from pathlib import Path
 
 from shardwrite.errors import StoreError
-from shardwrite.stores import ObjectReader, ObjectWriter, PosixStore, as_store_error, make_directories
+from shardwrite.stores import (
+    ObjectReader,
+    ObjectWriter,
+    PosixStore,
+    as_store_error,
+    make_directories,
+)
 
 __all__ = ["copy_bytes", "keep_copy"]
 

@@ -169,7 +169,12 @@ def write_region(
     )
     options = Options(mode="r+", durability=durability, restart=restart, recheck=recheck)
     digest = run_plan(made, "r+")["digest"]
-    job = Job(source, made, replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16]), options)
+    job = Job(
+        source,
+        made,
+        replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16]),
+        options,
+    )
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:
@@ -260,7 +265,9 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     """
     allowed = {"strategy", "durability", "restart", "recheck", "memory_limit", "progress"}
     if set(keywords) - allowed:
-        raise TypeError(f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: {sorted(allowed)}")
+        raise TypeError(
+            f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: {sorted(allowed)}"
+        )
     metadata = open_sharded(store, name).metadata
     if isinstance(region, str):
         raise SpecError("no region", field="region", value=region, remedy="give slices")
@@ -270,5 +277,7 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     fill[...] = metadata.fill_value
     sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))
     nothing = dask.array.broadcast_to(dask.array.from_array(fill), box.shape, chunks=sizes)
-    result: WriteResult = write_region(nothing, store, box.slices[:-1], name=name, casting="no", **keywords)
+    result: WriteResult = write_region(
+        nothing, store, box.slices[:-1], name=name, casting="no", **keywords
+    )
     return result

@@ -120,14 +120,25 @@ class Repair:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        return {**asdict(self), "result": self.result.to_dict() if self.result else None, "is_done": self.is_done}
+        return {
+            **asdict(self),
+            "result": self.result.to_dict() if self.result else None,
+            "is_done": self.is_done,
+        }
 
     def _rows(self) -> list[tuple[str, str]]:
-        done = "written again" if self.result is not None else "to be written again; give the source to do it"
+        done = (
+            "written again"
+            if self.result is not None
+            else "to be written again; give the source to do it"
+        )
         rows = [
             ("array", self.path),
             ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "none is bad or missing"),
-            ("temporaries", f"{self.n_temporaries:,} {'to be removed' if self.is_look else 'removed'}"),
+            (
+                "temporaries",
+                f"{self.n_temporaries:,} {'to be removed' if self.is_look else 'removed'}",
+            ),
         ]
         rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
         rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
@@ -213,7 +224,11 @@ def repair(
         require_trusted(target)
     ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
     drivers_alive = partial(drivers_on, target, looking=is_look)
-    stale = len(stale_temporaries(target.path, drivers_alive)) if is_look else sweep_listed(target.path, drivers_alive)
+    stale = (
+        len(stale_temporaries(target.path, drivers_alive))
+        if is_look
+        else sweep_listed(target.path, drivers_alive)
+    )
     if not is_look:
         give_up_passing(target)
     before = verify_opened(opened, deep=deep) if is_look else verify(store, name=name, deep=deep)
@@ -222,7 +237,9 @@ def repair(
     if salvage or scan:
         torn = find_torn(array, [problem.index for problem in before.problems], ledger, scan=scan)
         if torn:
-            salvaged = salvage_shards(target, array.metadata, torn, run if ledger is not None else None, ledger)
+            salvaged = salvage_shards(
+                target, array.metadata, torn, run if ledger is not None else None, ledger
+            )
             report = verify(store, name=name, deep=deep)
     tasks = _tasks(array, report)
     found = Repair(
@@ -248,11 +265,18 @@ def repair(
 
     def look() -> Ledger:
         replaced.update(_replaced_since(array, report))
-        return _as_ledger(array, inspect_shards(engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False))
+        return _as_ledger(
+            array,
+            inspect_shards(
+                engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False
+            ),
+        )
 
     with reporting(progress, job.plan.raw_nbytes) as on_report:
         result = execute_missing(job, engine, on_report, look)
-    written = tuple(task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced)
+    written = tuple(
+        task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced
+    )
     return replace(found, tasks=written, result=result)
 
 
@@ -265,7 +289,9 @@ def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
     return set(ranks[is_other].tolist()) - {rank for rank, _ in table.problems}
 
 
-def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool) -> Ledger | None:
+def _ledger_of(
+    run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool
+) -> Ledger | None:
     """What the journal of an unfinished run knows, if nobody works on it."""
     if run is None or not run.makes_array:
         return None
@@ -287,13 +313,23 @@ def _ledger_of(run: RunDirectory | None, array: ShardedArray, *, may_write: bool
 def _tasks(array: ShardedArray, report: Report) -> tuple[RepairTask, ...]:
     grid = array.metadata.grid
     return tuple(
-        RepairTask(problem.key, problem.index, grid.shard_box(problem.index).intersect(grid.whole).bounds, problem.message)
+        RepairTask(
+            problem.key,
+            problem.index,
+            grid.shard_box(problem.index).intersect(grid.whole).bounds,
+            problem.message,
+        )
         for problem in report.problems
     )
 
 
 def _job(
-    x: dask.array.Array, target: Target, array: ShardedArray, strategy: Any, durability: str, memory_limit: int | str | None
+    x: dask.array.Array,
+    target: Target,
+    array: ShardedArray,
+    strategy: Any,
+    durability: str,
+    memory_limit: int | str | None,
 ) -> Job:
     metadata = parse_metadata(array.metadata.text, writing=True)
     plan = plan_into(x, metadata, active_engine(), strategy=strategy, memory_limit=memory_limit)
@@ -312,7 +348,11 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
 
 def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
     """Copies of the bad shards that are there."""
-    return tuple(keep_copy(target.path, task.key, durability) for task in tasks if _has_object(target, task.key))
+    return tuple(
+        keep_copy(target.path, task.key, durability)
+        for task in tasks
+        if _has_object(target, task.key)
+    )
 
 
 def _has_object(target: Target, key: str) -> bool:

@@ -53,7 +53,9 @@ _BY_JOURNAL = "the size in the journal"
 _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
 
 
-def find_torn(array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, *, scan: bool) -> list[Shape]:
+def find_torn(
+    array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, *, scan: bool
+) -> list[Shape]:
     """Those of some bad shards that can be cut back to a whole state; a look, which changes nothing.
 
     Parameters
@@ -79,7 +81,9 @@ def find_torn(array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, 
 
 def _can_be_cut(array: ShardedArray, index: Shape, ledger: Ledger | None) -> bool:
     store, key = array.store, array.metadata.shard_key(index)
-    if not isinstance(store, PosixStore) or not stat.S_ISREG(mode_of(store.root / key, follow=False)):
+    if not isinstance(store, PosixStore) or not stat.S_ISREG(
+        mode_of(store.root / key, follow=False)
+    ):
         return False
     reader = store.open(key)
     if reader is None:
@@ -88,7 +92,9 @@ def _can_be_cut(array: ShardedArray, index: Shape, ledger: Ledger | None) -> boo
         return _whole_size(array.metadata, reader, index, ledger) is not None
 
 
-def _whole_size(metadata: ArrayMetadata, reader: ObjectReader, index: Shape, ledger: Ledger | None) -> int | None:
+def _whole_size(
+    metadata: ArrayMetadata, reader: ObjectReader, index: Shape, ledger: Ledger | None
+) -> int | None:
     """The size at which a torn shard is whole; None where there is none."""
     if ledger is None:
         return scan_for_end(metadata, reader)
@@ -107,7 +113,11 @@ def _facts_of(metadata: ArrayMetadata, key: str, reader: ObjectReader, size: int
 
 
 def salvage_shards(
-    target: Target, metadata: ArrayMetadata, torn: Sequence[Shape], making: RunDirectory | None, ledger: Ledger | None
+    target: Target,
+    metadata: ArrayMetadata,
+    torn: Sequence[Shape],
+    making: RunDirectory | None,
+    ledger: Ledger | None,
 ) -> tuple[str, ...]:
     """Cut shards back; a copy of each torn one is kept in quarantine.
 
@@ -154,7 +164,9 @@ def salvage_shards(
             _end(directory, salvage, driver)
             return told
     except Exception:
-        with contextlib.suppress(StoreError, JournalError, RunEndedError):  # the first error is the one to tell
+        with contextlib.suppress(
+            StoreError, JournalError, RunEndedError
+        ):  # the first error is the one to tell
             give_up(directory)
         raise
 
@@ -163,19 +175,35 @@ def _name() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _begin(target: Target, metadata: ArrayMetadata, torn: Sequence[Shape]) -> tuple[RunDirectory, ArrayMetadata, Shape]:
+def _begin(
+    target: Target, metadata: ArrayMetadata, torn: Sequence[Shape]
+) -> tuple[RunDirectory, ArrayMetadata, Shape]:
     """A run of its own, the part of the array that it writes, and the position of the first shard of that."""
     grid, along = metadata.grid, list(zip(*torn, strict=True))
     start = tuple(min(places) * s for places, s in zip(along, grid.shards, strict=True))
-    stop = tuple(min((max(places) + 1) * s, n) for places, s, n in zip(along, grid.shards, grid.shape, strict=True))
+    stop = tuple(
+        min((max(places) + 1) * s, n)
+        for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
+    )
     part, _ = metadata.part(Box(start, stop))
     first = part.window[0] if part.window else (0,) * grid.ndim
     name = uuid.uuid4().hex
-    identity = {"mode": "r+", "salvage": True, "region": [list(pair) for pair in Box(start, stop).bounds]}
-    facts = {"digest": name, "mode": "r+", "identity": identity, "shards_from": [list(first), list(part.grid.counts)]}
+    identity = {
+        "mode": "r+",
+        "salvage": True,
+        "region": [list(pair) for pair in Box(start, stop).bounds],
+    }
+    facts = {
+        "digest": name,
+        "mode": "r+",
+        "identity": identity,
+        "shards_from": [list(first), list(part.grid.counts)],
+    }
     own = replace(target, update=f"salvage-{name[:16]}")
     make_way(own, facts, restart=False)
-    create = partial(begin_run, own, facts, metadata.text, mode="r+", restart=False, durability="full")
+    create = partial(
+        begin_run, own, facts, metadata.text, mode="r+", restart=False, durability="full"
+    )
     return begin_beside(own, create)[0], part, first
 
 
@@ -204,7 +232,9 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     except StoreError as error:
         if not directory.has_ended:
             raise
-        raise RunEndedError("another process has ended this salvage", path=str(directory.path)) from error
+        raise RunEndedError(
+            "another process has ended this salvage", path=str(directory.path)
+        ) from error
 
 
 def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
@@ -250,7 +280,9 @@ class _Salvage:
             report = commit_shards(self.spec, box, [index], partial(self._cut_one, told))
             if not report.shards:
                 key = metadata.shard_key(index)
-                raise IncompleteError(f"{key} was not cut back: this process was asked to stop", missing=[key])
+                raise IncompleteError(
+                    f"{key} was not cut back: this process was asked to stop", missing=[key]
+                )
             self.ledger.enter(report.entry)
         return tuple(told.values())
 
@@ -276,7 +308,9 @@ class _Salvage:
             facts = _facts_of(metadata, key, reader, size)
             writer.finish(check)
             how = _BY_SCAN if self.known is None else _BY_JOURNAL
-            told[index] = f"{key}: {reader.nbytes} bytes cut to {size}, {how}; the torn one is {copy}"
+            told[index] = (
+                f"{key}: {reader.nbytes} bytes cut to {size}, {how}; the torn one is {copy}"
+            )
             return facts
 
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:
@@ -284,10 +318,17 @@ class _Salvage:
         facts = _facts_of(self.spec.metadata, key, reader, reader.nbytes)
         if self.known is not None:
             rank = ravel(index, self.spec.metadata.grid.counts)
-            if (facts.nbytes, facts.index_crc) != (self.known.nbytes[rank], self.known.index_crcs[rank]):
-                raise _changed(key)  # the journal must not come to know what the run has not written
+            if (facts.nbytes, facts.index_crc) != (
+                self.known.nbytes[rank],
+                self.known.index_crcs[rank],
+            ):
+                raise _changed(
+                    key
+                )  # the journal must not come to know what the run has not written
         return facts
 
 
 def _changed(key: str) -> StoreError:
-    return StoreError(f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE)
+    return StoreError(
+        f"{key!r} was changed by another writer meanwhile", key=key, errno=errno.ESTALE
+    )

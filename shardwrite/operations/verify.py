@@ -24,7 +24,17 @@ from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
 from shardwrite.stores import PosixStore, is_file, is_there
 from shardwrite.target import Target, resolve_target
 
-__all__ = ["Opened", "Problem", "Report", "ShardState", "census", "how_to_mend", "open_begun", "verify", "verify_opened"]
+__all__ = [
+    "Opened",
+    "Problem",
+    "Report",
+    "ShardState",
+    "census",
+    "how_to_mend",
+    "open_begun",
+    "verify",
+    "verify_opened",
+]
 
 _RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
 _REWRITE = "write it again: shardwrite repair, with the source"
@@ -124,9 +134,20 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the grids, as JSON can hold it."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("states", "stored", "problems")}
-        problems = [{f.name: getattr(problem, f.name) for f in fields(problem)} for problem in self.problems]
-        return {**plain, "problems": problems, "is_good": self.is_good, "is_complete": self.is_complete}
+        plain = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("states", "stored", "problems")
+        }
+        problems = [
+            {f.name: getattr(problem, f.name) for f in fields(problem)} for problem in self.problems
+        ]
+        return {
+            **plain,
+            "problems": problems,
+            "is_good": self.is_good,
+            "is_complete": self.is_complete,
+        }
 
     def _rows(self) -> list[tuple[str, str]]:
         ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
@@ -139,17 +160,32 @@ class Report:
         checked += ["values against the source"] if self.against else []
         rows = [
             ("array", self.path),
-            ("shards", f"{self.n_present:,} of {self.n_shards:,} present; absent ones read as the fill value"),
-            ("absent", absent.get(self.expected_by, "nothing tells whether they are empty or lost")),
+            (
+                "shards",
+                f"{self.n_present:,} of {self.n_shards:,} present; absent ones read as the fill value",
+            ),
+            (
+                "absent",
+                absent.get(self.expected_by, "nothing tells whether they are empty or lost"),
+            ),
             ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
-            ("bytes", f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored ({ratio:.2f}x)"),
+            (
+                "bytes",
+                f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored ({ratio:.2f}x)",
+            ),
             ("unused", human(self.unused_nbytes)),
-            ("order", ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items())) or "none"),
+            (
+                "order",
+                ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items()))
+                or "none",
+            ),
             ("checked", ", ".join(checked)),
             ("problems", "none" if self.is_good else str(len(self.problems))),
         ]
         rows += [("warning", text) for text in self.warnings]
-        return rows + [(problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]]
+        return rows + [
+            (problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]
+        ]
 
     def __str__(self) -> str:
         return table_text("verified", self._rows())
@@ -178,16 +214,24 @@ def open_begun(store: Any, name: str | None) -> Opened:
     target = resolve_target(store, name)
     beside = look_beside(target)
     run = beside.run
-    if is_file(target.path / "zarr.json") and (run is None or not run.facts["replaces"] or is_there(run.path / "replaced")):
+    if is_file(target.path / "zarr.json") and (
+        run is None or not run.facts["replaces"] or is_there(run.path / "replaced")
+    ):
         return Opened(target, open_sharded(store, name), beside)
     if beside.untrusted is not None:
         raise beside.untrusted
     if run is None:
         return Opened(target, open_sharded(store, name), beside)  # raises, and says why
-    return Opened(target, ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)), beside)
+    return Opened(
+        target,
+        ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)),
+        beside,
+    )
 
 
-def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata) -> tuple[str, Ledger | None]:
+def _expected(
+    target: Target, run: RunDirectory | None, metadata: ArrayMetadata
+) -> tuple[str, Ledger | None]:
     """What should be there, and who says so; of a receipt, only which shards are empty by design."""
     if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
         return "journal", replay(run, metadata, looking=True).ledger
@@ -201,7 +245,9 @@ def _expected(target: Target, run: RunDirectory | None, metadata: ArrayMetadata)
     return "receipt", ledger
 
 
-def _states(table: ShardTable, expected: Ledger | None, by: str) -> tuple[npt.NDArray[np.uint8], dict[int, str]]:
+def _states(
+    table: ShardTable, expected: Ledger | None, by: str
+) -> tuple[npt.NDArray[np.uint8], dict[int, str]]:
     """State of every shard, and what is wrong with some, by rank."""
     states = np.where(table.is_present, ShardState.WRITTEN, ShardState.EMPTY).astype(np.uint8)
     wrong = dict(table.problems)
@@ -209,12 +255,19 @@ def _states(table: ShardTable, expected: Ledger | None, by: str) -> tuple[npt.ND
         states[~expected.is_done & ~table.is_present] = ShardState.PENDING
         missing = expected.is_done & (expected.nbytes != 0) & ~table.is_present
         states[missing] = ShardState.MISSING
-        wrong |= dict.fromkeys(np.flatnonzero(missing).tolist(), f"the {by} says that it was written, and there is no object")
+        wrong |= dict.fromkeys(
+            np.flatnonzero(missing).tolist(),
+            f"the {by} says that it was written, and there is no object",
+        )
         known = table.is_present & (expected.nbytes > 0)
-        other = known & ((table.stored_nbytes != expected.nbytes) | (table.index_crcs != expected.index_crcs))
+        other = known & (
+            (table.stored_nbytes != expected.nbytes) | (table.index_crcs != expected.index_crcs)
+        )
         for rank in np.flatnonzero(other).tolist():
             found, noted = int(table.stored_nbytes[rank]), int(expected.nbytes[rank])
-            wrong.setdefault(rank, f"is not what the {by} says: {found} bytes, not {noted}, or another index")
+            wrong.setdefault(
+                rank, f"is not what the {by} says: {found} bytes, not {noted}, or another index"
+            )
     bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
     states[bad] = ShardState.BAD
     return states, wrong
@@ -288,7 +341,16 @@ def verify_opened(
         Problem(array.metadata.shard_key(index), index, wrong[rank], remedies[rank])
         for rank, index in ((rank, unravel(rank, grid.counts)) for rank in sorted(wrong))
     )
-    report = _report(str(target.path), by, array.metadata, table, states, problems, deep=deep, against=against is not None)
+    report = _report(
+        str(target.path),
+        by,
+        array.metadata,
+        table,
+        states,
+        problems,
+        deep=deep,
+        against=against is not None,
+    )
     return replace(report, warnings=beside.warnings)
 
 
@@ -306,7 +368,9 @@ def _compare(
     remedies: dict[int, str],
 ) -> None:
     """Note the shards whose values are not the source's; those that are known to be bad, or not written yet, are left out."""
-    skip = {int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))}
+    skip = {
+        int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))
+    }
     for rank, message in compare(engine, array, source, skip).items():
         wrong.setdefault(rank, message)
         remedies[rank] = f"if the source is right, {_REWRITE}"
@@ -355,7 +419,9 @@ def _report(
     )
 
 
-def census(store: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None) -> Census:
+def census(
+    store: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None
+) -> Census:
     """How many inner chunks hold data, and where: from the shards' indexes only.
 
     Parameters

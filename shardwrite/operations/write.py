@@ -159,7 +159,9 @@ def to_sharded_zarr(
     if region is not None:
         refuse_for_region(layout, {**sizes, "mode": mode, "publish": publish})
         where: dict[str, Any] = {"name": name, "axis": axis, "casting": casting}
-        return write_region(x, store, region, **where, **knobs, **how, progress=progress, compute=compute)
+        return write_region(
+            x, store, region, **where, **knobs, **how, progress=progress, compute=compute
+        )
     options = options_for_new(mode=mode, publish=publish, **how)
     limits = {"compression_ratio": compression_ratio, "max_source_reruns": max_source_reruns}
     made = plan_with(x, engine, layout=layout, **sizes, **limits, **knobs)
@@ -180,11 +182,16 @@ def refuse_for_region(layout: Layout, others: dict[str, Any]) -> None:
     """
     usual: dict[str, Any] = {"shards": "auto", "chunks": "auto", "mode": "w-", "publish": "last"}
     for field in dataclasses.fields(Layout):
-        usual[field.name], others = field.default, {**others, field.name: getattr(layout, field.name)}
+        usual[field.name], others = (
+            field.default,
+            {**others, field.name: getattr(layout, field.name)},
+        )
     for keyword, value in others.items():
         if value is not usual[keyword] and value != usual[keyword]:
             remedy = "leave it out: the array that exists decides"
-            raise SpecError("is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy)
+            raise SpecError(
+                "is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy
+            )
 
 
 def store(
@@ -226,7 +233,10 @@ def store(
     names = names or [None] * len(arrays)
     if not len(arrays) == len(stores) == len(names):
         raise SpecError(
-            "as many stores as arrays are needed", field="stores", value=list(map(str, stores)), remedy=f"give {len(arrays)}"
+            "as many stores as arrays are needed",
+            field="stores",
+            value=list(map(str, stores)),
+            remedy=f"give {len(arrays)}",
         )
     engine = active_engine()
     options = options_for_new(**{k: keywords.pop(k) for k in OPTION_KEYWORDS if k in keywords})
@@ -235,7 +245,12 @@ def store(
     if unknown:
         raise TypeError(f"unexpected keywords {sorted(unknown)}")
     jobs = [
-        Job(x, plan_with(x, engine, layout=layout, **{**PLAN_DEFAULTS, **keywords}), resolve_target(where, name), options)
+        Job(
+            x,
+            plan_with(x, engine, layout=layout, **{**PLAN_DEFAULTS, **keywords}),
+            resolve_target(where, name),
+            options,
+        )
         for x, where, name in zip(arrays, stores, names, strict=True)
     ]
     if not compute:

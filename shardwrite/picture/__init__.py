@@ -21,4 +21,15 @@ else:
         },
     )
 
-__all__ = ["GAP", "STATES", "Census", "Folded", "ShardState", "TerminalPicture", "fold", "html", "terminal_picture", "write_png"]
+__all__ = [
+    "GAP",
+    "STATES",
+    "Census",
+    "Folded",
+    "ShardState",
+    "TerminalPicture",
+    "fold",
+    "html",
+    "terminal_picture",
+    "write_png",
+]

@@ -46,12 +46,20 @@ class Census:
 
     def __post_init__(self) -> None:
         if self.states.shape != self.stored_nbytes.shape:
-            raise ValueError(f"grids differ: states {self.states.shape}, stored bytes {self.stored_nbytes.shape}")
+            raise ValueError(
+                f"grids differ: states {self.states.shape}, stored bytes {self.stored_nbytes.shape}"
+            )
 
     @property
     def counts(self) -> dict[str, int]:
         """Shards in each state."""
-        return dict(zip(STATES, np.bincount(self.states.ravel(), minlength=len(STATES)).tolist(), strict=True))
+        return dict(
+            zip(
+                STATES,
+                np.bincount(self.states.ravel(), minlength=len(STATES)).tolist(),
+                strict=True,
+            )
+        )
 
     @property
     def stored_fraction(self) -> float:
@@ -105,16 +113,31 @@ class Census:
     def rows(self) -> list[tuple[str, str]]:
         """The table: names and cells."""
         counts = self.counts
-        shards = ", ".join(f"{counts[STATES[state]]:,} {STATES[state]}" for state in LEGEND_ORDER if counts[STATES[state]])
+        shards = ", ".join(
+            f"{counts[STATES[state]]:,} {STATES[state]}"
+            for state in LEGEND_ORDER
+            if counts[STATES[state]]
+        )
         rows = [
             ("array", self.path),
-            ("grid", f"{times(self.states.shape)} shards, each of {times(self.chunks_per_shard)} inner chunks"),
+            (
+                "grid",
+                f"{times(self.states.shape)} shards, each of {times(self.chunks_per_shard)} inner chunks",
+            ),
             ("shards", shards or "none"),
-            ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data ({self.stored_fraction:.1%})"),
+            (
+                "inner chunks",
+                f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data ({self.stored_fraction:.1%})",
+            ),
         ]
         if counts["written"]:
             low, mean, high = map(human, (self.min_nbytes, self.mean_nbytes, self.max_nbytes))
-            rows.append(("stored", f"{human(self.total_nbytes)}; {mean} a shard on average, {low} to {high}"))
+            rows.append(
+                (
+                    "stored",
+                    f"{human(self.total_nbytes)}; {mean} a shard on average, {low} to {high}",
+                )
+            )
         return rows + [("warning", text) for text in self.warnings]
 
     def __str__(self) -> str:

@@ -100,14 +100,18 @@ def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folde
 
     def mosaic(cells: Array, fill: int) -> Array:
         padding = ((0, down * across - n_tiles), (0, gap), (0, gap))
-        tiles = np.pad(cells, padding, constant_values=fill).reshape(down, across, rows + gap, columns + gap)
+        tiles = np.pad(cells, padding, constant_values=fill).reshape(
+            down, across, rows + gap, columns + gap
+        )
         plane = tiles.transpose(0, 2, 1, 3).reshape(down * (rows + gap), across * (columns + gap))
         return plane[: plane.shape[0] - gap, : plane.shape[1] - gap]
 
     worst = _BY_SEVERITY[_reduce(np.maximum, _SEVERITY[states].reshape(shape), factors)]
     is_written = (states == ShardState.WRITTEN).reshape(shape)
     n_written = _reduce(np.add, is_written.astype(np.int64), factors)
-    nbytes = _reduce(np.add, np.where(is_written, stored.reshape(shape), 0).astype(np.float64), factors)
+    nbytes = _reduce(
+        np.add, np.where(is_written, stored.reshape(shape), 0).astype(np.float64), factors
+    )
     starts = [np.arange(0, n, factor) for n, factor in zip(shape, factors, strict=True)]
     stops = [np.append(start[1:], n) for start, n in zip(starts, shape, strict=True)]
     sizes = [stop - start for start, stop in zip(starts, stops, strict=True)]
@@ -122,7 +126,9 @@ def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folde
     )
 
 
-def _factors(shape: tuple[int, ...], max_rows: int, max_columns: int, gap: int) -> tuple[int, int, int]:
+def _factors(
+    shape: tuple[int, ...], max_rows: int, max_columns: int, gap: int
+) -> tuple[int, int, int]:
     """Planes, rows and columns that become one: as few as let the mosaic fit; planes only if a cell each is too much."""
 
     def n_fitting(rows: int, columns: int) -> int:
@@ -130,8 +136,13 @@ def _factors(shape: tuple[int, ...], max_rows: int, max_columns: int, gap: int) 
 
     planes = ceil_div(shape[0], n_fitting(1, 1))
     n_tiles = ceil_div(shape[0], planes)
-    for side in range(max(max_rows, max_columns), 1, -1):  # the longer of rows and columns shrinks first
-        by_row, by_column = (ceil_div(n, min(side, limit)) for n, limit in zip(shape[1:], (max_rows, max_columns), strict=True))
+    for side in range(
+        max(max_rows, max_columns), 1, -1
+    ):  # the longer of rows and columns shrinks first
+        by_row, by_column = (
+            ceil_div(n, min(side, limit))
+            for n, limit in zip(shape[1:], (max_rows, max_columns), strict=True)
+        )
         if n_fitting(ceil_div(shape[1], by_row), ceil_div(shape[2], by_column)) >= n_tiles:
             return planes, by_row, by_column
     return planes, shape[1], shape[2]

@@ -15,11 +15,32 @@ from shardwrite.plan.render import human
 if TYPE_CHECKING:
     from shardwrite.picture.census import Census
 
-__all__ = ["LEGEND_ORDER", "PALETTE", "RGB", "caption_of", "hex_of", "legend_of", "shades_of", "times"]
+__all__ = [
+    "LEGEND_ORDER",
+    "PALETTE",
+    "RGB",
+    "caption_of",
+    "hex_of",
+    "legend_of",
+    "shades_of",
+    "times",
+]
 
 RGB = tuple[int, int, int]
-LEGEND_ORDER = (ShardState.WRITTEN, ShardState.EMPTY, ShardState.PENDING, ShardState.MISSING, ShardState.BAD)
-STATE_COLOURS: tuple[RGB, ...] = ((150, 150, 150), (0, 0, 0), (44, 46, 58), (224, 64, 214), (226, 38, 38))
+LEGEND_ORDER = (
+    ShardState.WRITTEN,
+    ShardState.EMPTY,
+    ShardState.PENDING,
+    ShardState.MISSING,
+    ShardState.BAD,
+)
+STATE_COLOURS: tuple[RGB, ...] = (
+    (150, 150, 150),
+    (0, 0, 0),
+    (44, 46, 58),
+    (224, 64, 214),
+    (226, 38, 38),
+)
 # viridis without its darkest fifth, which would look like empty shards: even steps for the eye, also for the colour-blind
 SIZE_COLOURS: tuple[RGB, ...] = (
     (65, 68, 135), (51, 98, 141), (39, 127, 142), (31, 154, 138), (74, 193, 109), (160, 218, 57), (253, 231, 37),
@@ -35,7 +56,11 @@ def times(shape: Shape) -> str:
 def shades_of(picture: Folded, census: Census) -> Array:
     """Numbers of colours in the palette; ``GAP`` stays what it is."""
     low, high, n = census.min_nbytes, census.max_nbytes, len(SIZE_COLOURS)
-    position = (picture.mean_nbytes - low) / (high - low) if high > low else np.full(picture.states.shape, 0.5)
+    position = (
+        (picture.mean_nbytes - low) / (high - low)
+        if high > low
+        else np.full(picture.states.shape, 0.5)
+    )
     steps = len(STATES) + np.clip(position * n, 0, n - 1).astype(np.uint8)
     return np.where(picture.states == ShardState.WRITTEN, steps, picture.states).astype(np.uint8)
 

@@ -78,9 +78,14 @@ def _rects(census: Census, picture: Folded) -> Iterator[str]:
     has_lines = max(picture.states.shape) <= _CELLS_WITH_LINES
     size = 0.94 if has_lines else 1
     fills = [hex_of(colour) for colour in PALETTE.tolist()]
-    for y, (states, shades) in enumerate(zip(picture.states.tolist(), shades_of(picture, census).tolist(), strict=True)):
+    for y, (states, shades) in enumerate(
+        zip(picture.states.tolist(), shades_of(picture, census).tolist(), strict=True)
+    ):
         is_alone = (picture.n_shards[y] > 1) | (picture.states[y] == ShardState.WRITTEN) | has_lines
-        runs = [(state, x if alone else -1) for x, (state, alone) in enumerate(zip(states, is_alone.tolist(), strict=True))]
+        runs = [
+            (state, x if alone else -1)
+            for x, (state, alone) in enumerate(zip(states, is_alone.tolist(), strict=True))
+        ]
         for (state, _), cells in groupby(range(len(runs)), runs.__getitem__):
             if state == GAP:
                 continue
@@ -92,7 +97,10 @@ def _rects(census: Census, picture: Folded) -> Iterator[str]:
 
 def _title(census: Census, picture: Folded, y: int, start: int, stop: int) -> str:
     """Which shards lie in the cells from `start` to `stop` of a row, and what they are."""
-    first, last = (unravel(int(rank), census.states.shape) for rank in (picture.first[y, start], picture.last[y, stop]))
+    first, last = (
+        unravel(int(rank), census.states.shape)
+        for rank in (picture.first[y, start], picture.last[y, stop])
+    )
     state, nbytes = STATES[picture.states[y, start]], picture.mean_nbytes[y, start]
     if picture.n_shards[y, start] > 1:
         size = f"; written ones have {human(nbytes)} on average" if nbytes else ""

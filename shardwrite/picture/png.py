@@ -34,12 +34,17 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
         If matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure  # not pyplot, which keeps figures and may ask for a display
+        from matplotlib.figure import (
+            Figure,
+        )  # not pyplot, which keeps figures and may ask for a display
         from matplotlib.legend_handler import HandlerTuple
         from matplotlib.patches import Patch
     except ImportError as error:
         raise SpecError(
-            "needs a package that is not installed", field="png", value="matplotlib", remedy='pip install "shardwrite[plot]"'
+            "needs a package that is not installed",
+            field="png",
+            value="matplotlib",
+            remedy='pip install "shardwrite[plot]"',
         ) from error
     picture = fold(census.states, census.stored_nbytes, _CELLS, _CELLS)
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
@@ -51,7 +56,9 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
         colours[: len(PALETTE)] = PALETTE
         axes.imshow(colours[shades_of(picture, census)], interpolation="nearest")
         entries = list(legend_of(census))
-        swatches: list[Any] = [tuple(Patch(color=hex_of(colour)) for colour in steps) for _, steps, _ in entries]
+        swatches: list[Any] = [
+            tuple(Patch(color=hex_of(colour)) for colour in steps) for _, steps, _ in entries
+        ]
         figure.legend(
             swatches,
             [words for _, _, words in entries],

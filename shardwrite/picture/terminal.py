@@ -40,11 +40,20 @@ class TerminalPicture:
     census: Census
     width: int
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment | Columns | Text]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[Segment | Columns | Text]:
         width = max(1, min(self.width, options.max_width))
-        has_colours = console.color_system is not None and not console.no_color and not options.ascii_only
+        has_colours = (
+            console.color_system is not None and not console.no_color and not options.ascii_only
+        )
         # twice as wide as high, for a letter is twice as high as wide
-        picture = fold(self.census.states, self.census.stored_nbytes, width if has_colours else ceil_div(width, 2), width)
+        picture = fold(
+            self.census.states,
+            self.census.stored_nbytes,
+            width if has_colours else ceil_div(width, 2),
+            width,
+        )
         yield from self._blocks(picture, width) if has_colours else self._letters(picture)
         yield Text("")
         yield Columns(self._legend(has_colours), padding=(0, 3))
@@ -63,18 +72,26 @@ class TerminalPicture:
     @staticmethod
     def _letters(picture: Folded) -> Iterator[Segment]:
         for row in picture.states.tolist():
-            yield Segment("".join(" " if state == GAP else _SYMBOLS[state] for state in row).rstrip())
+            yield Segment(
+                "".join(" " if state == GAP else _SYMBOLS[state] for state in row).rstrip()
+            )
             yield Segment.line()
 
     def _legend(self, has_colours: bool) -> Iterator[Text]:
         for state, colours, words in legend_of(self.census):
-            blocks = [("█" if len(colours) > 1 else "██", Style(color=Color.from_rgb(*colour))) for colour in colours]
+            blocks = [
+                ("█" if len(colours) > 1 else "██", Style(color=Color.from_rgb(*colour)))
+                for colour in colours
+            ]
             yield Text.assemble(*(blocks if has_colours else _SYMBOLS[state]), f" {words}")
 
 
 def _half_blocks(above: int, below: int, n: int) -> Segment:
     """Cells of two shades, one above the other; in a gap the terminal's own background shows."""
-    upper, lower = (None if shade == GAP else Color.from_rgb(*PALETTE[shade].tolist()) for shade in (above, below))
+    upper, lower = (
+        None if shade == GAP else Color.from_rgb(*PALETTE[shade].tolist())
+        for shade in (above, below)
+    )
     if upper is None:
         return Segment(("▄" if lower else " ") * n, Style(color=lower))
     return Segment("▀" * n, Style(color=upper, bgcolor=lower))

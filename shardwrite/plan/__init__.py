@@ -18,7 +18,13 @@ else:
         {
             "shardwrite.plan.estimate": ("BATCH_NBYTES", "MemoryEstimate", "Resources"),
             "shardwrite.plan.make": ("make_plan",),
-            "shardwrite.plan.model": ("MAX_GRAPH_TASKS", "MAX_SOURCE_RERUNS", "Part", "Plan", "SourceLayout"),
+            "shardwrite.plan.model": (
+                "MAX_GRAPH_TASKS",
+                "MAX_SOURCE_RERUNS",
+                "Part",
+                "Plan",
+                "SourceLayout",
+            ),
             "shardwrite.plan.partition": ("Partition", "make_partition"),
             "shardwrite.plan.regions": ("ShardRef", "as_box", "indexed_shape"),
             "shardwrite.plan.sizes": ("Sized", "parse_nbytes", "resolve_shapes"),

@@ -80,11 +80,16 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
         Pieces that a source chunk is cut into, at most.
     """
     own, source = np.asarray(edges), np.asarray(source_edges)
-    first, last = np.searchsorted(source, own[:-1], "right") - 1, np.searchsorted(source, own[1:], "left")
+    first, last = (
+        np.searchsorted(source, own[:-1], "right") - 1,
+        np.searchsorted(source, own[1:], "left"),
+    )
     longest = int((source[last] - source[first]).max(initial=0))
     starts, stops = source[:-1], source[1:]
     holds = starts < stops
-    cuts = np.searchsorted(own, stops[holds], "left") - (np.searchsorted(own, starts[holds], "right") - 1)
+    cuts = np.searchsorted(own, stops[holds], "left") - (
+        np.searchsorted(own, starts[holds], "right") - 1
+    )
     return longest, max(1, int(cuts.max(initial=0)))
 
 
@@ -105,10 +110,16 @@ def _along(edges: tuple[int, ...], source_sizes: tuple[int, ...]) -> tuple[int, 
     return (*overlap(edges, source), _thickness(edges, source), source[-1])
 
 
-def _border(partition: Partition, thickness: Sequence[int], source_shape: Sequence[int], wave: Shape) -> int:
+def _border(
+    partition: Partition, thickness: Sequence[int], source_shape: Sequence[int], wave: Shape
+) -> int:
     """Elements of the source chunks across the borders between what is done of a wave and what is not: one layer for each axis."""
     extent = [min(n + t, whole) for n, t, whole in zip(wave, thickness, source_shape, strict=True)]
-    crossed = [axis for axis, (n, block) in enumerate(zip(wave, partition.largest_block, strict=True)) if n > block]
+    crossed = [
+        axis
+        for axis, (n, block) in enumerate(zip(wave, partition.largest_block, strict=True))
+        if n > block
+    ]
     return sum(thickness[axis] * math.prod(extent[:axis] + extent[axis + 1 :]) for axis in crossed)
 
 
@@ -147,7 +158,10 @@ def estimate_memory(
     those blocks run beside one another on one set of source chunks, and the next set is begun while they end. A source chunk
     that lies across the border of two blocks stays from the first to the second, and in which order they come is dask's choice.
     """
-    axes = [_along(tuple(edges), tuple(sizes)) for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)]
+    axes = [
+        _along(tuple(edges), tuple(sizes))
+        for edges, sizes in zip(partition.block_edges, source_chunks, strict=True)
+    ]
     longest, cuts, thickness, shape = zip(*axes, strict=True) if axes else ((), (), (), ())
     set_nbytes = itemsize * math.prod(longest)
     is_shared = any(n > 2 for n in cuts)  # cut in two, a source chunk is shared at its border only
@@ -157,9 +171,15 @@ def estimate_memory(
     block_nbytes = itemsize * math.prod(partition.largest_block)
     batches_nbytes = n_tasks * 2 * min(BATCH_NBYTES, block_nbytes)
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
-    border_nbytes = 0 if is_shared else ceil_div(itemsize * _border(partition, thickness, shape, wave), resources.n_processes)
+    border_nbytes = (
+        0
+        if is_shared
+        else ceil_div(itemsize * _border(partition, thickness, shape, wave), resources.n_processes)
+    )
     if partition.is_fused or staged:
-        return MemoryEstimate(source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf)
+        return MemoryEstimate(
+            source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf
+        )
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
     waiting_nbytes = min(partition.n_groups, 2) * itemsize * math.prod(partition.largest_group)
     spool_ratio = allowed / max(1, waiting_nbytes)

@@ -42,7 +42,9 @@ def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
         Naming the field.
     """
     if any(size > _MAX_EXTENT for size in sizes):
-        raise SpecError("is too large", field=field, value=value, remedy=f"give sizes up to {_MAX_EXTENT:,}")
+        raise SpecError(
+            "is too large", field=field, value=value, remedy=f"give sizes up to {_MAX_EXTENT:,}"
+        )
 
 
 def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None:
@@ -54,9 +56,19 @@ def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None
         If the array, an inner chunk, the index of a shard or the number of shards is too large.
     """
     if itemsize * math.prod(shape) > _MAX_NBYTES:
-        raise SpecError(f"holds more than {_MAX_NBYTES:,} bytes", field="shape", value=shape, remedy="give a smaller array")
+        raise SpecError(
+            f"holds more than {_MAX_NBYTES:,} bytes",
+            field="shape",
+            value=shape,
+            remedy="give a smaller array",
+        )
     if itemsize * math.prod(chunks) > _MAX_NBYTES:
-        raise SpecError(f"holds more than {_MAX_NBYTES:,} bytes", field="chunks", value=chunks, remedy="give smaller inner chunks")
+        raise SpecError(
+            f"holds more than {_MAX_NBYTES:,} bytes",
+            field="chunks",
+            value=chunks,
+            remedy="give smaller inner chunks",
+        )
     if math.prod(shards) // math.prod(chunks) > _MAX_CHUNKS_PER_SHARD:
         remedy = f"give smaller shards, or larger inner chunks: a shard holds at most {_MAX_CHUNKS_PER_SHARD:,}"
         raise SpecError("holds too many inner chunks", field="shards", value=shards, remedy=remedy)
@@ -89,12 +101,19 @@ def check_region(box: Box, shards: Shape) -> None:
     """
     if any(b > _MAX_END for b in box.stop):
         raise SpecError(
-            "lies too far out", field="region", value=box.bounds, remedy=f"give one that ends at {_MAX_END:,} or before"
+            "lies too far out",
+            field="region",
+            value=box.bounds,
+            remedy=f"give one that ends at {_MAX_END:,} or before",
         )
-    n_shards = math.prod(ceil_div(b, s) - a // s for a, b, s in zip(box.start, box.stop, shards, strict=True))
+    n_shards = math.prod(
+        ceil_div(b, s) - a // s for a, b, s in zip(box.start, box.stop, shards, strict=True)
+    )
     if box.size and n_shards > MAX_SHARDS:
         remedy = f"give a smaller region: at most {MAX_SHARDS:,} can be planned"
-        raise SpecError(f"touches {n_shards:,} shards", field="region", value=box.bounds, remedy=remedy)
+        raise SpecError(
+            f"touches {n_shards:,} shards", field="region", value=box.bounds, remedy=remedy
+        )
 
 
 def check_chunks(shape: Shape, chunks: Shape) -> None:
@@ -123,7 +142,9 @@ def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
     n_shards = _n_shards(shape, grid.shards)
     if n_shards > max(MAX_SHARDS, grid.n_shards):
         remedy = f"write nearer to the array's end: at most {MAX_SHARDS:,} can be looked at"
-        raise SpecError(f"would have {n_shards:,} shards", field="shape", value=tuple(shape), remedy=remedy)
+        raise SpecError(
+            f"would have {n_shards:,} shards", field="shape", value=tuple(shape), remedy=remedy
+        )
 
 
 def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:

@@ -71,7 +71,9 @@ def make_plan(
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
     # the bytes of AppendOnly depend on the cut, which therefore stays what it always was
     is_free = not isinstance(strategy, AppendOnly)
-    most_source_chunks = max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT) if is_free else None
+    most_source_chunks = (
+        max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT) if is_free else None
+    )
 
     def cut(task_nbytes: int, *, fused: bool) -> Partition:
         return make_partition(
@@ -102,7 +104,9 @@ def make_plan(
     def plan_of(task_nbytes: int) -> Plan:
         plan = plan_for(cut(task_nbytes, fused=True), is_staged=False)
         group_nbytes = metadata.itemsize * math.prod(plan.partition.largest_group)
-        is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(plan)
+        is_small = group_nbytes <= max(task_nbytes, min(_FUSE_NBYTES, room)) or _lies_in_source(
+            plan
+        )
         if not is_small or plan.least_memory.total_nbytes > resources.memory_limit_nbytes // 2:
             blocks = cut(task_nbytes, fused=False)
             if not blocks.is_fused:
@@ -111,7 +115,14 @@ def make_plan(
 
     check_n_tasks(metadata.grid.shape, metadata.raw_nbytes // high)
     largest = max(1, min(max(low, metadata.raw_nbytes // _N_TASKS_AIMED_AT), high, room))
-    return _first_that_fits(plan_of, (largest >> n for n in range(largest.bit_length()) if n == 0 or largest >> n >= inner_nbytes))
+    return _first_that_fits(
+        plan_of,
+        (
+            largest >> n
+            for n in range(largest.bit_length())
+            if n == 0 or largest >> n >= inner_nbytes
+        ),
+    )
 
 
 def _first_that_fits(plan_of: Callable[[int], Plan], sizes: Iterable[int]) -> Plan:
@@ -132,7 +143,10 @@ def _first_that_fits(plan_of: Callable[[int], Plan], sizes: Iterable[int]) -> Pl
 
 def _lies_in_source(plan: Plan) -> bool:
     """Whether a source chunk is at least as large as a group, so that finer tasks would hold no less."""
-    return all(max(sizes, default=1) >= e for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True))
+    return all(
+        max(sizes, default=1) >= e
+        for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True)
+    )
 
 
 def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
@@ -140,7 +154,10 @@ def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
 
     A scheduler that goes for the first shard to commit would then load all source chunks of a row of shards, and keep them.
     """
-    return any(overlap(edges, boundaries(sizes))[1] > 2 for edges, sizes in zip(partition.group_edges, source.chunks, strict=True))
+    return any(
+        overlap(edges, boundaries(sizes))[1] > 2
+        for edges, sizes in zip(partition.group_edges, source.chunks, strict=True)
+    )
 
 
 def _reruns_by_chunks(plan: Plan) -> float:

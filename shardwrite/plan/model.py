@@ -111,7 +111,9 @@ class Plan:
     @property
     def origin(self) -> Shape:
         """First element of that shard, in the array's coordinates."""
-        return tuple(i * s for i, s in zip(self.first_shard, self.metadata.grid.shards, strict=True))
+        return tuple(
+            i * s for i, s in zip(self.first_shard, self.metadata.grid.shards, strict=True)
+        )
 
     @property
     def array_region(self) -> Box | None:
@@ -131,7 +133,11 @@ class Plan:
     @property
     def raw_nbytes(self) -> int:
         """Decoded bytes of what is written."""
-        return self.metadata.raw_nbytes if self.region is None else self.region.size * self.metadata.itemsize
+        return (
+            self.metadata.raw_nbytes
+            if self.region is None
+            else self.region.size * self.metadata.itemsize
+        )
 
     @property
     def layout(self) -> str:
@@ -141,7 +147,11 @@ class Plan:
     @property
     def n_units(self) -> int:
         """Units: boxes of whole inner chunks in one shard, encoded by one task."""
-        return self.n_shards if self.partition.is_fused else max(self.partition.n_blocks, self.n_shards)
+        return (
+            self.n_shards
+            if self.partition.is_fused
+            else max(self.partition.n_blocks, self.n_shards)
+        )
 
     @property
     def n_tasks(self) -> int:
@@ -166,7 +176,10 @@ class Plan:
 
     def _memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
         shapes = [wave.box.shape for wave in waves]
-        return self._estimate(ratio, tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape)
+        return self._estimate(
+            ratio,
+            tuple(map(max, zip(*shapes, strict=True))) if shapes else self.metadata.grid.shape,
+        )
 
     def _estimate(self, ratio: float, wave: Shape) -> MemoryEstimate:
         return estimate_memory(
@@ -187,7 +200,9 @@ class Plan:
     @cached_property
     def waves(self) -> tuple[Wave, ...]:
         """Sets of groups, each a graph of its own: small enough for the scheduler, and for the memory where thinner ones help."""
-        fewest = int(self.is_staged)  # so that no more part files lie about than one row of groups makes
+        fewest = int(
+            self.is_staged
+        )  # so that no more part files lie about than one row of groups makes
         choices = (
             cut_waves(self.partition, self.n_tasks, self.max_graph_tasks, n_thin=n)
             for n in range(fewest, max(fewest, self.metadata.grid.ndim) + 1)
@@ -196,7 +211,11 @@ class Plan:
         allowed = self.resources.memory_limit_nbytes
         if self.least_memory.total_nbytes > allowed:
             return first
-        fitting = (waves for waves in itertools.chain([first], choices) if self._memory(1.0, waves).total_nbytes <= allowed)
+        fitting = (
+            waves
+            for waves in itertools.chain([first], choices)
+            if self._memory(1.0, waves).total_nbytes <= allowed
+        )
         return next(fitting, first)
 
     def shards_for(self, region: Any) -> list[ShardRef]:
@@ -218,7 +237,11 @@ class Plan:
             If the region is none.
         """
         grid, origin = self.metadata.grid, self.origin
-        box = (region if isinstance(region, Box) else as_box(region, tuple(self.metadata.document["shape"]))).shift(origin)
+        box = (
+            region
+            if isinstance(region, Box)
+            else as_box(region, tuple(self.metadata.document["shape"]))
+        ).shift(origin)
         refs = []
         for index in grid.shards_in(box.intersect(grid.whole)):
             inside = grid.shard_box(index).intersect(grid.whole)
@@ -231,7 +254,9 @@ class Plan:
     def shared_shards(self) -> list[ShardRef]:
         """Shards that the source covers only in part: whoever writes the other part must wait for this one."""
         region = self.array_region
-        return [] if region is None else [ref for ref in self.shards_for(region) if not ref.is_whole]
+        return (
+            [] if region is None else [ref for ref in self.shards_for(region) if not ref.is_whole]
+        )
 
     def part(self, index: int, count: int) -> Part:
         """Part `index` of `count`: whole groups, balanced by bytes, a pure function of the plan and the two numbers.
@@ -242,7 +267,12 @@ class Plan:
             Unless ``0 <= index < count``.
         """
         if isinstance(index, bool) or isinstance(count, bool) or not 0 <= index < count:
-            raise SpecError("no such part", field="part", value=(index, count), remedy="give index i of count n with 0 <= i < n")
+            raise SpecError(
+                "no such part",
+                field="part",
+                value=(index, count),
+                remedy="give index i of count n with 0 <= i < n",
+            )
         first, last = self._part_edges(count)[index : index + 2]
         return Part(self, index, count, range(first, last))
 
@@ -261,7 +291,11 @@ class Plan:
     def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
         """Which of `count` parts have something left, where `n_left` says so of each group."""
         edges = self._part_edges(count)
-        return [k for k, (first, last) in enumerate(itertools.pairwise(edges)) if n_left[first:last].any()]
+        return [
+            k
+            for k, (first, last) in enumerate(itertools.pairwise(edges))
+            if n_left[first:last].any()
+        ]
 
     @cached_property
     def digest(self) -> str:
@@ -396,7 +430,11 @@ class Part:
     @property
     def shards(self) -> list[ShardRef]:
         """Its shards."""
-        return [ref for box in self.boxes() for ref in self.plan.shards_for(box.shift(tuple(-o for o in self.plan.origin)))]
+        return [
+            ref
+            for box in self.boxes()
+            for ref in self.plan.shards_for(box.shift(tuple(-o for o in self.plan.origin)))
+        ]
 
     def __str__(self) -> str:
         of = self.plan.partition.n_groups

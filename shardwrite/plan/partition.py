@@ -44,7 +44,10 @@ class Partition:
         >>> Partition(((0, 10, 20, 25),), ((0, 10, 20, 25),)).to_dict()["groups"]
         [[(10, 2), (5, 1)]]
         """
-        return {"groups": [_runs(edges) for edges in self.group_edges], "blocks": [_runs(edges) for edges in self.block_edges]}
+        return {
+            "groups": [_runs(edges) for edges in self.group_edges],
+            "blocks": [_runs(edges) for edges in self.block_edges],
+        }
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], shape: Shape) -> Partition:
@@ -56,7 +59,8 @@ class Partition:
             If it does not cut an array of this shape.
         """
         groups, blocks = (
-            tuple(_expanded(runs, n) for runs, n in zip(found[name], shape, strict=True)) for name in ("groups", "blocks")
+            tuple(_expanded(runs, n) for runs, n in zip(found[name], shape, strict=True))
+            for name in ("groups", "blocks")
         )
         return cls(groups, blocks)
 
@@ -104,7 +108,10 @@ class Partition:
         for edges, a, b in zip(self.block_edges, group.start, group.stop, strict=True):
             inside = edges[bisect_left(edges, a) : bisect_right(edges, b)]
             spans.append(list(itertools.pairwise(inside)))
-        return [Box(tuple(s[0] for s in pair), tuple(s[1] for s in pair)) for pair in itertools.product(*spans)]
+        return [
+            Box(tuple(s[0] for s in pair), tuple(s[1] for s in pair))
+            for pair in itertools.product(*spans)
+        ]
 
     def group_boxes(self) -> Iterator[Box]:
         """All groups, row-major."""
@@ -114,12 +121,17 @@ class Partition:
 def _runs(edges: Sequence[int]) -> list[tuple[int, int]]:
     steps = np.diff(np.asarray(edges, dtype=np.int64))
     firsts = np.flatnonzero(np.diff(steps, prepend=-1))
-    return list(zip(steps[firsts].tolist(), np.diff(firsts, append=len(steps)).tolist(), strict=True))
+    return list(
+        zip(steps[firsts].tolist(), np.diff(firsts, append=len(steps)).tolist(), strict=True)
+    )
 
 
 def _expanded(runs: Sequence[Sequence[int]], n: int) -> tuple[int, ...]:
     """Edges from 0 to `n`."""
-    if any(type(value) is not int or value < 1 for run in runs for value in run) or sum(step * count for step, count in runs) != n:
+    if (
+        any(type(value) is not int or value < 1 for run in runs for value in run)
+        or sum(step * count for step, count in runs) != n
+    ):
         raise ValueError(f"{runs!r:.100} does not lead from 0 to {n}")
     steps = np.repeat([step for step, _ in runs], [count for _, count in runs])
     return (0, *np.cumsum(steps, dtype=np.int64).tolist())
@@ -159,15 +171,25 @@ def make_partition(
     largest_source = tuple(max(1, *sizes) if sizes else 1 for sizes in source_chunks)
     group = _group_counts(grid, largest_source, task_size, most_source_chunks)
     check_cut(grid.shape, [ceil_div(n, k) for n, k in zip(grid.counts, group, strict=True)])
-    group_edges = tuple((*range(0, n, k * s), n) for n, k, s in zip(grid.shape, group, grid.shards, strict=True))
-    return Partition(group_edges, group_edges if fused else _block_edges(grid, group_edges, source_chunks, task_size))
+    group_edges = tuple(
+        (*range(0, n, k * s), n) for n, k, s in zip(grid.shape, group, grid.shards, strict=True)
+    )
+    return Partition(
+        group_edges,
+        group_edges if fused else _block_edges(grid, group_edges, source_chunks, task_size),
+    )
 
 
-def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int, most_source_chunks: int | None) -> Shape:
+def _group_counts(
+    grid: ShardGrid, largest_source: Shape, task_size: int, most_source_chunks: int | None
+) -> Shape:
     """Shards of a group along each axis: first to cover a source chunk, then as many of them as there is room for, row-major."""
     counts = [1] * grid.ndim
     extent = [min(s, n) for s, n in zip(grid.shards, grid.shape, strict=True)]
-    to_source = [min(ceil_div(m, s), k) for m, s, k in zip(largest_source, grid.shards, grid.counts, strict=True)]
+    to_source = [
+        min(ceil_div(m, s), k)
+        for m, s, k in zip(largest_source, grid.shards, grid.counts, strict=True)
+    ]
     for wanted in (to_source, list(grid.counts)):
         for axis in reversed(range(grid.ndim)):
             others = math.prod(extent[:axis] + extent[axis + 1 :])
@@ -175,16 +197,27 @@ def _group_counts(grid: ShardGrid, largest_source: Shape, task_size: int, most_s
             if most_source_chunks is not None:
                 n_each = [ceil_div(e, m) for e, m in zip(extent, largest_source, strict=True)]
                 n_others = math.prod(n_each[:axis] + n_each[axis + 1 :])
-                room = min(room, most_source_chunks // max(1, n_others) * largest_source[axis] // grid.shards[axis])
+                room = min(
+                    room,
+                    most_source_chunks
+                    // max(1, n_others)
+                    * largest_source[axis]
+                    // grid.shards[axis],
+                )
             if to_source[axis] < room < wanted[axis]:
-                room -= room % to_source[axis]  # a source chunk that two groups need is kept for the second
+                room -= (
+                    room % to_source[axis]
+                )  # a source chunk that two groups need is kept for the second
             counts[axis] = max(counts[axis], min(wanted[axis], room))
             extent[axis] = min(counts[axis] * grid.shards[axis], grid.shape[axis])
     return tuple(counts)
 
 
 def _block_edges(
-    grid: ShardGrid, group_edges: Sequence[Sequence[int]], source_chunks: Sequence[Sequence[int]], task_size: int
+    grid: ShardGrid,
+    group_edges: Sequence[Sequence[int]],
+    source_chunks: Sequence[Sequence[int]],
+    task_size: int,
 ) -> tuple[tuple[int, ...], ...]:
     """Group edges and the source's, snapped to inner chunks; merged while tasks are small, cut where the source does not help."""
     fine = []
@@ -193,7 +226,9 @@ def _block_edges(
         fine.append(sorted(snapped | set(edges)))
     lengths = list(_longest(fine))
     # along a slab axis several source chunks meet in every inner chunk, and a thicker block would hold more of them
-    slab_axes = [axis for axis in range(grid.ndim) if max(source_chunks[axis], default=1) < grid.chunks[axis]]
+    slab_axes = [
+        axis for axis in range(grid.ndim) if max(source_chunks[axis], default=1) < grid.chunks[axis]
+    ]
     if slab_axes:
         lengths = _shrink(lengths, grid.chunks, task_size)
     for axis in reversed([axis for axis in range(grid.ndim) if axis not in slab_axes]):
@@ -201,7 +236,13 @@ def _block_edges(
         others = math.prod(lengths[:axis] + lengths[axis + 1 :])
         if lengths[axis] * others <= task_size:
             lengths[axis] = max(lengths[axis], min(longest_group, task_size // max(1, others)))
-    check_cut(grid.shape, [n // max(c, length) for n, c, length in zip(grid.shape, grid.chunks, lengths, strict=True)])
+    check_cut(
+        grid.shape,
+        [
+            n // max(c, length)
+            for n, c, length in zip(grid.shape, grid.chunks, lengths, strict=True)
+        ],
+    )
     return tuple(
         tuple(_cut(edges, groups, length, c))
         for edges, groups, length, c in zip(fine, group_edges, lengths, grid.chunks, strict=True)
@@ -226,5 +267,9 @@ def _cut(fine: Sequence[int], group_edges: Sequence[int], length: int, chunk: in
         while kept[-1] < group_stop:
             reach = kept[-1] + length
             edge = group_stop if reach >= group_stop else fine[bisect_right(fine, reach) - 1]
-            kept.append(edge if edge > kept[-1] else min(group_stop, kept[-1] + max(chunk, length // chunk * chunk)))
+            kept.append(
+                edge
+                if edge > kept[-1]
+                else min(group_stop, kept[-1] + max(chunk, length // chunk * chunk))
+            )
     return kept

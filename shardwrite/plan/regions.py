@@ -58,15 +58,26 @@ def as_box(region: Any, shape: Shape) -> Box:
     """
     items = _items(region, len(shape))
     if len(items) != len(shape):
-        raise SpecError("too many axes", field="region", value=region, remedy=f"the array has {len(shape)}")
+        raise SpecError(
+            "too many axes", field="region", value=region, remedy=f"the array has {len(shape)}"
+        )
     start, stop = [], []
     for item, n in zip(items, shape, strict=True):
         try:
-            a, b, step = item.indices(n) if isinstance(item, slice) else (range(n)[item], range(n)[item] + 1, 1)
+            a, b, step = (
+                item.indices(n)
+                if isinstance(item, slice)
+                else (range(n)[item], range(n)[item] + 1, 1)
+            )
         except (IndexError, TypeError, ValueError):
             step = 0
         if step != 1:
-            raise SpecError("not a box of the array", field="region", value=region, remedy="give slices of step 1 within the shape")
+            raise SpecError(
+                "not a box of the array",
+                field="region",
+                value=region,
+                remedy="give slices of step 1 within the shape",
+            )
         start.append(a)
         stop.append(min(max(a, b), n))
     return Box(tuple(start), tuple(stop))

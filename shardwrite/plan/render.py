@@ -62,24 +62,52 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     per_shard = math.prod(grid.shards) * plan.metadata.itemsize
     rows = [
         ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
-        ("shards", f"{grid.shards}, {human(per_shard)} decoded; {plan.n_shards:,} files at most, grid {grid.counts}"),
-        ("inner chunks", f"{grid.chunks}, {grid.n_chunks_per_shard:,} in a shard, {plan.n_inner_chunks:,} in the array"),
+        (
+            "shards",
+            f"{grid.shards}, {human(per_shard)} decoded; {plan.n_shards:,} files at most, grid {grid.counts}",
+        ),
+        (
+            "inner chunks",
+            f"{grid.chunks}, {grid.n_chunks_per_shard:,} in a shard, {plan.n_inner_chunks:,} in the array",
+        ),
         ("overhang", f"{grid.overhang_fraction:.1%} of the shards' volume lies beyond the array"),
         ("codecs", " + ".join(codec["name"] for codec in plan.metadata.inner_codecs)),
-        ("index", f"{human(plan.metadata.index_codec.encoded_nbytes)} at the {plan.metadata.index_codec.location} of each shard"),
+        (
+            "index",
+            f"{human(plan.metadata.index_codec.encoded_nbytes)} at the {plan.metadata.index_codec.location} of each shard",
+        ),
         ("strategy", plan.strategy.label),
-        ("source", f"{plan.source.n_chunks:,} chunks, {plan.source.n_tasks:,} tasks, each run {plan.source_reruns:.3g} times"),
-        ("tasks", f"{plan.n_tasks:,} in {len(plan.waves)} graphs; {plan.layout}: {_LAYOUTS[plan.layout]}"),
-        ("units", f"{plan.n_units:,}; groups of shards {plan.partition.largest_group}, blocks {plan.partition.largest_block}"),
+        (
+            "source",
+            f"{plan.source.n_chunks:,} chunks, {plan.source.n_tasks:,} tasks, each run {plan.source_reruns:.3g} times",
+        ),
+        (
+            "tasks",
+            f"{plan.n_tasks:,} in {len(plan.waves)} graphs; {plan.layout}: {_LAYOUTS[plan.layout]}",
+        ),
+        (
+            "units",
+            f"{plan.n_units:,}; groups of shards {plan.partition.largest_group}, blocks {plan.partition.largest_block}",
+        ),
         ("memory", _memory_cell(plan)),
     ]
     if plan.compression_ratio:
-        rows.append(("expected", f"{human(plan.expected_memory.total_nbytes)} at a compression of {plan.compression_ratio:g}x"))
+        rows.append(
+            (
+                "expected",
+                f"{human(plan.expected_memory.total_nbytes)} at a compression of {plan.compression_ratio:g}x",
+            )
+        )
     if plan.notes:
         rows.append(("chosen", "\n".join(plan.notes)))
     if plan.array_region is not None:
         where = ", ".join(f"{a}:{b}" for a, b in plan.array_region.bounds)
-        rows.append(("region", f"[{where}]; of its {plan.n_shards:,} shards {len(plan.shared_shards):,} only in part"))
+        rows.append(
+            (
+                "region",
+                f"[{where}]; of its {plan.n_shards:,} shards {len(plan.shared_shards):,} only in part",
+            )
+        )
     rows.append(("digest", plan.digest))
     return rows
 
@@ -108,7 +136,9 @@ def plan_text(plan: Plan) -> str:
 
 def plan_html(plan: Plan) -> str:
     """The plan as a table beside a picture of the grid."""
-    return f"<div style='display:flex;gap:2em'>{table_html('plan', _rows(plan))}{_picture(plan)}</div>"
+    return (
+        f"<div style='display:flex;gap:2em'>{table_html('plan', _rows(plan))}{_picture(plan)}</div>"
+    )
 
 
 def _picture(plan: Plan) -> str:
@@ -117,24 +147,41 @@ def _picture(plan: Plan) -> str:
     if grid.ndim == 0 or not grid.n_shards:
         return ""
     shape, shards, chunks, counts = (
-        tuple(t[-2:]) if grid.ndim > 1 else (1, t[0]) for t in (grid.shape, grid.shards, grid.chunks, grid.counts)
+        tuple(t[-2:]) if grid.ndim > 1 else (1, t[0])
+        for t in (grid.shape, grid.shards, grid.chunks, grid.counts)
     )
     height, width = (k * s for k, s in zip(counts, shards, strict=True))
     scale = _PICTURE_PX / max(height, width)
-    lines = [f"<rect width='{shape[1] * scale:.1f}' height='{shape[0] * scale:.1f}' fill='#cfe3f5'/>"]
+    lines = [
+        f"<rect width='{shape[1] * scale:.1f}' height='{shape[0] * scale:.1f}' fill='#cfe3f5'/>"
+    ]
     for sizes, colour, stroke in ((chunks, "#9ab", 0.3), (shards, "#234", 1.0)):
-        if all(ceil_div(extent, size) <= _MAX_LINES for extent, size in zip((height, width), sizes, strict=True)):
-            lines += _grid_lines(height, width, sizes, scale, f"stroke='{colour}' stroke-width='{stroke}'")
-    note = f"{counts[0]} x {counts[1]} shards" + (f", {math.prod(grid.counts[:-2])} such planes" if grid.ndim > 2 else "")
+        if all(
+            ceil_div(extent, size) <= _MAX_LINES
+            for extent, size in zip((height, width), sizes, strict=True)
+        ):
+            lines += _grid_lines(
+                height, width, sizes, scale, f"stroke='{colour}' stroke-width='{stroke}'"
+            )
+    note = f"{counts[0]} x {counts[1]} shards" + (
+        f", {math.prod(grid.counts[:-2])} such planes" if grid.ndim > 2 else ""
+    )
     return (
         f"<figure><svg width='{width * scale + 2:.0f}' height='{height * scale + 2:.0f}' role='img' aria-label='{note}'>"
         f"{''.join(lines)}</svg><figcaption>{note}</figcaption></figure>"
     )
 
 
-def _grid_lines(height: int, width: int, sizes: Sequence[int], scale: float, style: str) -> list[str]:
+def _grid_lines(
+    height: int, width: int, sizes: Sequence[int], scale: float, style: str
+) -> list[str]:
     rows = [y * scale for y in range(0, height + 1, sizes[0])]
     columns = [x * scale for x in range(0, width + 1, sizes[1])]
-    across = [f"<line x1='0' x2='{width * scale:.1f}' y1='{y:.1f}' y2='{y:.1f}' {style}/>" for y in rows]
-    down = [f"<line y1='0' y2='{height * scale:.1f}' x1='{x:.1f}' x2='{x:.1f}' {style}/>" for x in columns]
+    across = [
+        f"<line x1='0' x2='{width * scale:.1f}' y1='{y:.1f}' y2='{y:.1f}' {style}/>" for y in rows
+    ]
+    down = [
+        f"<line y1='0' y2='{height * scale:.1f}' x1='{x:.1f}' x2='{x:.1f}' {style}/>"
+        for x in columns
+    ]
     return across + down

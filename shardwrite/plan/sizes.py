@@ -18,7 +18,17 @@ __all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
 
 Sized = int | str | Sequence[int] | None
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 _INNER_NBYTES = 512 * 2**10
 _SHARD_NBYTES = 64 * 2**20
 _SHARD_RANGE = (10 * 10**6, 100 * 10**6)
@@ -32,15 +42,26 @@ def parse_nbytes(text: str, field: str) -> int:
     SpecError
         If it is none, or not positive.
     """
-    match = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(
+        r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE
+    )
     nbytes = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if nbytes < 1:
-        raise SpecError("not a positive number of bytes", field=field, value=text, remedy='give for instance "256MB" or "1GiB"')
+        raise SpecError(
+            "not a positive number of bytes",
+            field=field,
+            value=text,
+            remedy='give for instance "256MB" or "1GiB"',
+        )
     return nbytes
 
 
 def resolve_shapes(
-    shape: Shape, itemsize: int, shards: Sized, chunks: Sized, source_chunks: Sequence[Sequence[int]]
+    shape: Shape,
+    itemsize: int,
+    shards: Sized,
+    chunks: Sized,
+    source_chunks: Sequence[Sequence[int]],
 ) -> tuple[Shape, Shape, tuple[str, ...]]:
     """Shard and inner chunk shapes from what the user gave.
 
@@ -75,13 +96,18 @@ def resolve_shapes(
     if explicit_chunks is None:
         target = _INNER_NBYTES if chunks in (None, "auto") else parse_nbytes(str(chunks), "chunks")
         explicit_chunks = _auto_chunks(shape, itemsize, target, explicit_shards)
-        notes.append(f"chunks {explicit_chunks}: {human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}")
+        notes.append(
+            f"chunks {explicit_chunks}: {human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}"
+        )
     if explicit_shards is None:
         if shards in (None, "auto"):
             explicit_shards, why = _auto_shards(shape, itemsize, explicit_chunks, source_chunks)
         else:
             target = parse_nbytes(str(shards), "shards")
-            explicit_shards, why = _grow(shape, itemsize, explicit_chunks, target), f"at most {human(target)} decoded"
+            explicit_shards, why = (
+                _grow(shape, itemsize, explicit_chunks, target),
+                f"at most {human(target)} decoded",
+            )
         notes.append(f"shards {explicit_shards}: {why}")
     for axis, (s, c) in enumerate(zip(explicit_shards, explicit_chunks, strict=True)):
         if s % c:
@@ -102,11 +128,17 @@ def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
     for size in sizes or ([] if isinstance(value, Sequence) else [value]):
         if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
             raise SpecError(
-                "sizes are positive integers", field=field, value=value, remedy=f"{size!r} is not one; give for instance 64"
+                "sizes are positive integers",
+                field=field,
+                value=value,
+                remedy=f"{size!r} is not one; give for instance 64",
             )
     if len(sizes) != ndim:
         raise SpecError(
-            f"has {len(sizes)} entries for {ndim} axes", field=field, value=value, remedy=f"give {ndim} sizes, or one for all axes"
+            f"has {len(sizes)} entries for {ndim} axes",
+            field=field,
+            value=value,
+            remedy=f"give {ndim} sizes, or one for all axes",
         )
     return tuple(int(size) for size in sizes)
 
@@ -143,13 +175,24 @@ def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:
     return tuple(min(k, n) * c for k, n, c in zip(counts, needed, chunks, strict=True))
 
 
-def _auto_shards(shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]) -> tuple[Shape, str]:
+def _auto_shards(
+    shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]
+) -> tuple[Shape, str]:
     """By the source's chunks where they make shards of a good size, else near 64 MiB."""
-    by_source = tuple(ceil_div(max(sizes, default=1) or 1, c) * c for sizes, c in zip(source_chunks, chunks, strict=True))
+    by_source = tuple(
+        ceil_div(max(sizes, default=1) or 1, c) * c
+        for sizes, c in zip(source_chunks, chunks, strict=True)
+    )
     nbytes = itemsize * math.prod(by_source)
     low, high = _SHARD_RANGE
-    aligned = all(max(sizes, default=1) % c == 0 or len(sizes) == 1 for sizes, c in zip(source_chunks, chunks, strict=True))
+    aligned = all(
+        max(sizes, default=1) % c == 0 or len(sizes) == 1
+        for sizes, c in zip(source_chunks, chunks, strict=True)
+    )
     if low <= nbytes <= high and aligned:
         return by_source, f"one for each chunk of the source, {human(nbytes)} decoded"
     grown = _grow(shape, itemsize, chunks, _SHARD_NBYTES)
-    return grown, f"{human(itemsize * math.prod(grown))} decoded, aimed at {human(low)} to {human(high)} a file"
+    return (
+        grown,
+        f"{human(itemsize * math.prod(grown))} decoded, aimed at {human(low)} to {human(high)} a file",
+    )

@@ -38,7 +38,9 @@ class Wave:
         return (ravel(index, self.counts) for index in itertools.product(*axes))
 
 
-def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int) -> tuple[Wave, ...]:
+def cut_waves(
+    partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int
+) -> tuple[Wave, ...]:
     """Cut the groups into boxes of about `max_tasks` tasks at most, along the slowest axis first; the first of several is smaller.
 
     Parameters
@@ -61,15 +63,31 @@ def cut_waves(partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int
         n_left = ceil_div(n_left, pieces)
     steps[:n_thin] = [1] * min(n_thin, len(steps))
     boxes = [
-        Box(corner, tuple(min(a + step, n) for a, step, n in zip(corner, steps, counts, strict=True)))
-        for corner in itertools.product(*(range(0, n, step) for n, step in zip(counts, steps, strict=True)))
+        Box(
+            corner,
+            tuple(min(a + step, n) for a, step, n in zip(corner, steps, counts, strict=True)),
+        )
+        for corner in itertools.product(
+            *(range(0, n, step) for n, step in zip(counts, steps, strict=True))
+        )
     ]
-    axis = next((a for a, (step, n) in enumerate(zip(steps, counts, strict=True)) if step < n), None)
+    axis = next(
+        (a for a, (step, n) in enumerate(zip(steps, counts, strict=True)) if step < n), None
+    )
     if axis is not None and not n_thin:
         boxes[:1] = _begin_small(boxes[0], axis)
     edges = partition.group_edges
     return tuple(
-        Wave(groups, Box(*(tuple(e[i] for e, i in zip(edges, at, strict=True)) for at in (groups.start, groups.stop))), counts)
+        Wave(
+            groups,
+            Box(
+                *(
+                    tuple(e[i] for e, i in zip(edges, at, strict=True))
+                    for at in (groups.start, groups.stop)
+                )
+            ),
+            counts,
+        )
         for groups in boxes
     )
 
@@ -83,4 +101,7 @@ def _begin_small(groups: Box, axis: int) -> list[Box]:
     if not cut:
         return [groups]
     start, stop = groups.start, groups.stop
-    return [Box(start, (*stop[:axis], cut, *stop[axis + 1 :])), Box((*start[:axis], cut, *start[axis + 1 :]), stop)]
+    return [
+        Box(start, (*stop[:axis], cut, *stop[axis + 1 :])),
+        Box((*start[:axis], cut, *start[axis + 1 :]), stop),
+    ]

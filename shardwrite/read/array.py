@@ -78,7 +78,9 @@ class ShardedArray:
         """
         bounds, local = zip(*map(_bounds, key, self.shape), strict=True) if self.ndim else ((), ())
         found = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
-        for axis in reversed(range(self.ndim)):  # the last first, since an integer takes its axis away
+        for axis in reversed(
+            range(self.ndim)
+        ):  # the last first, since an integer takes its axis away
             found = found[(*[slice(None)] * axis, local[axis])]
         return found
 
@@ -121,7 +123,9 @@ class ShardedArray:
         decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
         return 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
 
-    def _place(self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]) -> None:
+    def _place(
+        self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]
+    ) -> None:
         """Copy into `out`, which is what lies `inside` the shard, what it takes of an inner chunk; slices end where arrays do."""
         grid = self.metadata.grid
         position = unravel(rank, grid.chunks_per_shard)
@@ -142,7 +146,9 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
         end = numbers[-1] - low + (1 if step > 0 else -1)
         return (low, high + 1), slice(numbers[0] - low, None if end < 0 else end, step)
     wanted = np.asarray(item)
-    wanted = np.flatnonzero(wanted) if wanted.dtype == bool else np.where(wanted < 0, wanted + n, wanted)
+    wanted = (
+        np.flatnonzero(wanted) if wanted.dtype == bool else np.where(wanted < 0, wanted + n, wanted)
+    )
     if wanted.size == 0:
         return (0, 0), wanted.astype(np.int64)
     low = int(wanted.min())
@@ -186,7 +192,9 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     return ShardedArray(parse_metadata(text), PosixStore(target.path))
 
 
-def from_sharded_zarr(store: Any, *, name: str | None = None, chunks: Sequence[int] | None = None) -> dask.array.Array:
+def from_sharded_zarr(
+    store: Any, *, name: str | None = None, chunks: Sequence[int] | None = None
+) -> dask.array.Array:
     """A sharded array as a dask array, chunked by shard.
 
     Parameters

@@ -32,10 +32,18 @@ def check_source(x: Any, field: str = "x") -> dask.array.Array:
         No dask array, chunks of unknown size, or a dtype without a stored form.
     """
     if not isinstance(x, dask.array.Array):
-        raise SpecError("not a dask array", field=field, value=type(x).__name__, remedy="wrap it with dask.array.from_array")
+        raise SpecError(
+            "not a dask array",
+            field=field,
+            value=type(x).__name__,
+            remedy="wrap it with dask.array.from_array",
+        )
     if any(math.isnan(size) for sizes in x.chunks for size in sizes):
         raise SpecError(
-            "chunk sizes are unknown", field=f"{field}.chunks", value=x.chunks, remedy=f"call {field}.compute_chunk_sizes() first"
+            "chunk sizes are unknown",
+            field=f"{field}.chunks",
+            value=x.chunks,
+            remedy=f"call {field}.compute_chunk_sizes() first",
         )
     return x
 
@@ -51,10 +59,17 @@ def check_source_of(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.A
     source = check_source(x, field)
     shape, dtype = metadata.grid.shape, metadata.dtype
     if source.shape != shape:
-        raise SpecError("is not the array's", field=f"{field}.shape", value=source.shape, remedy=f"give a source of shape {shape}")
+        raise SpecError(
+            "is not the array's",
+            field=f"{field}.shape",
+            value=source.shape,
+            remedy=f"give a source of shape {shape}",
+        )
     if not is_same_type(source.dtype, dtype):
         remedy = f'convert it with astype("{dtype}")'
-        raise SpecError("is not the array's", field=f"{field}.dtype", value=str(source.dtype), remedy=remedy)
+        raise SpecError(
+            "is not the array's", field=f"{field}.dtype", value=str(source.dtype), remedy=remedy
+        )
     return source
 
 
@@ -68,7 +83,9 @@ class _Difference:
     message: str = ""
 
 
-def compare(engine: Engine, array: ShardedArray, source: dask.array.Array, skip: set[int]) -> dict[int, str]:
+def compare(
+    engine: Engine, array: ShardedArray, source: dask.array.Array, skip: set[int]
+) -> dict[int, str]:
     """What differs, by the rank of the shard.
 
     Parameters
@@ -87,15 +104,26 @@ def compare(engine: Engine, array: ShardedArray, source: dask.array.Array, skip:
     layer: dict[Any, Any] = {}
     for index in itertools.product(*(range(n) for n in source.numblocks)):
         box = Box(
-            tuple(e[i] for e, i in zip(edges, index, strict=True)), tuple(e[i + 1] for e, i in zip(edges, index, strict=True))
+            tuple(e[i] for e, i in zip(edges, index, strict=True)),
+            tuple(e[i + 1] for e, i in zip(edges, index, strict=True)),
         )
         if box.size:
-            layer[(name, *index)] = (_differences, array, _Skip(frozenset(skip)), (source.name, *index), box)
+            layer[(name, *index)] = (
+                _differences,
+                array,
+                _Skip(frozenset(skip)),
+                (source.name, *index),
+                box,
+            )
     found: list[_Difference] = []
     if layer:
         tasks: Any = layer
         sources: Any = [source]
-        engine.run(HighLevelGraph.from_collections(name, tasks, sources), list(layer), lambda _, value: found.extend(value))
+        engine.run(
+            HighLevelGraph.from_collections(name, tasks, sources),
+            list(layer),
+            lambda _, value: found.extend(value),
+        )
     return _messages(array, found)
 
 
@@ -135,9 +163,14 @@ def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[n
         return np.asarray(got.astype(object) != expected.astype(object), dtype=bool)
     nbytes = next(n for n in (8, 4, 2, 1) if got.dtype.itemsize % n == 0)
     shape = (*got.shape, got.dtype.itemsize // nbytes)
-    words = [np.ascontiguousarray(array, dtype=got.dtype).reshape(-1).view(f"u{nbytes}") for array in (got, expected)]
+    words = [
+        np.ascontiguousarray(array, dtype=got.dtype).reshape(-1).view(f"u{nbytes}")
+        for array in (got, expected)
+    ]
     differs: npt.NDArray[np.bool_] = (words[0] != words[1]).reshape(shape)
-    result: npt.NDArray[np.bool_] = np.logical_or.reduce(differs, axis=-1) if shape[-1] > 1 else differs[..., 0]
+    result: npt.NDArray[np.bool_] = (
+        np.logical_or.reduce(differs, axis=-1) if shape[-1] > 1 else differs[..., 0]
+    )
     return result
 
 
@@ -152,7 +185,9 @@ def _messages(array: ShardedArray, found: Sequence[_Difference]) -> dict[int, st
         first = min(all_of_it, key=lambda d: d.first)
         unreadable = next((d.message for d in all_of_it if d.message), "")
         n = sum(d.n_elements for d in all_of_it)
-        chunk = tuple(i % s // c for i, s, c in zip(first.first, grid.shards, grid.chunks, strict=True))
+        chunk = tuple(
+            i % s // c for i, s, c in zip(first.first, grid.shards, grid.chunks, strict=True)
+        )
         where = f"first at {first.first}, in inner chunk {chunk}"
         messages[rank] = unreadable or f"{n:,} elements differ from the source, {where}"
     return messages

@@ -89,7 +89,9 @@ class ShardTable:
         self.problems += part.problems
 
 
-def _order_of(offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape) -> str:
+def _order_of(
+    offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape
+) -> str:
     """The order in which inner chunks lie; the simplest that fits."""
     if present.sum() < 2:
         return "any"
@@ -130,14 +132,18 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
     with reader:
         if any(metadata.codecs_around):
             decode_object(metadata, key, reader)  # nothing less tells anything
-            return ShardFacts(reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other")
+            return ShardFacts(
+                reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other"
+            )
         shard = ShardReader(metadata, key, reader)
         if deep:
             for rank in shard.present():
                 shard.chunk(rank)
         table, (start, stop) = shard.index, shard.index_span
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
-        return ShardFacts(reader.nbytes, table.used_nbytes, stop - start, table.n_present, table.checksum, order)
+        return ShardFacts(
+            reader.nbytes, table.used_nbytes, stop - start, table.n_present, table.checksum, order
+        )
 
 
 def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
@@ -151,13 +157,24 @@ def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool
             continue
         if facts is not None:
             found.is_present[at] = True
-            numbers = (facts.stored_nbytes, facts.used_nbytes, facts.index_nbytes, facts.n_chunks, facts.index_crc)
+            numbers = (
+                facts.stored_nbytes,
+                facts.used_nbytes,
+                facts.index_nbytes,
+                facts.n_chunks,
+                facts.index_crc,
+            )
             found.columns[:, at] = (*numbers, ORDERS.index(facts.order))
     return found
 
 
 def inspect_shards(
-    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64], *, deep: bool, on_shards: Callable[[int], None] | None = None
+    engine: Engine,
+    array: ShardedArray,
+    ranks: npt.NDArray[np.int64],
+    *,
+    deep: bool,
+    on_shards: Callable[[int], None] | None = None,
 ) -> ShardTable:
     """Check shards in parallel.
 
@@ -178,7 +195,8 @@ def inspect_shards(
     step = max(1, min(_BATCH_SHARDS, len(ranks) // _N_BATCHES_AIMED_AT))
     name = f"shardwrite-inspect-{id(found)}"
     layer: dict[Any, Any] = {
-        (name, first): (_inspect_batch, array, ranks[first : first + step], deep) for first in range(0, len(ranks), step)
+        (name, first): (_inspect_batch, array, ranks[first : first + step], deep)
+        for first in range(0, len(ranks), step)
     }
 
     def collect(key: Any, part: ShardTable) -> None:

@@ -40,7 +40,9 @@ class ExistingShard(ShardReader):
         If its index cannot be right.
     """
 
-    def __init__(self, metadata: ArrayMetadata, key: str, store: Store, reader: ObjectReader) -> None:
+    def __init__(
+        self, metadata: ArrayMetadata, key: str, store: Store, reader: ObjectReader
+    ) -> None:
         super().__init__(metadata, key, reader)
         self.reader = reader
         self._store = store
@@ -54,10 +56,14 @@ class ExistingShard(ShardReader):
     def stored(self) -> Stored:
         """Its layout, as strategies take it."""
         empty = self.index.is_empty
-        offsets, nbytes = (np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1))
+        offsets, nbytes = (
+            np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1)
+        )
         fixed_nbytes = self.metadata.pipeline.encoded_nbytes
         is_checked = fixed_nbytes != math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
-        return Stored(offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes)
+        return Stored(
+            offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes
+        )
 
     def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
         """Append inner chunks that hold data to another object, in sequence, as they are; neighbours in one piece."""
@@ -76,7 +82,11 @@ class ExistingShard(ShardReader):
             ESTALE, so that another attempt begins with what is there now.
         """
         if self._store.version(self.key) != self.reader.version:
-            raise StoreError(f"{self.key!r} was changed by another writer meanwhile", key=self.key, errno=errno.ESTALE)
+            raise StoreError(
+                f"{self.key!r} was changed by another writer meanwhile",
+                key=self.key,
+                errno=errno.ESTALE,
+            )
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
@@ -107,7 +117,9 @@ class Backdrop:
         What the source covers.
     """
 
-    def __init__(self, metadata: ArrayMetadata, index: Shape, old: ExistingShard | None, covered: Box) -> None:
+    def __init__(
+        self, metadata: ArrayMetadata, index: Shape, old: ExistingShard | None, covered: Box
+    ) -> None:
         self._grid, self._old, self._covered = metadata.grid, old, covered
         self._origin = metadata.grid.shard_box(index).start
 
@@ -121,7 +133,9 @@ class Backdrop:
             box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
             if self._covered.contains(box.intersect(grid.whole)):
                 continue
-            place = tuple((a - o) // c for a, o, c in zip(start, self._origin, grid.chunks, strict=True))
+            place = tuple(
+                (a - o) // c for a, o, c in zip(start, self._origin, grid.chunks, strict=True)
+            )
             chunk = self._old.chunk(ravel(place, grid.chunks_per_shard))
             if chunk is not None:
                 tiles[tile] = chunk

@@ -140,7 +140,9 @@ def layout_from(keywords: dict[str, Any]) -> Layout:
     """A layout from keywords, of which none may be unknown."""
     unknown = set(keywords) - set(LAYOUT_KEYWORDS)
     if unknown:
-        raise TypeError(f"unexpected keywords {sorted(unknown)}; the array's are {list(LAYOUT_KEYWORDS)}")
+        raise TypeError(
+            f"unexpected keywords {sorted(unknown)}; the array's are {list(LAYOUT_KEYWORDS)}"
+        )
     return Layout(**keywords)
 
 
@@ -149,14 +151,19 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     source = check_source(x)
     check_knobs(given)
     itemsize = source.dtype.itemsize or 1
-    shards, chunks, notes = resolve_shapes(source.shape, itemsize, given["shards"], given["chunks"], source.chunks)
+    shards, chunks, notes = resolve_shapes(
+        source.shape, itemsize, given["shards"], given["chunks"], source.chunks
+    )
     check_new(source.shape, itemsize, shards, chunks)
     metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
     made = make_plan(
         metadata,
         as_strategy(given["strategy"]),
         SourceLayout(
-            source.chunks, n_tasks_of(source), identity_of(source, given["source_id"]), is_stable=given["source_id"] is not None
+            source.chunks,
+            n_tasks_of(source),
+            identity_of(source, given["source_id"]),
+            is_stable=given["source_id"] is not None,
         ),
         resources_of(engine, given["memory_limit"]),
         write_empty_chunks=given["write_empty_chunks"],
@@ -190,16 +197,34 @@ def check_knobs(given: dict[str, Any]) -> None:
     def is_positive(value: Any, kind: Any) -> bool:
         return isinstance(value, kind) and not isinstance(value, bool) and bool(value > 0)
 
-    ratio, reruns, identity = given["compression_ratio"], given["max_source_reruns"], given["source_id"]
+    ratio, reruns, identity = (
+        given["compression_ratio"],
+        given["max_source_reruns"],
+        given["source_id"],
+    )
     for field, is_good, remedy in (
         ("write_empty_chunks", isinstance(given["write_empty_chunks"], bool), "give True or False"),
-        ("compression_ratio", ratio is None or is_positive(ratio, Real), "give for instance 2.5, or None"),
-        ("max_graph_tasks", is_positive(given["max_graph_tasks"], Integral), f"give for instance {MAX_GRAPH_TASKS}"),
+        (
+            "compression_ratio",
+            ratio is None or is_positive(ratio, Real),
+            "give for instance 2.5, or None",
+        ),
+        (
+            "max_graph_tasks",
+            is_positive(given["max_graph_tasks"], Integral),
+            f"give for instance {MAX_GRAPH_TASKS}",
+        ),
         ("max_source_reruns", is_positive(reruns, Real), f"give for instance {MAX_SOURCE_RERUNS}"),
-        ("source_id", identity is None or (isinstance(identity, str) and bool(identity)), "give a text, or None"),
+        (
+            "source_id",
+            identity is None or (isinstance(identity, str) and bool(identity)),
+            "give a text, or None",
+        ),
     ):
         if not is_good:
-            raise SpecError("not what this keyword takes", field=field, value=given[field], remedy=remedy)
+            raise SpecError(
+                "not what this keyword takes", field=field, value=given[field], remedy=remedy
+            )
 
 
 def memory_limit_of(limit: Any) -> int | None:
@@ -207,7 +232,12 @@ def memory_limit_of(limit: Any) -> int | None:
     if isinstance(limit, str):
         limit = parse_nbytes(limit, "memory_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise SpecError("not a positive number of bytes", field="memory_limit", value=limit, remedy='give for instance "4GB"')
+        raise SpecError(
+            "not a positive number of bytes",
+            field="memory_limit",
+            value=limit,
+            remedy='give for instance "4GB"',
+        )
     return limit
 
 
@@ -217,7 +247,14 @@ def resources_of(engine: Engine, memory_limit: Any = None) -> Resources:
     return Resources(engine.n_threads, allowed, engine.n_processes)
 
 
-def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any, memory_limit: int | str | None) -> Plan:
+def plan_into(
+    x: Any,
+    metadata: ArrayMetadata,
+    engine: Engine,
+    *,
+    strategy: Any,
+    memory_limit: int | str | None,
+) -> Plan:
     """How `x` would be written into an array that exists.
 
     Raises
@@ -241,7 +278,10 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, *, strategy: Any,
 
 def n_tasks_of(x: dask.array.Array) -> int:
     """Tasks of the source's graph, without making them: layers that are not yet materialised count their outputs."""
-    return sum(len(layer) if layer.is_materialized() else math.prod(x.numblocks) for layer in x.dask.layers.values())
+    return sum(
+        len(layer) if layer.is_materialized() else math.prod(x.numblocks)
+        for layer in x.dask.layers.values()
+    )
 
 
 def identity_of(x: dask.array.Array, source_id: str | None = None) -> str:

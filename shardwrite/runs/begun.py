@@ -22,7 +22,12 @@ from shardwrite.runs.array_plan import n_tasks_of
 __all__ = ["plan_begun"]
 
 
-def plan_begun(run: RunDirectory, resources: Resources, x: dask.array.Array | None = None, identity: str | None = None) -> Plan:
+def plan_begun(
+    run: RunDirectory,
+    resources: Resources,
+    x: dask.array.Array | None = None,
+    identity: str | None = None,
+) -> Plan:
     """The plan of a run that makes an array.
 
     Parameters
@@ -53,7 +58,11 @@ def plan_begun(run: RunDirectory, resources: Resources, x: dask.array.Array | No
         return Plan(
             metadata=metadata,
             strategy=labelled(facts["strategy"]),
-            source=SourceLayout(chunks, 0 if x is None else n_tasks_of(x), facts["source"] if identity is None else identity),
+            source=SourceLayout(
+                chunks,
+                0 if x is None else n_tasks_of(x),
+                facts["source"] if identity is None else identity,
+            ),
             partition=_partition(own, metadata.grid),
             resources=resources,
             is_staged=run.facts["layout"] == "staged",
@@ -72,6 +81,10 @@ def _partition(own: Mapping[str, Any], grid: ShardGrid) -> Partition:
     partition = Partition.from_dict(own, grid.shape)
     cuts = zip(partition.group_edges, partition.block_edges, grid.shards, grid.chunks, strict=True)
     for groups, blocks, shard, chunk in cuts:
-        if any(a % shard for a in groups[:-1]) or any(a % chunk for a in blocks[:-1]) or not set(groups) <= set(blocks):
+        if (
+            any(a % shard for a in groups[:-1])
+            or any(a % chunk for a in blocks[:-1])
+            or not set(groups) <= set(blocks)
+        ):
             raise ValueError("its tasks do not fit the array")
     return partition

@@ -14,7 +14,13 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine, Stopped
-from shardwrite.errors import CorruptShardError, IncompleteError, RunEndedError, SpecError, WorkersLostError
+from shardwrite.errors import (
+    CorruptShardError,
+    IncompleteError,
+    RunEndedError,
+    SpecError,
+    WorkersLostError,
+)
 from shardwrite.grid import ravel
 from shardwrite.host.lustre import set_stripes
 from shardwrite.journal import Ledger, RunDirectory, find_run, replay
@@ -26,14 +32,25 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, begin, join
 from shardwrite.write.commit import GroupReport
 
-__all__ = ["as_delayed", "execute", "execute_missing", "execute_part", "finish_parts", "prepare_jobs"]
+__all__ = [
+    "as_delayed",
+    "execute",
+    "execute_missing",
+    "execute_part",
+    "finish_parts",
+    "prepare_jobs",
+]
 
 OnReport = Callable[[GroupReport], None]
 Collect = Callable[[Any, GroupReport], None]
 
 
 def execute_missing(
-    job: Job, engine: Engine, on_report: OnReport, look: Callable[[], Ledger], check: Callable[[], None] = lambda: None
+    job: Job,
+    engine: Engine,
+    on_report: OnReport,
+    look: Callable[[], Ledger],
+    check: Callable[[], None] = lambda: None,
 ) -> WriteResult:
     """Write the shards of an existing array that `look` does not find good; without a source, anew from themselves.
 
@@ -53,7 +70,9 @@ def execute_missing(
             check()
         except CorruptShardError as error:
             if session.directory.has_ended:
-                raise RunEndedError("another run has taken this one's place", path=str(session.directory.path)) from error
+                raise RunEndedError(
+                    "another run has taken this one's place", path=str(session.directory.path)
+                ) from error
             raise
         return session.finish(time.perf_counter() - start)
 
@@ -82,7 +101,9 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
         with contextlib.ExitStack() as stack, _explaining(todo) as begun:
             sessions = begin(todo, engine, stack)
             begun += sessions
-            together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.plan.is_staged]
+            together = [
+                s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.plan.is_staged
+            ]
             _run_together(together, engine, on_report)
             for session in sessions:
                 if session not in together:
@@ -94,8 +115,14 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     except (RunEndedError, SpecError) as error:
         if isinstance(error, SpecError) and error.fields["field"] != "store":
             raise
-        joined = Path(error.fields["path"]).name.removeprefix("run-") if isinstance(error, RunEndedError) else ""
-        ended = [finished(job, joined) for job in jobs]  # another process may have written the same plan, and been faster
+        joined = (
+            Path(error.fields["path"]).name.removeprefix("run-")
+            if isinstance(error, RunEndedError)
+            else ""
+        )
+        ended = [
+            finished(job, joined) for job in jobs
+        ]  # another process may have written the same plan, and been faster
         if any(result is None for result in ended):
             raise
         return cast("list[WriteResult]", ended)
@@ -109,7 +136,9 @@ def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     try:
         yield begun
     except Stopped:
-        for error in _missing(jobs, begun, "it was stopped on request; run the same command again to go on"):
+        for error in _missing(
+            jobs, begun, "it was stopped on request; run the same command again to go on"
+        ):
             raise error from None
         raise
     except WorkersLostError as error:
@@ -118,7 +147,9 @@ def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
         raise
 
 
-def _missing(jobs: Sequence[Job], begun: Sequence[Session], remedy: str) -> Iterator[IncompleteError]:
+def _missing(
+    jobs: Sequence[Job], begun: Sequence[Session], remedy: str
+) -> Iterator[IncompleteError]:
     """What is missing of those that were begun and have not ended."""
     for session in begun:  # what was in flight has ended since, and nobody was told
         session.learn()
@@ -126,7 +157,11 @@ def _missing(jobs: Sequence[Job], begun: Sequence[Session], remedy: str) -> Iter
     for job in jobs:
         directory = find_run(job.target)
         if directory is not None:
-            ledger = sessions[job.target].ledger if job.target in sessions else replay(directory, job.plan.metadata).ledger
+            ledger = (
+                sessions[job.target].ledger
+                if job.target in sessions
+                else replay(directory, job.plan.metadata).ledger
+            )
             yield incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
 
 
@@ -142,13 +177,21 @@ def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
     """Says which regions some tasks belong to, as far as their keys tell."""
 
     def explain(keys: Sequence[Any]) -> str:
-        regions = [region for key in keys for session in sessions if (region := session.region_of(key))]
+        regions = [
+            region for key in keys for session in sessions if (region := session.region_of(key))
+        ]
         return f"shardwrite: while computing {' or '.join(dict.fromkeys(regions)) or 'the source'}"
 
     return explain
 
 
-def _compute(graph: HighLevelGraph, keys: Sequence[Any], sessions: Sequence[Session], engine: Engine, collect: Collect) -> None:
+def _compute(
+    graph: HighLevelGraph,
+    keys: Sequence[Any],
+    sessions: Sequence[Session],
+    engine: Engine,
+    collect: Collect,
+) -> None:
     """Have an engine compute the reports of tasks that commit.
 
     Raises
@@ -161,7 +204,9 @@ def _compute(graph: HighLevelGraph, keys: Sequence[Any], sessions: Sequence[Sess
         raise Stopped
 
 
-def _one_graph(sessions: Sequence[Session], engine: Engine) -> tuple[HighLevelGraph, list[list[Any]]]:
+def _one_graph(
+    sessions: Sequence[Session], engine: Engine
+) -> tuple[HighLevelGraph, list[list[Any]]]:
     """All groups of several sessions as one graph, and the keys of each."""
     graphs, keys = [], []
     for session in sessions:
@@ -175,19 +220,29 @@ def _one_graph(sessions: Sequence[Session], engine: Engine) -> tuple[HighLevelGr
 
 def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnReport) -> None:
     graph, keys = _one_graph(sessions, engine)
-    collectors = {own[0][0]: _collector(session, on_report) for session, own in zip(sessions, keys, strict=True) if own}
+    collectors = {
+        own[0][0]: _collector(session, on_report)
+        for session, own in zip(sessions, keys, strict=True)
+        if own
+    }
     if collectors:
         wanted = [key for own in keys for key in own]
         if all(is_worth_fusing(session.job.plan, engine) for session in sessions):
             graph = fuse_source(graph, wanted)
-        _compute(graph, wanted, sessions, engine, lambda key, report: collectors[key[0]](key, report))
+        _compute(
+            graph, wanted, sessions, engine, lambda key, report: collectors[key[0]](key, report)
+        )
 
 
-def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport) -> None:
+def _run_wave(
+    session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport
+) -> None:
     """Some groups of one session."""
     collect = _collector(session, on_report)
     if session.job.source is None:
-        graph, keys = rewriting(session.job.plan, session.spec(), session.ledger, f"{session.driver}-{name}", groups)
+        graph, keys = rewriting(
+            session.job.plan, session.spec(), session.ledger, f"{session.driver}-{name}", groups
+        )
         if keys:
             _compute(graph, keys, [session], engine, collect)
         return
@@ -203,9 +258,22 @@ def _run_wave(session: Session, engine: Engine, name: str, groups: Iterable[int]
     if not block_keys:
         return
     encoded: dict[Any, Any] = {}
-    engine.run(graph, [key for keys in block_keys.values() for key in keys], encoded.__setitem__, _explainer([session]))
-    layer, keys = builder.commit({rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()})
-    _compute(HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}), keys, [session], engine, collect)
+    engine.run(
+        graph,
+        [key for keys in block_keys.values() for key in keys],
+        encoded.__setitem__,
+        _explainer([session]),
+    )
+    layer, keys = builder.commit(
+        {rank: [encoded[key] for key in blocks] for rank, blocks in block_keys.items()}
+    )
+    _compute(
+        HighLevelGraph({"commit": cast("Any", layer)}, {"commit": set()}),
+        keys,
+        [session],
+        engine,
+        collect,
+    )
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
@@ -213,7 +281,9 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
     with contextlib.ExitStack() as stack:
         for session in begin([job for job in jobs if finished(job) is None], engine, stack):
             if stripe_count is not None:
-                set_stripes(session.job.target.path, stripe_count)  # before what is in it is made: that inherits it
+                set_stripes(
+                    session.job.target.path, stripe_count
+                )  # before what is in it is made: that inherits it
             session.make_shard_directories()
 
 
@@ -225,7 +295,9 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
         session.directory.parts(session.driver).mkdir()
     merged, keys = _one_graph(sessions, engine)
     name = f"shardwrite-finish-{sessions[0].driver if sessions else 'nothing'}"
-    todo = _Sessions(tuple(replace(session, job=replace(session.job, source=None)) for session in sessions))
+    todo = _Sessions(
+        tuple(replace(session, job=replace(session.job, source=None)) for session in sessions)
+    )
     layers: dict[str, Any] = {**merged.layers, name: {name: (_finish_delayed, todo, keys)}}
     return Delayed(name, HighLevelGraph(layers, {**merged.dependencies, name: set(merged.layers)}))
 
@@ -246,7 +318,9 @@ def _finish_delayed(todo: _Sessions, reports: Sequence[Sequence[GroupReport]]) -
     return results[0] if len(results) == 1 else results
 
 
-def execute_part(job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport) -> WriteResult:
+def execute_part(
+    job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport
+) -> WriteResult:
     """Write one part of a run that was begun elsewhere.
 
     Raises
@@ -274,7 +348,9 @@ def execute_part(job: Job, run: RunDirectory, part: Part, engine: Engine, on_rep
                 remedy = f"these are of {part}; it was stopped on request, run the same command again to go on"
                 error = incomplete(job.plan.metadata, job.target, missing, remedy)
                 n_written = len(ranks) - len(missing) - session.n_resumed
-                raise IncompleteError(error.message, missing=error.fields["missing"], n_written=n_written) from None
+                raise IncompleteError(
+                    error.message, missing=error.fields["missing"], n_written=n_written
+                ) from None
         whole, session.ledger = session.ledger, Ledger(grid)
         session.ledger.take(whole, ranks)
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))

@@ -31,7 +31,10 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
         Who runs the tasks.
     """
     n_threads = engine.n_processes * engine.n_threads
-    n_groups, is_small = plan.partition.n_groups, plan.raw_nbytes <= _SMALL_NBYTES * plan.source.n_tasks
+    n_groups, is_small = (
+        plan.partition.n_groups,
+        plan.raw_nbytes <= _SMALL_NBYTES * plan.source.n_tasks,
+    )
     is_better = plan.source.n_chunks <= n_groups or (is_small and n_groups >= n_threads)
     return engine.kind in ("distributed", "threads") and plan.partition.is_fused and is_better
 
@@ -48,14 +51,22 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     """
     culled = graph.cull(set(keys))
     tasks = culled.to_dict()
-    is_plain = all(isinstance(task, GraphNode) for task in tasks.values())  # then they know; else dask looks for it
-    needs = {key: task.dependencies for key, task in tasks.items()} if is_plain else culled.get_all_dependencies()
+    is_plain = all(
+        isinstance(task, GraphNode) for task in tasks.values()
+    )  # then they know; else dask looks for it
+    needs = (
+        {key: task.dependencies for key, task in tasks.items()}
+        if is_plain
+        else culled.get_all_dependencies()
+    )
     n_needed = Counter(itertools.chain.from_iterable(needs.values()))
     wanted = set(keys)
     for key in keys:
         own = [key]
         for one in own:  # which grows meanwhile
-            alone = [needed for needed in needs[one] if n_needed[needed] == 1 and needed not in wanted]
+            alone = [
+                needed for needed in needs[one] if n_needed[needed] == 1 and needed not in wanted
+            ]
             own += [needed for needed in alone if isinstance(tasks[needed], Task)]
         if len(own) > 1:
             tasks[key] = Task.fuse(*map(tasks.pop, own), key=key)

@@ -23,7 +23,13 @@ from shardwrite.journal import Ledger
 from shardwrite.plan import Plan
 from shardwrite.write.commit import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
-from shardwrite.write.tasks import SourcePieces, commit_group, encode_block, rewrite_group, write_group
+from shardwrite.write.tasks import (
+    SourcePieces,
+    commit_group,
+    encode_block,
+    rewrite_group,
+    write_group,
+)
 
 __all__ = ["GroupGraph", "rewriting", "source_edges", "waves_reruns"]
 
@@ -56,13 +62,28 @@ class GroupGraph:
     """
 
     def __init__(
-        self, plan: Plan, spec: WriteSpec, source: dask.array.Array, ledger: Ledger, name: str, *, cut_source: bool
+        self,
+        plan: Plan,
+        spec: WriteSpec,
+        source: dask.array.Array,
+        ledger: Ledger,
+        name: str,
+        *,
+        cut_source: bool,
     ) -> None:
-        self._plan, self._spec, self._source, self._ledger, self._name = plan, spec, source, ledger, name
+        self._plan, self._spec, self._source, self._ledger, self._name = (
+            plan,
+            spec,
+            source,
+            ledger,
+            name,
+        )
         self._n_left = ledger.left_in_groups(plan.partition.group_edges)
         self._cut_source = cut_source
         self._edges = source_edges(plan, source)
-        self._spans: list[dict[tuple[int, int], list[tuple[int, int, int]]]] = [{} for _ in self._edges]
+        self._spans: list[dict[tuple[int, int], list[tuple[int, int, int]]]] = [
+            {} for _ in self._edges
+        ]
 
     def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
         """Graph and keys of tasks that encode and commit; each gives a `GroupReport`."""
@@ -100,7 +121,11 @@ class GroupGraph:
             blocks = [block for block in blocks if block.intersect(self._plan.region).size]
         if done:
             grid = self._plan.metadata.grid
-            blocks = [block for block in blocks if any(index not in done for index in grid.shards_in(block))]
+            blocks = [
+                block
+                for block in blocks
+                if any(index not in done for index in grid.shards_in(block))
+            ]
         return tuple(blocks)
 
     def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
@@ -117,7 +142,9 @@ class GroupGraph:
     def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
         """Graph and keys of encode and commit tasks in one."""
         graph, keys = self.encode(groups)
-        layer, commits = self.commit({rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()})
+        layer, commits = self.commit(
+            {rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()}
+        )
         name = f"shardwrite-commit-{self._name}"
         encode = f"shardwrite-tasks-{self._name}"
         layers: dict[str, Any] = {**graph.layers, name: layer}
@@ -129,13 +156,17 @@ class GroupGraph:
         tasks: Any = layer
         return HighLevelGraph.from_collections(name, tasks, dependencies=[source])
 
-    def _task(self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]) -> Task:
+    def _task(
+        self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]
+    ) -> Task:
         """A task on the source chunks that it needs of those under a box; adds the cuts that it needs to the layer."""
         pieces, keys = [], []
         spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
         for number, combination in enumerate(itertools.product(*spans)):
             chunk = Box(tuple(c[1] for c in combination), tuple(c[2] for c in combination))
-            if done and all(index in done for index in self._plan.metadata.grid.shards_in(chunk.intersect(box))):
+            if done and all(
+                index in done for index in self._plan.metadata.grid.shards_in(chunk.intersect(box))
+            ):
                 continue
             chunk_key: Key = (self._source.name, *(c[0] for c in combination))
             if self._cut_source and not box.contains(chunk):
@@ -154,7 +185,9 @@ class GroupGraph:
             edges = self._edges[axis]
             first, last = _span(edges, start, stop)
             # a chunk of no elements has a block that nobody needs
-            known[start, stop] = [(i, edges[i], edges[i + 1]) for i in range(first, last) if edges[i] < edges[i + 1]]
+            known[start, stop] = [
+                (i, edges[i], edges[i + 1]) for i in range(first, last) if edges[i] < edges[i + 1]
+            ]
         return known[start, stop]
 
 
@@ -175,7 +208,9 @@ def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) ->
     return commit_group(spec, where.group, where.blocks, encoded, where.skip)
 
 
-def rewriting(plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+def rewriting(
+    plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: Iterable[int]
+) -> tuple[HighLevelGraph, list[Key]]:
     """Graph and keys of tasks that write shards anew from themselves; each gives a `GroupReport`."""
     left = ledger.left_in_groups(plan.partition.group_edges)
     layer: Any = {}
@@ -190,7 +225,10 @@ def rewriting(plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: It
 def source_edges(plan: Plan, source: dask.array.Array) -> list[list[int]]:
     """Boundaries of the source's chunks along each axis, in the coordinates of the plan's grid."""
     start = (0,) * source.ndim if plan.region is None else plan.region.start
-    return [[a + edge for edge in boundaries(sizes)] for a, sizes in zip(start, source.chunks, strict=True)]
+    return [
+        [a + edge for edge in boundaries(sizes)]
+        for a, sizes in zip(start, source.chunks, strict=True)
+    ]
 
 
 def _span(edges: Sequence[int], start: int, stop: int) -> tuple[int, int]:

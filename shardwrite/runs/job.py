@@ -69,12 +69,18 @@ class Options:
     recheck: bool = False
 
     def __post_init__(self) -> None:
-        choices = (("mode", ("w-", "w", "r+")), ("publish", ("last", "first")), ("durability", DURABILITIES))
+        choices = (
+            ("mode", ("w-", "w", "r+")),
+            ("publish", ("last", "first")),
+            ("durability", DURABILITIES),
+        )
         for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
             value = getattr(self, field)
             if value not in allowed:
                 shown = [choice for choice in allowed if choice != "r+"]  # which is for our own use
-                raise SpecError("no such choice", field=field, value=value, remedy=f"use one of {shown}")
+                raise SpecError(
+                    "no such choice", field=field, value=value, remedy=f"use one of {shown}"
+                )
 
 
 def options_for_new(**given: Any) -> Options:
@@ -87,7 +93,9 @@ def options_for_new(**given: Any) -> Options:
     """
     options = Options(**given)
     if options.mode == "r+":
-        raise SpecError("no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}")
+        raise SpecError(
+            "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"
+        )
     return options
 
 
@@ -111,7 +119,9 @@ class Job:
         return self.options.mode != "r+"
 
 
-def incomplete(metadata: ArrayMetadata, target: Target, missing: Any, remedy: str) -> IncompleteError:
+def incomplete(
+    metadata: ArrayMetadata, target: Target, missing: Any, remedy: str
+) -> IncompleteError:
     """The error that says which shards are missing."""
     grid = metadata.grid
     names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
@@ -148,8 +158,12 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         return None  # it is not what this plan would write any more
     if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
         return None  # the same name may stand for other data by now, and the user said to replace
-    found = read_json(job.target.path / "zarr.json")  # not parsed: what is wrong in it makes it another array
-    shape = job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")  # an update may have let it grow
+    found = read_json(
+        job.target.path / "zarr.json"
+    )  # not parsed: what is wrong in it makes it another array
+    shape = (
+        job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
+    )  # an update may have let it grow
     if {**found, "shape": shape} != job.plan.metadata.document:
         return None
     return result_from_receipt(receipt.result, str(job.target.path))
@@ -176,24 +190,39 @@ def refuse_another(job: Job) -> None:
     if job.options.mode == "w-" and kind_of(job.target.path) == "array":
         found = read_json(job.target.path / "zarr.json")
         changed = differences(found, job.plan.metadata.document)
-        what = f"an array exists there; it differs in {'; '.join(changed)}" if changed else "an array exists there, of another run"
-        raise SpecError(what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it')
+        what = (
+            f"an array exists there; it differs in {'; '.join(changed)}"
+            if changed
+            else "an array exists there, of another run"
+        )
+        raise SpecError(
+            what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it'
+        )
 
 
 def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
     """A plan as a run keeps it; a run that writes into an array is another than the one that made it."""
     facts = plan.to_dict()
     if plan.region is not None:
-        facts["shards_from"] = [list(corner) for corner in (plan.first_shard, plan.metadata.grid.counts)]
+        facts["shards_from"] = [
+            list(corner) for corner in (plan.first_shard, plan.metadata.grid.counts)
+        ]
     if mode == "r+":
         facts["identity"] = {**facts["identity"], "mode": "r+"}
-    return {**facts, "partition": plan.partition.to_dict(), "digest": plan.digest + ("+" if mode == "r+" else ""), "mode": mode}
+    return {
+        **facts,
+        "partition": plan.partition.to_dict(),
+        "digest": plan.digest + ("+" if mode == "r+" else ""),
+        "mode": mode,
+    }
 
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
     """What stays of a run; one that writes into an array adds to what is there, or knows no more than that it wrote."""
     if job.is_update:
-        return updated_receipt(directory, job.plan.metadata, ledger, result.to_dict(), job.options.durability)
+        return updated_receipt(
+            directory, job.plan.metadata, ledger, result.to_dict(), job.options.durability
+        )
     before = read_receipt(directory.target) if job.options.mode == "r+" else None
     return Receipt(
         digest=directory.digest if before is None else before.digest,
@@ -209,7 +238,11 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
 
 
 def updated_receipt(
-    directory: RunDirectory, part: ArrayMetadata, ledger: Ledger, result: dict[str, Any], durability: str
+    directory: RunDirectory,
+    part: ArrayMetadata,
+    ledger: Ledger,
+    result: dict[str, Any],
+    durability: str,
 ) -> Receipt:
     """The receipt of an array after an update of some of its shards.
 
@@ -230,12 +263,19 @@ def updated_receipt(
     update = {
         "digest": directory.digest,
         "run": directory.run,
-        "identity": {name: value for name, value in directory.facts["identity"].items() if name != "metadata"},
+        "identity": {
+            name: value for name, value in directory.facts["identity"].items() if name != "metadata"
+        },
         "finished": finished,
         "result": result,
     }
-    before = read_receipt(directory.target) or Receipt("", "", {}, durability, finished, __version__, {}, None)
-    updates = [*(kept for kept in before.updates if kept.get("digest") != directory.digest), update][-_MAX_UPDATES:]
+    before = read_receipt(directory.target) or Receipt(
+        "", "", {}, durability, finished, __version__, {}, None
+    )
+    updates = [
+        *(kept for kept in before.updates if kept.get("digest") != directory.digest),
+        update,
+    ][-_MAX_UPDATES:]
     shape = shape_at(directory.target.path)
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
     is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)

@@ -16,7 +16,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from shardwrite.engines import Stopped
-from shardwrite.errors import ClusterError, ClusterLostError, IncompleteError, PlanError, ShardwriteError, SpecError
+from shardwrite.errors import (
+    ClusterError,
+    ClusterLostError,
+    IncompleteError,
+    PlanError,
+    ShardwriteError,
+    SpecError,
+)
 from shardwrite.host.stopping import before_leaving, is_draining, request_drain, reset_drain
 from shardwrite.journal import release_all
 from shardwrite.stores import discard_open_temporaries
@@ -91,7 +98,9 @@ def handling_signals() -> Iterator[None]:
         yield
     finally:
         if is_draining() and before[signal.SIGUSR1] is signal.SIG_DFL:
-            before[signal.SIGUSR1] = signal.SIG_IGN  # one more request on the way out must not kill the process
+            before[signal.SIGUSR1] = (
+                signal.SIG_IGN
+            )  # one more request on the way out must not kill the process
         for number, handler in before.items():
             signal.signal(number, handler)
         reset_drain()

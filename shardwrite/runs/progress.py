@@ -6,7 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from shardwrite.write.commit import GroupReport
 
@@ -28,14 +35,22 @@ def _bar(raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
         To be called with each report.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("writing"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("writing"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("writing", total=raw_nbytes)
         yield lambda report: progress.update(task, advance=report.raw_nbytes)
 
 
 @contextlib.contextmanager
-def reporting(progress: bool | Callable[[GroupReport], None], raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
+def reporting(
+    progress: bool | Callable[[GroupReport], None], raw_nbytes: int
+) -> Iterator[Callable[[GroupReport], None]]:
     """What to call with each report.
 
     Parameters

@@ -48,16 +48,30 @@ def region_plan(
     PlanError
         If the plan does not fit the memory.
     """
-    metadata = parse_metadata(open_sharded(target.root, target.name or None).metadata.text, writing=True)
+    metadata = parse_metadata(
+        open_sharded(target.root, target.name or None).metadata.text, writing=True
+    )
     chosen = as_strategy(strategy)
     check_can_update(metadata, chosen)
     source = _cast(check_source(x), metadata.dtype, casting)
     identity = identity_of(x, source_id)
     if isinstance(region, str):
         if region != APPEND:
-            raise SpecError("no region", field="region", value=region, remedy=f'give slices, or "{APPEND}" and an axis')
+            raise SpecError(
+                "no region",
+                field="region",
+                value=region,
+                remedy=f'give slices, or "{APPEND}" and an axis',
+            )
         axis = check_axis(axis, metadata.grid.ndim)
-        box = _appended(target, metadata.grid.shape, source.shape, axis, identity, is_stable=source_id is not None)
+        box = _appended(
+            target,
+            metadata.grid.shape,
+            source.shape,
+            axis,
+            identity,
+            is_stable=source_id is not None,
+        )
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
@@ -68,13 +82,23 @@ def region_plan(
         remedy = f"give an array of shape {box.shape}, or another region"
         raise SpecError("is not the region's", field="x.shape", value=source.shape, remedy=remedy)
     if not box.size:
-        raise SpecError("holds no elements", field="region", value=box.bounds, remedy="give a region of one element or more")
+        raise SpecError(
+            "holds no elements",
+            field="region",
+            value=box.bounds,
+            remedy="give a region of one element or more",
+        )
     check_region(box, metadata.grid.shards)
     part, inside = metadata.part(box)
     made = make_plan(
         part,
         chosen,
-        SourceLayout(_with_margins(source, inside, part.grid.shape), n_tasks_of(x), identity, is_stable=source_id is not None),
+        SourceLayout(
+            _with_margins(source, inside, part.grid.shape),
+            n_tasks_of(x),
+            identity,
+            is_stable=source_id is not None,
+        ),
         resources_of(engine, memory_limit),
         write_empty_chunks=write_empty_chunks,
         stage_units=engine.kind == "processes",
@@ -106,7 +130,12 @@ def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array
 def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: str) -> None:
     """Refuse elements that cannot become the array's by a casting rule."""
     if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
-        raise SpecError("no such rule", field="casting", value=casting, remedy='use "safe", "same_kind" or "unsafe", as numpy does')
+        raise SpecError(
+            "no such rule",
+            field="casting",
+            value=casting,
+            remedy='use "safe", "same_kind" or "unsafe", as numpy does',
+        )
     if not np.can_cast(given, dtype, casting=casting):  # type: ignore[arg-type]
         raise SpecError(
             f"cannot be cast to the array's {dtype} by the rule {casting!r}",
@@ -119,11 +148,15 @@ def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: s
 def check_axis(axis: int, ndim: int) -> int:
     """An axis of the array, counted from the first."""
     if isinstance(axis, bool) or not isinstance(axis, int) or not -ndim <= axis < ndim:
-        raise SpecError("no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes")
+        raise SpecError(
+            "no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes"
+        )
     return axis % ndim
 
 
-def _appended(target: Target, shape: Shape, given: Shape, axis: int, identity: str, *, is_stable: bool) -> Box:
+def _appended(
+    target: Target, shape: Shape, given: Shape, axis: int, identity: str, *, is_stable: bool
+) -> Box:
     """Where an append goes: behind the end, unless the same append was begun, or with a name for its source is done, already."""
     found = unfinished_append(target, identity, axis)
     receipt = read_receipt(target) if found is None and is_stable else None
@@ -137,14 +170,24 @@ def _appended(target: Target, shape: Shape, given: Shape, axis: int, identity: s
             message = f"what stands beside {target.path} tells of an append to another array; remove it after a look"
             raise JournalError(message, path=str(target.path))
         return Box(tuple(a for a, _ in found), tuple(b for _, b in found))
-    if len(given) != len(shape) or given[:axis] + given[axis + 1 :] != shape[:axis] + shape[axis + 1 :]:
+    if (
+        len(given) != len(shape)
+        or given[:axis] + given[axis + 1 :] != shape[:axis] + shape[axis + 1 :]
+    ):
         wanted = (*shape[:axis], "any", *shape[axis + 1 :])
-        raise SpecError("does not fit the array", field="x.shape", value=given, remedy=f"give an array of shape {wanted}")
+        raise SpecError(
+            "does not fit the array",
+            field="x.shape",
+            value=given,
+            remedy=f"give an array of shape {wanted}",
+        )
     start = tuple(n if i == axis else 0 for i, n in enumerate(shape))
     return Box(start, tuple(n + given[axis] if i == axis else n for i, n in enumerate(shape)))
 
 
-def _with_margins(source: dask.array.Array, inside: Box, shape: Shape) -> tuple[tuple[int, ...], ...]:
+def _with_margins(
+    source: dask.array.Array, inside: Box, shape: Shape
+) -> tuple[tuple[int, ...], ...]:
     """The source's chunks, and what lies beside it in the shards that it touches, so that all of them is cut into tasks."""
     return tuple(
         tuple(size for size in (a, *sizes, n - b) if size)

@@ -66,14 +66,29 @@ class WriteResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
-        return {**asdict(self), "throughput": self.throughput, "compression_ratio": self.compression_ratio}
+        return {
+            **asdict(self),
+            "throughput": self.throughput,
+            "compression_ratio": self.compression_ratio,
+        }
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
             ("array", self.path),
-            ("shards", f"{self.n_shards:,} files" + (f", {self.n_empty_shards:,} all fill value" if self.n_empty_shards else "")),
-            ("inner chunks", f"{self.n_chunks:,}" + (f", {self.n_empty_chunks:,} of them empty" if self.n_empty_chunks else "")),
-            ("bytes", f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out ({self.compression_ratio:.2f}x)"),
+            (
+                "shards",
+                f"{self.n_shards:,} files"
+                + (f", {self.n_empty_shards:,} all fill value" if self.n_empty_shards else ""),
+            ),
+            (
+                "inner chunks",
+                f"{self.n_chunks:,}"
+                + (f", {self.n_empty_chunks:,} of them empty" if self.n_empty_chunks else ""),
+            ),
+            (
+                "bytes",
+                f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out ({self.compression_ratio:.2f}x)",
+            ),
             ("time", f"{self.seconds:.2f} s, {human(self.throughput)}/s"),
             ("tasks", f"{self.n_tasks:,} ({self.layout})"),
         ]
@@ -83,7 +98,12 @@ class WriteResult:
             rows.append(("retried", f"{self.n_retried_tasks:,} tasks, whose workers had died"))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
-            rows.append(("peak memory", f"{human(peak)} in the largest of {len(self.peak_nbytes_by_process)} processes"))
+            rows.append(
+                (
+                    "peak memory",
+                    f"{human(peak)} in the largest of {len(self.peak_nbytes_by_process)} processes",
+                )
+            )
         return rows
 
     def __str__(self) -> str:
@@ -134,16 +154,27 @@ def result_from_receipt(kept: Any, path: str) -> WriteResult:
     JournalError
         If the receipt does not say what it should.
     """
-    found = {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)} if isinstance(kept, dict) else {}
+    found = (
+        {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)}
+        if isinstance(kept, dict)
+        else {}
+    )
     wrong = [name for name, value in found.items() if not isinstance(value, _KINDS.get(name, int))]
     if wrong or not found:
         what = f"it is wrong in {', '.join(wrong)}" if wrong else "there is none"
-        raise JournalError(f"the receipt of {path} does not hold a result ({what}); remove the receipt", path=path)
+        raise JournalError(
+            f"the receipt of {path} does not hold a result ({what}); remove the receipt", path=path
+        )
     result = WriteResult(**found)
     return replace(result, n_resumed_shards=result.n_shards + result.n_empty_shards, seconds=0.0)
 
 
-_KINDS: dict[str, Any] = {"path": str, "layout": str, "seconds": int | float, "peak_nbytes_by_process": dict}
+_KINDS: dict[str, Any] = {
+    "path": str,
+    "layout": str,
+    "seconds": int | float,
+    "peak_nbytes_by_process": dict,
+}
 
 
 def _missing(field: Field[Any]) -> Any:

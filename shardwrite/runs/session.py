@@ -92,12 +92,24 @@ class Session:
     def graph(self, name: str, engine: Engine) -> GroupGraph:
         """The builder of its graphs."""
         cut = engine.kind not in ("threads", "sync")
-        return GroupGraph(self.job.plan, self.spec(), _source(self.job), self.ledger, f"{self.driver}-{name}", cut_source=cut)
+        return GroupGraph(
+            self.job.plan,
+            self.spec(),
+            _source(self.job),
+            self.ledger,
+            f"{self.driver}-{name}",
+            cut_source=cut,
+        )
 
     def region_of(self, key: Any) -> str:
         """What a task's key says of where it is in the array; nothing where it says nothing."""
         plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
-        if not (isinstance(key, tuple) and len(key) > 1 and isinstance(key[0], str) and all(isinstance(i, int) for i in key[1:])):
+        if not (
+            isinstance(key, tuple)
+            and len(key) > 1
+            and isinstance(key[0], str)
+            and all(isinstance(i, int) for i in key[1:])
+        ):
             return ""
         if key[0].startswith("shardwrite-"):
             if self.driver not in key[0]:
@@ -154,10 +166,14 @@ class Session:
         """Check that every shard is committed, publish, leave a receipt."""
         plan, target = self.job.plan, self.job.target
         if len(self.ledger.missing):
-            raise incomplete(plan.metadata, target, self.ledger.missing, "run the same command again to go on")
+            raise incomplete(
+                plan.metadata, target, self.ledger.missing, "run the same command again to go on"
+            )
         result = self.result(seconds)
         with as_store_error(str(target.path), "cannot finish"):
-            recover_changes(self.directory.path, PosixStore(target.path), plan.metadata)  # of tasks that another has done meanwhile
+            recover_changes(
+                self.directory.path, PosixStore(target.path), plan.metadata
+            )  # of tasks that another has done meanwhile
             self.publish(result)
         return result
 
@@ -165,7 +181,10 @@ class Session:
         """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
         directory, options = self.directory, self.job.options
         try:
-            with as_store_error(str(directory.target.path), "cannot publish"), contextlib.ExitStack() as stack:
+            with (
+                as_store_error(str(directory.target.path), "cannot publish"),
+                contextlib.ExitStack() as stack,
+            ):
                 if self.job.is_update:
                     stack.enter_context(directory.ending())
                     directory.grow(directory.document["shape"], options.durability, self.driver)
@@ -180,9 +199,13 @@ class Session:
             if not directory.has_ended or ended is None or not ended.is_of(directory.digest):
                 raise
             if not ended.is_of(directory.digest, directory.run):
-                raise RunEndedError("another run has taken this one's place", path=str(directory.path)) from error
+                raise RunEndedError(
+                    "another run has taken this one's place", path=str(directory.path)
+                ) from error
 
-    def catch_up(self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None) -> None:
+    def catch_up(
+        self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None
+    ) -> None:
         """Learn from the journals what is done, check what a power cut may have taken, and sweep.
 
         Parameters
@@ -211,14 +234,18 @@ class Session:
         self.n_resumed = found.ledger.n_done
         self.directory.parts(self.driver).mkdir(exist_ok=True)
 
-    def _check(self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool) -> None:
+    def _check(
+        self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool
+    ) -> None:
         """Look at shards, and take those for missing that are not as the ledger has them."""
         if not shards:
             return
         array = ShardedArray(self.job.plan.metadata, PosixStore(self.job.target.path))
         ranks = np.array(sorted(shards), dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=deep)
-        lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (table.index_crcs != ledger.index_crcs[ranks])
+        lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (
+            table.index_crcs != ledger.index_crcs[ranks]
+        )
         ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
 
     def make_shard_directories(self) -> None:
@@ -231,13 +258,19 @@ class Session:
 
     def note_failure(self, error: Exception) -> None:
         """Say in the journal what ended this, for people who ask how far the run is."""
-        with contextlib.suppress(StoreError, RunEndedError):  # of the two errors, the first is the one to tell
-            journal_for(str(self.directory.path), self.driver, self.job.options.durability).append({"failed": cause_of(error)})
+        with contextlib.suppress(
+            StoreError, RunEndedError
+        ):  # of the two errors, the first is the one to tell
+            journal_for(str(self.directory.path), self.driver, self.job.options.durability).append(
+                {"failed": cause_of(error)}
+            )
 
     def discard_parts(self) -> None:
         """Remove this process's part files."""
         parts = self.directory.parts(self.driver)
-        with contextlib.suppress(OSError):  # a straggler may be writing one; the next run, or the end of this one, removes it
+        with contextlib.suppress(
+            OSError
+        ):  # a straggler may be writing one; the next run, or the end of this one, removes it
             for path in listed(parts):
                 path.unlink(missing_ok=True)
             parts.rmdir()
@@ -251,7 +284,9 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
     except OSError as error:
         if not directory.has_ended:
             raise
-        raise RunEndedError("another process has ended this run", path=str(directory.path)) from error
+        raise RunEndedError(
+            "another process has ended this run", path=str(directory.path)
+        ) from error
 
 
 @contextlib.contextmanager
@@ -280,7 +315,12 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     """
     paths = [str(job.target.path) for job in jobs]
     if len(set(paths)) < len(paths):
-        raise SpecError("two arrays cannot go to one place", field="stores", value=paths, remedy="give each its own path or name")
+        raise SpecError(
+            "two arrays cannot go to one place",
+            field="stores",
+            value=paths,
+            remedy="give each its own path or name",
+        )
     for job in jobs:
         check_surroundings(job.target)
         found = tidied_run(job.target)
@@ -296,7 +336,10 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         (_probe_new if is_new else _probe)(directory, engine)
         sessions.append(stack.enter_context(_open(job, directory)))
     for session in sessions:
-        with _ended_or(session.directory), as_store_error(str(session.directory.path), "cannot go on with"):
+        with (
+            _ended_or(session.directory),
+            as_store_error(str(session.directory.path), "cannot go on with"),
+        ):
             session.directory.make_room(session.job.options.durability)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.directory.publish(session.job.options.durability, session.driver)
@@ -330,8 +373,12 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
         return
     found = shape_at(job.target.path)
     planned = list(job.plan.metadata.document["shape"])
-    before = [region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)]
-    is_known = not is_new or job.options.restart or _was_left(job)  # it may have grown by this append itself
+    before = [
+        region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)
+    ]
+    is_known = (
+        not is_new or job.options.restart or _was_left(job)
+    )  # it may have grown by this append itself
     if found != before and not (found == planned and is_known):
         if is_new:
             take_back(directory, is_claimed=True)
@@ -344,7 +391,10 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
 def _was_left(job: Job) -> bool:
     """Whether the receipt tells of this update."""
     receipt = read_receipt(job.target)
-    return receipt is not None and receipt.update(run_plan(job.plan, job.options.mode)["digest"]) is not None
+    return (
+        receipt is not None
+        and receipt.update(run_plan(job.plan, job.options.mode)["digest"]) is not None
+    )
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:
@@ -373,7 +423,9 @@ def _probe_new(directory: RunDirectory, engine: Engine) -> None:
 
 
 @contextlib.contextmanager
-def join(job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool) -> Iterator[Session]:
+def join(
+    job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool
+) -> Iterator[Session]:
     """Work on some shards of a run that another process has begun.
 
     Raises

@@ -1,8 +1,19 @@
 """What SLURM needs to be told, and what it tells: scripts, submissions, requeues. Nothing prints, and nothing needs `sacct`."""
 
 from shardwrite.host.resources import job_id
-from shardwrite.slurm.client import as_array_indices, max_array_size, requeue, resubmission, submit_chain
-from shardwrite.slurm.directory import check_directory, default_directory, read_scripts, write_scripts
+from shardwrite.slurm.client import (
+    as_array_indices,
+    max_array_size,
+    requeue,
+    resubmission,
+    submit_chain,
+)
+from shardwrite.slurm.directory import (
+    check_directory,
+    default_directory,
+    read_scripts,
+    write_scripts,
+)
 from shardwrite.slurm.elastic import cluster, opened
 from shardwrite.slurm.inside import connect, make_run_directory, run_scheduler, run_worker
 from shardwrite.slurm.jobs import Cancelled, cancel_all, record_jobs, refuse_second, submitting

@@ -29,7 +29,9 @@ __all__ = [
 _TIMEOUT_SECONDS = 60.0
 
 
-def _run(command: Sequence[str], directory: Path | None = None, seconds: float = _TIMEOUT_SECONDS) -> str:
+def _run(
+    command: Sequence[str], directory: Path | None = None, seconds: float = _TIMEOUT_SECONDS
+) -> str:
     """What a command prints.
 
     Raises
@@ -43,19 +45,31 @@ def _run(command: Sequence[str], directory: Path | None = None, seconds: float =
             command, cwd=directory, capture_output=True, text=True, check=False, timeout=seconds
         )
     except FileNotFoundError as error:
-        raise SubmitError(f"{command[0]} is not in PATH here; run it where SLURM's commands are: {shown}", command=shown) from error
+        raise SubmitError(
+            f"{command[0]} is not in PATH here; run it where SLURM's commands are: {shown}",
+            command=shown,
+        ) from error
     except subprocess.TimeoutExpired as error:
-        raise SubmitError(f"{shown}: no answer in {seconds:.0f} s; try again", command=shown) from error
+        raise SubmitError(
+            f"{shown}: no answer in {seconds:.0f} s; try again", command=shown
+        ) from error
     if done.returncode:
-        raise SubmitError(f"{shown}: {(done.stderr or done.stdout).strip()} (exit code {done.returncode})", command=shown)
+        raise SubmitError(
+            f"{shown}: {(done.stderr or done.stdout).strip()} (exit code {done.returncode})",
+            command=shown,
+        )
     return done.stdout
 
 
 def max_array_size() -> int:
     """Tasks that a job array may have on this cluster."""
-    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE)
+    found = re.search(
+        r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE
+    )
     if found is None:
-        raise SubmitError("scontrol does not say MaxArraySize; give --parts", command="scontrol show config")
+        raise SubmitError(
+            "scontrol does not say MaxArraySize; give --parts", command="scontrol show config"
+        )
     return int(found[1])
 
 
@@ -67,7 +81,9 @@ def submit_chain(array: Path, finalize: Path, tasks: str = "") -> tuple[str, str
     directory = array.parent
     some = [f"--array={tasks}"] if tasks else []
     first = _run(["sbatch", "--parsable", *some, array.name], directory).strip().split(";")[0]
-    second = _run(["sbatch", "--parsable", f"--dependency=afterany:{first}", finalize.name], directory)
+    second = _run(
+        ["sbatch", "--parsable", f"--dependency=afterany:{first}", finalize.name], directory
+    )
     return first, second.strip().split(";")[0]
 
 
@@ -82,12 +98,24 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
     if not ids:
         return []
     try:
-        text = _run(["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", "--format=%i|%T|%r|%N|%L"])
+        text = _run(
+            [
+                "squeue",
+                "--noheader",
+                "--array",
+                f"--jobs={','.join(ids)}",
+                "--format=%i|%T|%r|%N|%L",
+            ]
+        )
     except SubmitError as error:
         if "Invalid job id" in error.message:  # it has forgotten them
             return []
         raise
-    return [dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True)) for line in text.split("\n") if line]
+    return [
+        dict(zip(("id", "state", "reason", "node", "left"), line.split("|"), strict=True))
+        for line in text.split("\n")
+        if line
+    ]
 
 
 def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -103,7 +131,16 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     if not ids:
         return {}
     try:
-        text = _run(["squeue", "--noheader", "--array", "--states=all", f"--jobs={','.join(ids)}", "--format=%A|%i|%T"])
+        text = _run(
+            [
+                "squeue",
+                "--noheader",
+                "--array",
+                "--states=all",
+                f"--jobs={','.join(ids)}",
+                "--format=%A|%i|%T",
+            ]
+        )
     except SubmitError as error:
         if "Invalid job id" not in error.message:
             raise
@@ -111,9 +148,20 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     found = _ended(text)
     forgotten = [job for job in ids if not any(_is_of(name, job) for name, _ in found.values())]
     if forgotten:
-        with contextlib.suppress(SubmitError):  # many sites have no accounting; what is not known is not told
+        with contextlib.suppress(
+            SubmitError
+        ):  # many sites have no accounting; what is not known is not told
             fields = "--format=JobIDRaw,JobID,State"
-            told = _run(["sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={','.join(forgotten)}", fields])
+            told = _run(
+                [
+                    "sacct",
+                    "--noheader",
+                    "--parsable2",
+                    "--allocations",
+                    f"--jobs={','.join(forgotten)}",
+                    fields,
+                ]
+            )
             found = {**_ended(told), **found}
     return found
 
@@ -141,7 +189,9 @@ def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
     try:
         _run(["scancel", *ids], seconds=seconds)
     except SubmitError as error:
-        if not any(said in error.message for said in ("Invalid job id", "already completing or completed")):
+        if not any(
+            said in error.message for said in ("Invalid job id", "already completing or completed")
+        ):
             raise
 
 
@@ -181,9 +231,7 @@ def resubmission(parts: Sequence[int], directory: str, target: Target) -> str:
     >>> resubmission([1, 7], "/scratch/x-slurm", Target(Path("/scratch/x.zarr")))
     'shardwrite slurm resubmit /scratch/x.zarr --array=1,7 --directory /scratch/x-slurm'
     """
-    return (
-        f"shardwrite slurm resubmit {command_words(target)} --array={as_array_indices(parts)} --directory {shlex.quote(directory)}"
-    )
+    return f"shardwrite slurm resubmit {command_words(target)} --array={as_array_indices(parts)} --directory {shlex.quote(directory)}"
 
 
 def command_words(target: Target) -> str:

@@ -55,11 +55,17 @@ def default_directory(target: Target) -> Path:
 
 def read_scripts(directory: Path) -> Scripts | None:
     """What the scripts in a directory write; None where there are none."""
-    texts = [path.read_text(errors="replace") for name in (ARRAY, FINALIZE) if (path := directory / name).is_file()]
+    texts = [
+        path.read_text(errors="replace")
+        for name in (ARRAY, FINALIZE)
+        if (path := directory / name).is_file()
+    ]
     if not texts:
         return None
     targets = {_target_in(text, directory) for text in texts}
-    parts = {found[1] for text in texts if (found := re.search(r"^PARTS=(\d+)$", text, re.MULTILINE))}
+    parts = {
+        found[1] for text in texts if (found := re.search(r"^PARTS=(\d+)$", text, re.MULTILINE))
+    }
     throttle = re.search(r"^#SBATCH --array=[\d,:-]+(%\d+)$", texts[0], re.MULTILINE)
     return Scripts(
         target=targets.pop() if len(targets) == 1 else None,
@@ -118,6 +124,12 @@ def check_directory(directory: Path, target: Target) -> None:
     """
     there = read_scripts(directory)
     if there is not None and (there.target is None or there.target.path != target.path):
-        whose = "scripts of your own" if there.target is None else f"the scripts that write {there.target.path}"
+        whose = (
+            "scripts of your own"
+            if there.target is None
+            else f"the scripts that write {there.target.path}"
+        )
         remedy = f"give another, or leave it out: that is {default_directory(target)}"
-        raise SpecError(f"{whose} are there", field="directory", value=str(directory), remedy=remedy)
+        raise SpecError(
+            f"{whose} are there", field="directory", value=str(directory), remedy=remedy
+        )

@@ -24,9 +24,28 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
 from shardwrite.plan.render import human, table_text
 
-__all__ = ["Examination", "check_directory", "examine", "meet", "problems_of", "report", "warnings_of"]
+__all__ = [
+    "Examination",
+    "check_directory",
+    "examine",
+    "meet",
+    "problems_of",
+    "report",
+    "warnings_of",
+]
 
-_NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "ceph", "fuse.glusterfs", "panfs", "wekafs")
+_NETWORK = (
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "cifs",
+    "ceph",
+    "fuse.glusterfs",
+    "panfs",
+    "wekafs",
+)
 _LATE_SECONDS = 5.0
 
 
@@ -118,7 +137,9 @@ def _faults(directory: Path) -> list[str]:
     return found
 
 
-def meet(directory: Path, own: Examination, environ: Mapping[str, str], patience_seconds: float) -> list[Examination]:
+def meet(
+    directory: Path, own: Examination, environ: Mapping[str, str], patience_seconds: float
+) -> list[Examination]:
     """Show what this rank found, and wait for the others; what all found, as far as they came.
 
     Raises
@@ -136,15 +157,25 @@ def meet(directory: Path, own: Examination, environ: Mapping[str, str], patience
         delay = _wait(place, "found", n_ranks, deadline)
         _show(place / f"seen-{own.rank}", {**asdict(replace(own, delay_seconds=delay))})
         if own.rank:
-            if not (place / "found-0").exists():  # the first rank is somewhere else, or has given up and removed all
+            if not (
+                place / "found-0"
+            ).exists():  # the first rank is somewhere else, or has given up and removed all
                 shutil.rmtree(place, ignore_errors=True)
             return []
         _wait(place, "seen", n_ranks, deadline)
-        last = {path.name.split("-")[1]: path for name in ("found", "seen") for path in place.glob(f"{name}-*")}
+        last = {
+            path.name.split("-")[1]: path
+            for name in ("found", "seen")
+            for path in place.glob(f"{name}-*")
+        }
         found = [Examination(**json.loads(path.read_bytes())) for path in last.values()]
         shutil.rmtree(place)
     except OSError as error:
-        raise StoreError(f"cannot use {directory} on {own.host}: {error.strerror}", key=str(place), errno=error.errno) from error
+        raise StoreError(
+            f"cannot use {directory} on {own.host}: {error.strerror}",
+            key=str(place),
+            errno=error.errno,
+        ) from error
     return sorted(found, key=lambda one: one.rank)
 
 
@@ -191,7 +222,10 @@ def problems_of(found: Sequence[Examination], n_ranks: int) -> list[str]:
     problems += [f"{one.host}: {fault}" for one in found for fault in one.faults]
     versions = {one.version: one.host for one in found}
     if len(versions) > 1:
-        problems.append("versions of shardwrite differ: " + ", ".join(f"{v} on {host}" for v, host in sorted(versions.items())))
+        problems.append(
+            "versions of shardwrite differ: "
+            + ", ".join(f"{v} on {host}" for v, host in sorted(versions.items()))
+        )
     nodes_by_host: dict[str, set[int]] = {}
     for one in found:
         nodes_by_host.setdefault(one.host, set()).add(one.node)
@@ -245,4 +279,9 @@ def check_directory(directory: Path) -> None:
     """
     if not directory.is_dir():
         remedy = "give the directory in which arrays are to be written"
-        raise SpecError(f"no directory on {socket.gethostname()}", field="directory", value=str(directory), remedy=remedy)
+        raise SpecError(
+            f"no directory on {socket.gethostname()}",
+            field="directory",
+            value=str(directory),
+            remedy=remedy,
+        )

@@ -23,13 +23,27 @@ from typing import Any
 
 import dask
 
-from shardwrite.errors import ClusterError, IncompleteError, RunCancelledError, ShardwriteError, StoreError, SubmitError
+from shardwrite.errors import (
+    ClusterError,
+    IncompleteError,
+    RunCancelledError,
+    ShardwriteError,
+    StoreError,
+    SubmitError,
+)
 from shardwrite.host.environment import configured
 from shardwrite.host.stopping import is_draining, on_leaving, request_drain, reset_drain
 from shardwrite.journal import find_run
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
-from shardwrite.slurm.workers import DEATH_SECONDS, Workers, arguments_of, configuration_of, package, workers_of
+from shardwrite.slurm.workers import (
+    DEATH_SECONDS,
+    Workers,
+    arguments_of,
+    configuration_of,
+    package,
+    workers_of,
+)
 from shardwrite.target import Target, resolve_target
 
 __all__ = ["cluster", "opened"]
@@ -44,7 +58,14 @@ _WAIT_COUNT = 120  # seconds for which a worker must be superfluous before it is
 
 
 @contextlib.contextmanager
-def cluster(*, jobs: int, store: Any = None, name: str | None = None, tell: Tell | None = None, **keywords: Any) -> Iterator[Any]:
+def cluster(
+    *,
+    jobs: int,
+    store: Any = None,
+    name: str | None = None,
+    tell: Tell | None = None,
+    **keywords: Any,
+) -> Iterator[Any]:
     """Have dask compute with workers that are SLURM jobs, as long as the block runs.
 
     Workers are submitted with `sbatch` from here, replaced when they are lost, and cancelled when the block is left, however it is;
@@ -125,12 +146,22 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
         stack.enter_context(configured({"distributed.scheduler.http.routes": []}))
         stack.enter_context(dask.config.set(configuration_of(workers)))
         stack.enter_context(on_leaving(jobs.abandon))
-        security = stack.enter_context(_certificates(workers.log_directory)) if workers.is_encrypted else None
+        security = (
+            stack.enter_context(_certificates(workers.log_directory))
+            if workers.is_encrypted
+            else None
+        )
         stack.callback(jobs.clear, tell)
         jobs.keep()
-        given = {**arguments_of(workers), "security": security, "job_cls": _job_class(jobqueue, jobs)}
+        given = {
+            **arguments_of(workers),
+            "security": security,
+            "job_cls": _job_class(jobqueue, jobs),
+        }
         made = stack.enter_context(jobqueue.SLURMCluster(**given))
-        adaptive = made.adapt(minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT)
+        adaptive = made.adapt(
+            minimum_jobs=workers.jobs, maximum_jobs=workers.jobs, wait_count=_WAIT_COUNT
+        )
         watch = _Watch(made, adaptive, jobs, workers, tell)
         stack.callback(watch.stop)
         stack.callback(_ask_for_none, adaptive)
@@ -153,7 +184,9 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
 def _cancelled(error: Exception) -> RunCancelledError:
     """What to say of an error that came of a cancellation."""
     missing = error.fields["missing"] if isinstance(error, IncompleteError) else []
-    return RunCancelledError("cancelled by shardwrite slurm cancel; run the same command again to go on", missing=missing)
+    return RunCancelledError(
+        "cancelled by shardwrite slurm cancel; run the same command again to go on", missing=missing
+    )
 
 
 def _ask_for_none(adaptive: Any) -> None:
@@ -172,11 +205,21 @@ def _certificates(directory: Path) -> Iterator[Any]:
     try:
         with on_leaving(lambda: shutil.rmtree(place, ignore_errors=True)):
             paths = {}
-            for leaf, text in (("ca", made.tls_ca_file), ("cert", made.tls_worker_cert), ("key", made.tls_worker_key)):
+            for leaf, text in (
+                ("ca", made.tls_ca_file),
+                ("cert", made.tls_worker_cert),
+                ("key", made.tls_worker_key),
+            ):
                 paths[leaf] = str(place / f"{leaf}.pem")
-                with open(os.open(paths[leaf], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+                with open(
+                    os.open(paths[leaf], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w"
+                ) as file:
                     file.write(text)
-            roles = {f"tls_{role}_{leaf}": paths[leaf] for role in ("client", "scheduler", "worker") for leaf in ("cert", "key")}
+            roles = {
+                f"tls_{role}_{leaf}": paths[leaf]
+                for role in ("client", "scheduler", "worker")
+                for leaf in ("cert", "key")
+            }
             yield Security(require_encryption=True, tls_ca_file=paths["ca"], **roles)
     finally:
         shutil.rmtree(place, ignore_errors=True)
@@ -224,7 +267,9 @@ class _Jobs:
         """Write them down, if that is not done."""
         if self._target is None:
             return
-        with contextlib.suppress(ShardwriteError, OSError):  # it has ended; or whoever works on it says what is wrong. Later again
+        with contextlib.suppress(
+            ShardwriteError, OSError
+        ):  # it has ended; or whoever works on it says what is wrong. Later again
             if not has_ended and self._note.is_kept(self.ids):
                 return
             run = find_run(self._target)
@@ -247,7 +292,9 @@ class _Jobs:
         try:
             cancel_left(lambda: Submitted(workers=tuple(self.ids)))
         except SubmitError as error:
-            tell(f"cannot tell whether the workers' jobs are gone: {error}; they end by themselves in {DEATH_SECONDS} s")
+            tell(
+                f"cannot tell whether the workers' jobs are gone: {error}; they end by themselves in {DEATH_SECONDS} s"
+            )
         self.keep(has_ended=True)
 
 
@@ -256,7 +303,13 @@ class _Watch(threading.Thread):
 
     def __init__(self, made: Any, adaptive: Any, jobs: _Jobs, workers: Workers, tell: Tell) -> None:
         super().__init__(name="shardwrite-workers", daemon=True)
-        self._cluster, self._adaptive, self._jobs, self._workers, self._tell = made, adaptive, jobs, workers, tell
+        self._cluster, self._adaptive, self._jobs, self._workers, self._tell = (
+            made,
+            adaptive,
+            jobs,
+            workers,
+            tell,
+        )
         self._stopped = threading.Event()
         self._found: list[dict[str, str]] = []
         self._said = ("", 0.0)
@@ -296,9 +349,15 @@ class _Watch(threading.Thread):
             return
         there = {job["id"] for job in self._found}
         names = {str(worker.name) for worker in list(self._cluster.scheduler.workers.values())}
-        lost = [name for name, number in expected.items() if number not in there and str(name) not in names]
+        lost = [
+            name
+            for name, number in expected.items()
+            if number not in there and str(name) not in names
+        ]
         if lost:
-            self._cluster.loop.add_callback(self._cluster.scale_down, lost)  # adaptive scaling asks for others
+            self._cluster.loop.add_callback(
+                self._cluster.scale_down, lost
+            )  # adaptive scaling asks for others
         if not self._cluster.scheduler.workers:
             self._say(self._why())
 
@@ -310,7 +369,12 @@ class _Watch(threading.Thread):
 
     def _why(self) -> str:
         """What is known."""
-        jobs = "; ".join(f"job {job['id']} {job['state']} ({job['reason']})" for job in self._found[:8]) or self._how_they_ended()
+        jobs = (
+            "; ".join(
+                f"job {job['id']} {job['state']} ({job['reason']})" for job in self._found[:8]
+            )
+            or self._how_they_ended()
+        )
         networks = [name for _, name in socket.if_nameindex() if name != "lo"]
         refusal = f"; sbatch: {self._jobs.refusal}" if self._jobs.refusal else ""
         return (
@@ -339,7 +403,9 @@ class _Watch(threading.Thread):
         begun = clock.monotonic()
         while not self._cluster.scheduler.workers:
             if is_draining():
-                raise self.given_up("asked to stop before there was a worker", clock.monotonic() - begun)
+                raise self.given_up(
+                    "asked to stop before there was a worker", clock.monotonic() - begun
+                )
             if self._jobs.refusal and not self._jobs.ids:
                 raise SubmitError(self._jobs.refusal, command="sbatch")
             if clock.monotonic() - begun > self._workers.patience_seconds:

@@ -26,7 +26,15 @@ from shardwrite.host.environment import LOOPBACK, configured
 from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
 from shardwrite.host.stopping import is_draining
 
-__all__ = ["SCHEDULER_FILE", "connect", "make_run_directory", "run_scheduler", "run_worker", "security_of", "worker_nbytes"]
+__all__ = [
+    "SCHEDULER_FILE",
+    "connect",
+    "make_run_directory",
+    "run_scheduler",
+    "run_worker",
+    "security_of",
+    "worker_nbytes",
+]
 
 SCHEDULER_FILE = "scheduler.json"
 _AUTHORITY, _CERTIFICATE, _KEY = "ca.pem", "certificate.pem", "key.pem"
@@ -66,8 +74,15 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
     environ = os.environ if environ is None else environ
     job = environ.get("SLURM_JOB_ID", "")
     if not job.isdigit():
-        raise SpecError("this is no SLURM job", field="SLURM_JOB_ID", value=job, remedy="run it in a script for sbatch")
-    base = environ.get("SHARDWRITE_RUN_DIR") or Path(environ.get("SLURM_SUBMIT_DIR", "."), "shardwrite-runs")
+        raise SpecError(
+            "this is no SLURM job",
+            field="SLURM_JOB_ID",
+            value=job,
+            remedy="run it in a script for sbatch",
+        )
+    base = environ.get("SHARDWRITE_RUN_DIR") or Path(
+        environ.get("SLURM_SUBMIT_DIR", "."), "shardwrite-runs"
+    )
     n_restarts = int(environ.get("SLURM_RESTART_COUNT") or 0)
     directory = Path(base).absolute() / f"{job}.{n_restarts}"
     keys = _make_keys()
@@ -75,7 +90,9 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.is_symlink() or directory.stat().st_uid != os.getuid():
         remedy = "give a directory of your own in SHARDWRITE_RUN_DIR"
-        raise SpecError("belongs to somebody else", field="run directory", value=str(directory), remedy=remedy)
+        raise SpecError(
+            "belongs to somebody else", field="run directory", value=str(directory), remedy=remedy
+        )
     directory.chmod(0o700)
     (directory / SCHEDULER_FILE).unlink(missing_ok=True)
     try:
@@ -113,28 +130,47 @@ def _make_keys() -> dict[str, bytes]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError as error:
         remedy = 'pip install "shardwrite[slurm]"'
-        raise SpecError("needs a package that is not installed", field="TLS", value="cryptography", remedy=remedy) from error
+        raise SpecError(
+            "needs a package that is not installed",
+            field="TLS",
+            value="cryptography",
+            remedy=remedy,
+        ) from error
     root, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite run")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite process")])
     now = dt.datetime.now(dt.UTC)
 
     def signed(name: x509.Name, public: Any, *, is_authority: bool) -> bytes:
-        usage = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
-        usage |= {"encipher_only": False, "decipher_only": False, "crl_sign": is_authority, "key_cert_sign": is_authority}
+        usage = dict.fromkeys(
+            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
+        )
+        usage |= {
+            "encipher_only": False,
+            "decipher_only": False,
+            "crl_sign": is_authority,
+            "key_cert_sign": is_authority,
+        }
         certificate = (
             x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(days=1))  # clocks of nodes differ
             .not_valid_after(now + dt.timedelta(days=365))
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
-            .add_extension(x509.KeyUsage(digital_signature=not is_authority, **usage), critical=True)
+            .add_extension(
+                x509.KeyUsage(digital_signature=not is_authority, **usage), critical=True
+            )
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()),
+                critical=False,
+            )
             .sign(root, hashes.SHA256())
         )
         return certificate.public_bytes(serialization.Encoding.PEM)
 
-    private = own.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = own.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     return {
         _AUTHORITY: signed(issuer, root.public_key(), is_authority=True),
         _CERTIFICATE: signed(subject, own.public_key(), is_authority=False),
@@ -149,7 +185,9 @@ def security_of(directory: Path) -> Any:
     roles = ("scheduler", "worker", "client")
     certificates = {f"tls_{role}_cert": str(directory / _CERTIFICATE) for role in roles}
     keys = {f"tls_{role}_key": str(directory / _KEY) for role in roles}
-    return Security(require_encryption=True, tls_ca_file=str(directory / _AUTHORITY), **certificates, **keys)
+    return Security(
+        require_encryption=True, tls_ca_file=str(directory / _AUTHORITY), **certificates, **keys
+    )
 
 
 def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> None:
@@ -169,7 +207,12 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
             security = security_of(directory)
             interface = _interface(environ)
             async with Scheduler(
-                protocol="tls", port=0, interface=interface, security=security, dashboard=False, dashboard_address=LOOPBACK
+                protocol="tls",
+                port=0,
+                interface=interface,
+                security=security,
+                dashboard=False,
+                dashboard_address=LOOPBACK,
             ) as scheduler:
                 _refuse_loopback(scheduler.address, environ)
                 facts = {"type": "Scheduler", "id": scheduler.id, "address": scheduler.address}
@@ -182,8 +225,12 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
 def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> None:
     """Be a worker, with all cores and memory that this process has; its nanny starts it again if it dies."""
     environ = os.environ if environ is None else environ
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the program is told to finish; who works for it is needed for that
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # for this process and the one that it starts
+    signal.signal(
+        signal.SIGUSR1, signal.SIG_IGN
+    )  # the program is told to finish; who works for it is needed for that
+    os.environ.setdefault(
+        "DASK_LOGGING__DISTRIBUTED", "warning"
+    )  # for this process and the one that it starts
     nbytes, threads, scratch = worker_nbytes(environ), n_cores(environ), scratch_directory(environ)
     with configured(_SETTINGS):
         from distributed import Nanny
@@ -207,7 +254,9 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
             loop: Any = IOLoop.current()
 
             def leave() -> None:
-                signal.alarm(_LEAVE_SECONDS)  # ends this process if it cannot close: while its worker starts it cannot
+                signal.alarm(
+                    _LEAVE_SECONDS
+                )  # ends this process if it cannot close: while its worker starts it cannot
                 loop.add_callback(nanny.close)
 
             loop.asyncio_loop.add_signal_handler(signal.SIGTERM, leave)
@@ -227,10 +276,14 @@ def worker_nbytes(environ: Mapping[str, str] | None = None) -> int:
     """
     environ = os.environ if environ is None else environ
     has_others = environ.get("SLURM_NODEID", "0") == "0"
-    nbytes = memory_limit_nbytes(environ) - (_FIRST_NODE_NBYTES // tasks_on_node(environ) if has_others else 0)
+    nbytes = memory_limit_nbytes(environ) - (
+        _FIRST_NODE_NBYTES // tasks_on_node(environ) if has_others else 0
+    )
     if nbytes < _LEAST_NBYTES:
         remedy = "give the job more: --mem of 1G and more on each node"
-        raise SpecError("too little memory is left for a worker", field="memory", value=nbytes, remedy=remedy)
+        raise SpecError(
+            "too little memory is left for a worker", field="memory", value=nbytes, remedy=remedy
+        )
     return nbytes
 
 
@@ -246,7 +299,9 @@ def _interface(environ: Mapping[str, str]) -> str | None:
     here = sorted(name for _, name in socket.if_nameindex())
     if name and name not in here:
         remedy = f"{socket.gethostname()} has {', '.join(here)}"
-        raise SpecError("no network interface", field="SHARDWRITE_INTERFACE", value=name, remedy=remedy)
+        raise SpecError(
+            "no network interface", field="SHARDWRITE_INTERFACE", value=name, remedy=remedy
+        )
     return name or None
 
 
@@ -256,7 +311,9 @@ def _refuse_loopback(address: str, environ: Mapping[str, str]) -> None:
     if ipaddress.ip_address(host).is_loopback and environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
         names = ", ".join(sorted(name for _, name in socket.if_nameindex() if name != "lo"))
         remedy = f"set SHARDWRITE_INTERFACE to the network between the nodes; {socket.gethostname()} has {names}"
-        raise SpecError("other nodes cannot reach this address", field="scheduler", value=address, remedy=remedy)
+        raise SpecError(
+            "other nodes cannot reach this address", field="scheduler", value=address, remedy=remedy
+        )
 
 
 def _address_in(path: Path) -> str:
@@ -271,7 +328,9 @@ def _address_in(path: Path) -> str:
     """
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # dask's own is not written at once
+        with contextlib.suppress(
+            FileNotFoundError, json.JSONDecodeError
+        ):  # dask's own is not written at once
             return str(json.loads(path.read_bytes())["address"])
         if is_draining():
             raise Stopped("stopped before the scheduler was there")
@@ -312,7 +371,9 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
     security = security_of(path.parent) if (path.parent / _KEY).exists() else None
     client = Client(address, security=security, timeout="60s")
     try:
-        _wait_for_workers(client, int(environ.get("SLURM_NTASKS") or environ.get("SLURM_JOB_NUM_NODES") or 1))
+        _wait_for_workers(
+            client, int(environ.get("SLURM_NTASKS") or environ.get("SLURM_JOB_NUM_NODES") or 1)
+        )
     except BaseException:
         client.close()
         raise
@@ -329,5 +390,7 @@ def _wait_for_workers(client: Any, n_wanted: int) -> None:
         if is_draining():
             raise Stopped("stopped before a worker was there")
         if seconds > _START_SECONDS:
-            raise WorkersLostError(f"no worker has come to {client.scheduler.address} in {seconds:.0f} s; look at the workers' log")
+            raise WorkersLostError(
+                f"no worker has come to {client.scheduler.address} in {seconds:.0f} s; look at the workers' log"
+            )
         time.sleep(_POLL_SECONDS)

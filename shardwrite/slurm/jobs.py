@@ -134,7 +134,12 @@ class DriverNote:
 
     def keep(self, run: RunDirectory, workers: Sequence[str], *, has_ended: bool = False) -> None:
         """Write all of it down."""
-        facts = {**identity(), "driver": job_id(os.environ), "workers": list(workers), "has_ended": has_ended}
+        facts = {
+            **identity(),
+            "driver": job_id(os.environ),
+            "workers": list(workers),
+            "has_ended": has_ended,
+        }
         write_note(_note_of(run.path, self.name), facts)
         self._run_path, self._workers, self._touched = run.path, list(workers), time.monotonic()
 
@@ -157,17 +162,36 @@ def submitted(run: RunDirectory) -> Submitted:
     """What the notes beside a run's journal say; what is no number of a job is left out, as it goes to SLURM's commands."""
     found: list[tuple[float, Path, bytes, dict[str, Any]]] = []
     for path in listed(run.path, JOBS_PREFIX, ".json"):
-        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):  # the run has ended meanwhile
+        with (
+            as_store_error(str(path), "cannot read"),
+            contextlib.suppress(FileNotFoundError),
+        ):  # the run has ended meanwhile
             data = read_file(path)
             if data is not None:
                 found.append((path.stat().st_mtime, path, data, _parse(data)))
     found.sort(key=lambda note: note[0])
     notes = [facts for *_, facts in found]
     return Submitted(
-        drivers=tuple(_driver(path, data, facts) for _, path, data, facts in found if "workers" in facts),
-        workers=_numbers(job for facts in notes if isinstance(facts.get("workers"), list) for job in facts["workers"]),
-        others=_numbers(facts[key] for facts in notes for key in ("array", "finalize", "job") if key in facts),
-        n_parts=next((facts["n_parts"] for facts in reversed(notes) if isinstance(facts.get("n_parts"), int)), 0),
+        drivers=tuple(
+            _driver(path, data, facts) for _, path, data, facts in found if "workers" in facts
+        ),
+        workers=_numbers(
+            job
+            for facts in notes
+            if isinstance(facts.get("workers"), list)
+            for job in facts["workers"]
+        ),
+        others=_numbers(
+            facts[key] for facts in notes for key in ("array", "finalize", "job") if key in facts
+        ),
+        n_parts=next(
+            (
+                facts["n_parts"]
+                for facts in reversed(notes)
+                if isinstance(facts.get("n_parts"), int)
+            ),
+            0,
+        ),
     )
 
 
@@ -187,7 +211,9 @@ def _driver(path: Path, data: bytes, facts: dict[str, Any]) -> Driver:
     job = _numbers([facts.get("driver")])
     workers = facts["workers"] if isinstance(facts["workers"], list) else []
     process = f"{facts.get('host', 'unknown')}:{facts.get('pid', 'unknown')}"
-    return Driver(path, data, job[0] if job else "", _numbers(workers), process, bool(facts.get("has_ended")))
+    return Driver(
+        path, data, job[0] if job else "", _numbers(workers), process, bool(facts.get("has_ended"))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +235,9 @@ class Cancelled:
     alive: list[str] = field(default_factory=list)
 
 
-def cancel_left(find: Callable[[], Submitted], wait: Callable[[float], None] = time.sleep) -> list[str]:
+def cancel_left(
+    find: Callable[[], Submitted], wait: Callable[[float], None] = time.sleep
+) -> list[str]:
     """Cancel jobs until none of them is left and no driver would submit more; those that were cancelled.
 
     Drivers come first, as they would replace their workers. A job that has put itself back into the queue is cancelled, too, while
@@ -233,14 +261,21 @@ def cancel_left(find: Callable[[], Submitted], wait: Callable[[float], None] = t
         known = find()
         found = queue(known.ids)
         left = [job["id"] for job in found if job["state"] != "COMPLETING"]
-        ending = [job["id"] for job in found if job["state"] == "COMPLETING" and job["id"] not in known.workers]
+        ending = [
+            job["id"]
+            for job in found
+            if job["state"] == "COMPLETING" and job["id"] not in known.workers
+        ]
         again = [job for job in ending if job not in cancelled]
         at_work = [driver for driver in known.drivers if driver.is_alive and not driver.job]
         is_late = time.monotonic() > deadline
         if not left and not again and (is_late or not at_work):
             return list(cancelled)
         if is_late:
-            raise SubmitError(f"still there after {_GONE_SECONDS:.0f} s: {', '.join(left)}; try again", command="scancel")
+            raise SubmitError(
+                f"still there after {_GONE_SECONDS:.0f} s: {', '.join(left)}; try again",
+                command="scancel",
+            )
         now = [job for job in (*left, *again) if job in known.leaders] or [*left, *again]
         cancel(now)
         cancelled.update(dict.fromkeys(now))
@@ -270,7 +305,10 @@ def cancel_all(target: Target) -> Cancelled:
     cancelled = cancel_left(find)
     known = find()
     holders = [holder for run in runs for holder in live_holders(run.path)]
-    alive = [" ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split()) for h in holders]
+    alive = [
+        " ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split())
+        for h in holders
+    ]
     alive += [driver.process for driver in known.drivers if driver.is_alive and not driver.job]
     return Cancelled(cancelled, len(known.ids), list(dict.fromkeys(alive)))
 
@@ -308,11 +346,21 @@ def refuse_second(target: Target) -> None:
     known, own = submitted(run), job_id(os.environ)
     there = queue(known.ids)
     ids = {job["id"] for job in there}
-    leading = [driver for driver in known.drivers if driver.job != own and (driver.job in ids or _lives_alone(driver))]
+    leading = [
+        driver
+        for driver in known.drivers
+        if driver.job != own and (driver.job in ids or _lives_alone(driver))
+    ]
     led = {job for driver in leading for job in driver.workers}
     orphans = [job["id"] for job in there if job["id"] in set(known.workers) - led]
-    live = [f"job {job['id']} {job['state']}" for job in there if job["id"] not in orphans and job["id"] != own]
-    live += [f"process {driver.process}, which submits workers" for driver in leading if not driver.job]
+    live = [
+        f"job {job['id']} {job['state']}"
+        for job in there
+        if job["id"] not in orphans and job["id"] != own
+    ]
+    live += [
+        f"process {driver.process}, which submits workers" for driver in leading if not driver.job
+    ]
     if live:
         many = f"{', '.join(live[:8])}{f' and {len(live) - 8} more' if len(live) > 8 else ''}"
         raise SubmitError(

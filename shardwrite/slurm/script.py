@@ -89,7 +89,12 @@ class ArrayJob:
 
     def __post_init__(self) -> None:
         if self.n_parts < 1:
-            raise SpecError("there is at least one part", field="n_parts", value=self.n_parts, remedy="give 1 or more")
+            raise SpecError(
+                "there is at least one part",
+                field="n_parts",
+                value=self.n_parts,
+                remedy="give 1 or more",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +124,12 @@ class ElasticJob:
 
     def __post_init__(self) -> None:
         if self.n_jobs < 1:
-            raise SpecError("there is at least one job", field="jobs", value=self.n_jobs, remedy="give 1 or more")
+            raise SpecError(
+                "there is at least one job",
+                field="jobs",
+                value=self.n_jobs,
+                remedy="give 1 or more",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +163,20 @@ class AllocationJob:
     def __post_init__(self) -> None:
         for name in ("n_nodes", "n_workers"):
             if getattr(self, name) < 1:
-                raise SpecError("there is at least one", field=name, value=getattr(self, name), remedy="give 1 or more")
+                raise SpecError(
+                    "there is at least one",
+                    field=name,
+                    value=getattr(self, name),
+                    remedy="give 1 or more",
+                )
         if bool(self.program) == bool(self.src and self.dst):
             remedy = "give one of them"
-            raise SpecError("a program, or a source and an array", field="program", value=self.program, remedy=remedy)
+            raise SpecError(
+                "a program, or a source and an array",
+                field="program",
+                value=self.program,
+                remedy=remedy,
+            )
 
 
 def allocation_script(job: AllocationJob, settings: Settings) -> str:
@@ -181,7 +201,11 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         what = [f"PROGRAM={shlex.quote(job.program)}", f"ARGUMENTS=({words(job.arguments)})"]
         program = f'shardwrite exec {cluster} "$PROGRAM" "${{ARGUMENTS[@]}}" &'
     else:
-        what = [f"SRC={shlex.quote(job.src)}", f"DST={shlex.quote(job.dst)}", f"OPTIONS=({words(job.options)})"]
+        what = [
+            f"SRC={shlex.quote(job.src)}",
+            f"DST={shlex.quote(job.dst)}",
+            f"OPTIONS=({words(job.options)})",
+        ]
         program = f'shardwrite write "$SRC" "$DST" "${{OPTIONS[@]}}" {cluster} &'
     lines = [
         *head(settings, settings.name, own),
@@ -272,7 +296,16 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
     """
     own = ("--output=logs/%x-%j.out", "--requeue", f"--signal=B:USR1@{settings.lead_seconds}")
     driver = replace(settings, cores=1, memory=job.driver_memory, time=job.driver_time)
-    workers = ["--jobs", str(job.n_jobs), "--cores", str(settings.cores), "--memory", settings.memory, "--time", settings.time]
+    workers = [
+        "--jobs",
+        str(job.n_jobs),
+        "--cores",
+        str(settings.cores),
+        "--memory",
+        settings.memory,
+        "--time",
+        settings.time,
+    ]
     for option in settings.directives:
         workers += [f"--sbatch={option}"]
     for line in settings.setup:

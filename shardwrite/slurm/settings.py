@@ -13,11 +13,26 @@ from dataclasses import dataclass
 
 from shardwrite.errors import SpecError
 
-__all__ = ["Settings", "directives_of", "head", "memory_nbytes", "one_thread_each", "setup_lines", "thread_lines", "words"]
+__all__ = [
+    "Settings",
+    "directives_of",
+    "head",
+    "memory_nbytes",
+    "one_thread_each",
+    "setup_lines",
+    "thread_lines",
+    "words",
+]
 
 _PLAIN = re.compile(r"[\w.,:/%@=+~\[\]-]+")
 _LEAD_SECONDS = 120
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "BLOSC_NTHREADS")
+_THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "BLOSC_NTHREADS",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +71,20 @@ class Settings:
     def __post_init__(self) -> None:
         for field_name in ("cores", "lead_seconds"):
             if getattr(self, field_name) < 1:
-                raise SpecError("must be positive", field=field_name, value=getattr(self, field_name), remedy="give 1 or more")
+                raise SpecError(
+                    "must be positive",
+                    field=field_name,
+                    value=getattr(self, field_name),
+                    remedy="give 1 or more",
+                )
         for line in self.setup:
             if not line.isprintable():
-                raise SpecError("not one printable line", field="setup", value=line, remedy="give each line by itself")
+                raise SpecError(
+                    "not one printable line",
+                    field="setup",
+                    value=line,
+                    remedy="give each line by itself",
+                )
 
 
 def memory_nbytes(text: str) -> int:
@@ -77,7 +102,9 @@ def memory_nbytes(text: str) -> int:
     """
     found = re.fullmatch(r"(\d+)([KMGT]?)B?", text, re.IGNORECASE)
     if found is None or not int(found[1]):
-        raise SpecError("not a size of memory", field="memory", value=text, remedy="give for instance 16G")
+        raise SpecError(
+            "not a size of memory", field="memory", value=text, remedy="give for instance 16G"
+        )
     return int(found[1]) << (10 * (" KMGT".index(found[2].upper() or "M")))
 
 
@@ -110,25 +137,42 @@ def directive(option: str) -> str:
     """
     name, separator, value = option.partition("=")
     if re.fullmatch(r"--[a-z][a-z-]*|-[a-zA-Z]", name) is None:
-        raise SpecError("no option of sbatch", field="directive", value=option, remedy="give for instance --partition=main")
+        raise SpecError(
+            "no option of sbatch",
+            field="directive",
+            value=option,
+            remedy="give for instance --partition=main",
+        )
     if separator and not value:
         raise SpecError("has no value", field="directive", value=option, remedy="leave it out")
     if not separator or _PLAIN.fullmatch(value):
         return option
     if not value.isprintable() or '"' in value or "\\" in value:
         remedy = "leave out line breaks, quotes and backslashes"
-        raise SpecError("cannot stand in a directive", field="directive", value=option, remedy=remedy)
+        raise SpecError(
+            "cannot stand in a directive", field="directive", value=option, remedy=remedy
+        )
     return f'{name}="{value}"'
 
 
 def words(texts: Sequence[str]) -> str:
     """Elements of an array of the shell's."""
-    return " ".join(f"'{text}'" if "," in text and shlex.quote(text) == text else shlex.quote(text) for text in texts)
+    return " ".join(
+        f"'{text}'" if "," in text and shlex.quote(text) == text else shlex.quote(text)
+        for text in texts
+    )
 
 
 def setup_lines(settings: Settings) -> list[str]:
     """Lines that make the command known."""
-    return [*(settings.setup or ("# Here go modules, or an environment, that have the command shardwrite.",)), "", "set -u"]
+    return [
+        *(
+            settings.setup
+            or ("# Here go modules, or an environment, that have the command shardwrite.",)
+        ),
+        "",
+        "set -u",
+    ]
 
 
 def one_thread_each() -> list[str]:

@@ -32,5 +32,10 @@ def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_arra
     """
     if nbytes_per_second <= 0:
         remedy = "give for instance 200MB"
-        raise SpecError("not a positive number of bytes", field="throughput", value=nbytes_per_second, remedy=remedy)
+        raise SpecError(
+            "not a positive number of bytes",
+            field="throughput",
+            value=nbytes_per_second,
+            remedy=remedy,
+        )
     return max(1, min(int(raw_nbytes / (nbytes_per_second * _SECONDS)), n_groups, max_array_size))

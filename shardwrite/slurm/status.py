@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from shardwrite.errors import IncompleteError, SubmitError
-from shardwrite.journal import Beside, History, histories, live_holders, look_beside, read_receipt, replay
+from shardwrite.journal import (
+    Beside,
+    History,
+    histories,
+    live_holders,
+    look_beside,
+    read_receipt,
+    replay,
+)
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.runs.begun import plan_begun
@@ -95,7 +103,11 @@ class Status:
         """At the present speed; None if nobody works."""
         if self.is_whole:
             return 0.0
-        return (self.raw_nbytes - self.done_nbytes) / self.nbytes_per_second if self.nbytes_per_second else None
+        return (
+            (self.raw_nbytes - self.done_nbytes) / self.nbytes_per_second
+            if self.nbytes_per_second
+            else None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON can hold it."""
@@ -108,7 +120,9 @@ class Status:
         if not self.is_published:
             return ", not published yet"
         is_left = self.n_done_shards == self.n_shards and not self.n_writers
-        return ", published; its run has not ended" + (": call shardwrite finalize again" if is_left else "")
+        return ", published; its run has not ended" + (
+            ": call shardwrite finalize again" if is_left else ""
+        )
 
     def __str__(self) -> str:
         left = self.seconds_left
@@ -117,19 +131,36 @@ class Status:
             ("array", f"{self.path}{self._remark}"),
             ("shards", f"{self.n_done_shards:,} of {self.n_shards:,} done ({share:.0%})"),
             ("bytes", f"{human(self.done_nbytes)} of {human(self.raw_nbytes)}, decoded"),
-            ("writers", f"{self.n_writers}, {human(self.nbytes_per_second)}/s" if self.n_writers else "none"),
+            (
+                "writers",
+                f"{self.n_writers}, {human(self.nbytes_per_second)}/s"
+                if self.n_writers
+                else "none",
+            ),
         ]
         if left:
-            rows.append(("time left", f"{left / 60:,.0f} min at this speed" if left > 90 else f"{left:.0f} s at this speed"))
+            rows.append(
+                (
+                    "time left",
+                    f"{left / 60:,.0f} min at this speed"
+                    if left > 90
+                    else f"{left:.0f} s at this speed",
+                )
+            )
         if self.stragglers:
             rows.append(("slow", "\n".join(self.stragglers)))
         if self.failures:
-            rows.append(("failures", "\n".join(f"{n} of {cause}" for cause, n in self.failures.items())))
+            rows.append(
+                ("failures", "\n".join(f"{n} of {cause}" for cause, n in self.failures.items()))
+            )
         if self.n_parts:
             which = f": {as_array_indices(self.parts_left)}" if self.parts_left else ""
             rows.append(("parts", f"{len(self.parts_left)} of {self.n_parts} left{which}"))
         states = Counter((job["state"], job["reason"]) for job in self.jobs)
-        jobs = [f"{n} {state}{'' if reason == 'None' else f' ({reason})'}" for (state, reason), n in sorted(states.items())]
+        jobs = [
+            f"{n} {state}{'' if reason == 'None' else f' ({reason})'}"
+            for (state, reason), n in sorted(states.items())
+        ]
         rows.append(("jobs", self.note or "\n".join(jobs) or "none in the queue"))
         rows += [("warning", text) for text in self.warnings]
         return table_text("status", rows)
@@ -151,16 +182,24 @@ def status(target: Target) -> Status:
     ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    holders = live_holders(run.path, looking=True)  # only now: whoever has begun to write by then is one
+    holders = live_holders(
+        run.path, looking=True
+    )  # only now: whoever has begun to write by then is one
     alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
-    speeds = {_who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds}
+    speeds = {
+        _who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds
+    }
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
     known = submitted(run)
     at_work_in = {_number(str(holder.get("job", ""))) for holder in holders} - {""}
     cut_short = {_number(history.job) for history in past if history.n_unended} - {""}
     jobs, ends, note = _told(list(dict.fromkeys((*known.ids, *sorted(at_work_in)))), cut_short)
-    ends = {number: end for number, end in ends.items() if end[0] not in known.workers or end[1] != "CANCELLED"}  # by their driver
+    ends = {
+        number: end
+        for number, end in ends.items()
+        if end[0] not in known.workers or end[1] != "CANCELLED"
+    }  # by their driver
     return Status(
         path=str(target.path),
         is_whole=False,
@@ -173,10 +212,13 @@ def status(target: Target) -> Status:
         stragglers=[f"{who}, {human(speed)}/s" for who, speed in speeds.items() if speed < slow],
         failures=_failures(past, alive, {number: state for number, (_, state) in ends.items()}),
         n_parts=known.n_parts,
-        parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts) if known.n_parts else [],
+        parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts)
+        if known.n_parts
+        else [],
         jobs=jobs,
         note=note,
-        is_published=is_file(target.path / "zarr.json") and (not run.facts["replaces"] or is_there(run.path / "replaced")),
+        is_published=is_file(target.path / "zarr.json")
+        and (not run.facts["replaces"] or is_there(run.path / "replaced")),
         warnings=list(beside.warnings),
     )
 
@@ -207,11 +249,15 @@ def _decoded_sizes(plan: Plan) -> Any:
     grid = plan.metadata.grid
     sizes = np.ones((), dtype=np.int64)
     for n, shard in zip(grid.shape, grid.shards, strict=True):
-        sizes = np.multiply.outer(sizes, np.minimum(n - np.arange(0, n, shard, dtype=np.int64), shard))
+        sizes = np.multiply.outer(
+            sizes, np.minimum(n - np.arange(0, n, shard, dtype=np.int64), shard)
+        )
     return sizes.ravel() * plan.metadata.itemsize
 
 
-def _failures(past: Sequence[History], alive: Collection[str], states: Mapping[str, str]) -> dict[str, int]:
+def _failures(
+    past: Sequence[History], alive: Collection[str], states: Mapping[str, str]
+) -> dict[str, int]:
     """By cause, the most frequent first.
 
     Parameters
@@ -227,7 +273,12 @@ def _failures(past: Sequence[History], alive: Collection[str], states: Mapping[s
     causes.update(_ENDINGS[state] for state in states.values() if state in _ENDINGS)
     for history in past:
         state = states.get(_number(history.job), "")
-        if history.n_unended and not history.failures and history.driver not in alive and state not in _ENDINGS:
+        if (
+            history.n_unended
+            and not history.failures
+            and history.driver not in alive
+            and state not in _ENDINGS
+        ):
             causes[_PUT_BACK if state in _AT_WORK else _CUT_SHORT] += 1
     return dict(causes.most_common())
 
@@ -242,7 +293,9 @@ def _who(history: History) -> str:
     return f"{history.process} {history.job}".strip()
 
 
-def _told(ids: list[str], ended: Collection[str]) -> tuple[list[dict[str, str]], dict[str, tuple[str, str]], str]:
+def _told(
+    ids: list[str], ended: Collection[str]
+) -> tuple[list[dict[str, str]], dict[str, tuple[str, str]], str]:
     """Tasks that SLURM has, how others ended, and why that is not known, if so."""
     try:
         return queue(ids), endings([*ids, *sorted(set(ended) - set(ids))]), ""

@@ -24,7 +24,9 @@ _ALLOWED_FAILURES = 100  # losses of its workers after which a task is given up:
 DEATH_SECONDS = 120  # after which a worker without a scheduler ends
 _NANNY_NBYTES = 128 * 2**20  # the process that watches the worker counts as the job's, too
 _SHARE = 0.9
-_OWN_LINES = tuple(f"#SBATCH {option}" for option in ("-J ", "-e ", "-o ", "--cpus-per-task=", "--mem=", "-t "))
+_OWN_LINES = tuple(
+    f"#SBATCH {option}" for option in ("-J ", "-e ", "-o ", "--cpus-per-task=", "--mem=", "-t ")
+)
 _SCRATCH = (
     "SHARDWRITE_SCRATCH=/tmp",
     'for place in "${TMPDIR:-}" "${SLURM_TMPDIR:-}" "${SHARDWRITE_LOCAL_DIR:-}"; do  # the last that is here',
@@ -99,14 +101,23 @@ def workers_of(
         Naming the argument.
     """
     if not 1 <= minimum_jobs <= jobs:
-        message = "not between 1 and the number of jobs" if jobs >= 1 else "there is at least one job"
-        raise SpecError(message, field="jobs", value=(minimum_jobs, jobs), remedy="give 1 or more, and no minimum above it")
+        message = (
+            "not between 1 and the number of jobs" if jobs >= 1 else "there is at least one job"
+        )
+        raise SpecError(
+            message,
+            field="jobs",
+            value=(minimum_jobs, jobs),
+            remedy="give 1 or more, and no minimum above it",
+        )
     section = _section(config_name)
     size = memory or section["memory"] or Settings().memory
     nbytes = memory_nbytes(size) if memory or not section["memory"] else int(parse_bytes(size))
     limit = int(_SHARE * (nbytes - _NANNY_NBYTES))
     if limit < _NANNY_NBYTES:
-        raise SpecError("too little for a worker", field="memory", value=size, remedy="give 512M or more")
+        raise SpecError(
+            "too little for a worker", field="memory", value=size, remedy="give 512M or more"
+        )
     settings = Settings(
         name=job_name,
         cores=cores or section["cores"] or Settings().cores,
@@ -122,7 +133,9 @@ def workers_of(
         settings=settings,
         memory_limit_nbytes=limit,
         interface=interface or os.environ.get("SHARDWRITE_INTERFACE") or section["interface"] or "",
-        scheduler_interface=scheduler_interface or os.environ.get("SHARDWRITE_SCHEDULER_INTERFACE") or "",
+        scheduler_interface=scheduler_interface
+        or os.environ.get("SHARDWRITE_SCHEDULER_INTERFACE")
+        or "",
         log_directory=Path(log_directory or section["log-directory"] or "logs").absolute(),
         is_encrypted=encrypted,
         patience_seconds=patience_seconds,
@@ -142,7 +155,9 @@ def package() -> Any:
         return importlib.import_module("dask_jobqueue")
     except ImportError as error:
         remedy = 'pip install "shardwrite[slurm]"'
-        raise SpecError(f"{error}, which submits workers", field="cluster", value="slurm", remedy=remedy) from error
+        raise SpecError(
+            f"{error}, which submits workers", field="cluster", value="slurm", remedy=remedy
+        ) from error
 
 
 def _section(name: str) -> dict[str, Any]:
@@ -151,10 +166,32 @@ def _section(name: str) -> dict[str, Any]:
     found = dask.config.get(f"jobqueue.{name}", None)
     if not isinstance(found, dict):
         remedy = f"put it into {Path(dask.config.PATH) / 'jobqueue.yaml'}"
-        raise SpecError("no such section of jobqueue in dask's configuration", field="config_name", value=name, remedy=remedy)
-    fields = ("cores", "memory", "walltime", "interface", "log-directory", "local-directory", "scheduler-options")
-    lists = ("job-extra-directives", "job-directives-skip", "job-script-prologue", "worker-extra-args")
-    return {**dict.fromkeys(fields), **{key: value or [] for key, value in dict.fromkeys(lists).items()}, **found}
+        raise SpecError(
+            "no such section of jobqueue in dask's configuration",
+            field="config_name",
+            value=name,
+            remedy=remedy,
+        )
+    fields = (
+        "cores",
+        "memory",
+        "walltime",
+        "interface",
+        "log-directory",
+        "local-directory",
+        "scheduler-options",
+    )
+    lists = (
+        "job-extra-directives",
+        "job-directives-skip",
+        "job-script-prologue",
+        "worker-extra-args",
+    )
+    return {
+        **dict.fromkeys(fields),
+        **{key: value or [] for key, value in dict.fromkeys(lists).items()},
+        **found,
+    }
 
 
 def configuration_of(workers: Workers) -> dict[str, Any]:
@@ -170,8 +207,15 @@ def configuration_of(workers: Workers) -> dict[str, Any]:
 def arguments_of(workers: Workers) -> dict[str, Any]:
     """Of SLURMCluster. Its own header is left out where ours says the same with the values quoted."""
     section = _section(workers.config_name)
-    own = (f"--output={workers.log_directory}/%x-%j.out", "--no-requeue")  # a job that is lost is replaced, not repeated
-    options = {"dashboard": False, "dashboard_address": LOOPBACK, **_address(workers, section["scheduler-options"] or {})}
+    own = (
+        f"--output={workers.log_directory}/%x-%j.out",
+        "--no-requeue",
+    )  # a job that is lost is replaced, not repeated
+    options = {
+        "dashboard": False,
+        "dashboard_address": LOOPBACK,
+        **_address(workers, section["scheduler-options"] or {}),
+    }
     return {
         "config_name": workers.config_name,
         "cores": workers.settings.cores,
@@ -195,7 +239,12 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
             *_ENVIRONMENT,
             *exports(),
         ],
-        "worker_extra_args": [*section["worker-extra-args"], "--no-dashboard", "--dashboard-address", LOOPBACK],
+        "worker_extra_args": [
+            *section["worker-extra-args"],
+            "--no-dashboard",
+            "--dashboard-address",
+            LOOPBACK,
+        ],
     }
 
 
@@ -207,8 +256,16 @@ def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
     if workers.scheduler_interface:
         if workers.scheduler_interface not in here:
             remedy = f"here are {', '.join(here)}"
-            raise SpecError("no network here", field="scheduler_interface", value=workers.scheduler_interface, remedy=remedy)
+            raise SpecError(
+                "no network here",
+                field="scheduler_interface",
+                value=workers.scheduler_interface,
+                remedy=remedy,
+            )
         return {**options, "interface": workers.scheduler_interface}
     if "host" in options or "interface" in options:
         return options
-    return {**options, **({"interface": workers.interface} if workers.interface in here else {"host": get_ip()})}
+    return {
+        **options,
+        **({"interface": workers.interface} if workers.interface in here else {"host": get_ip()}),
+    }

@@ -139,9 +139,15 @@ def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
         picked = range(n)[part]
         if not picked:
             return 0, 0, slice(None)
-        return min(picked[0], picked[-1]), max(picked[0], picked[-1]) + 1, slice(None, None, picked.step)
+        return (
+            min(picked[0], picked[-1]),
+            max(picked[0], picked[-1]) + 1,
+            slice(None, None, picked.step),
+        )
     if isinstance(part, list | np.ndarray):
-        every = np.arange(n)[part]  # resolves negative and boolean indices, and refuses what numpy does
+        every = np.arange(n)[
+            part
+        ]  # resolves negative and boolean indices, and refuses what numpy does
         low, high = (int(every.min()), int(every.max()) + 1) if every.size else (0, 0)
         return low, high, every - low
     at = range(n)[part]

@@ -13,11 +13,18 @@ from shardwrite.sources.base import Chunks
 
 __all__ = ["CHUNK_NBYTES", "merge_chunks", "normalize", "slabs"]
 
-CHUNK_NBYTES = 64 << 20  # large enough that the cost of a task does not matter, small enough that many fit in memory
+CHUNK_NBYTES = (
+    64 << 20
+)  # large enough that the cost of a task does not matter, small enough that many fit in memory
 
 
 def merge_chunks(
-    unit: Sequence[int], shape: Sequence[int], itemsize: int, *, target: int = CHUNK_NBYTES, order: str = "C"
+    unit: Sequence[int],
+    shape: Sequence[int],
+    itemsize: int,
+    *,
+    target: int = CHUNK_NBYTES,
+    order: str = "C",
 ) -> tuple[int, ...]:
     """Whole multiples of `unit`, up to `target` bytes, grown along the fastest axis first.
 
@@ -54,12 +61,16 @@ def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, .
     return merge_chunks((1,) * len(shape), shape, itemsize, order=order)
 
 
-def normalize(chunks: Any, shape: tuple[int, ...], dtype: Any, previous: Chunks) -> tuple[tuple[int, ...], ...]:
+def normalize(
+    chunks: Any, shape: tuple[int, ...], dtype: Any, previous: Chunks
+) -> tuple[tuple[int, ...], ...]:
     """Explicit chunks from whatever dask accepts, with our error where it refuses."""
     full: tuple[tuple[int, ...], ...]
     try:
         known = dask.array.core.normalize_chunks(previous, shape=shape, dtype=dtype)
-        full = dask.array.core.normalize_chunks(chunks, shape=shape, dtype=dtype, previous_chunks=known)
+        full = dask.array.core.normalize_chunks(
+            chunks, shape=shape, dtype=dtype, previous_chunks=known
+        )
     except (TypeError, ValueError, NotImplementedError) as error:
         raise SpecError(
             f"these chunks do not fit the shape {shape}: {error}",

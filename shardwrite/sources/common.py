@@ -29,7 +29,9 @@ def identify(name: str, path: str, *, stat_path: str | None = None, **options: o
     """
     stat = os.stat(stat_path or path)
     facts = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, **options}
-    return f"{name}:{os.path.realpath(path)}?" + "&".join(f"{k}={v}" for k, v in facts.items() if v is not None)
+    return f"{name}:{os.path.realpath(path)}?" + "&".join(
+        f"{k}={v}" for k, v in facts.items() if v is not None
+    )
 
 
 def require(module: str, extra: str, path: str) -> Any:
@@ -51,9 +53,26 @@ def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
         return clean
     if clean is None and len(names) == 1:
         return names[0]
-    listed = ", ".join(sorted(names)[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    listed = ", ".join(sorted(names)[:20]) + (
+        f" and {len(names) - 20} more" if len(names) > 20 else ""
+    )
     if not names:
-        raise SpecError("there is no array in it", field="source", value=path, remedy="give a file or group with an array")
+        raise SpecError(
+            "there is no array in it",
+            field="source",
+            value=path,
+            remedy="give a file or group with an array",
+        )
     if clean is None:
-        raise SpecError(f"it holds {len(names)} arrays", field="source", value=path, remedy=f"choose one as dataset: {listed}")
-    raise SpecError(f"there is no such array in {path}", field="dataset", value=dataset, remedy=f"choose one of: {listed}")
+        raise SpecError(
+            f"it holds {len(names)} arrays",
+            field="source",
+            value=path,
+            remedy=f"choose one as dataset: {listed}",
+        )
+    raise SpecError(
+        f"there is no such array in {path}",
+        field="dataset",
+        value=dataset,
+        remedy=f"choose one of: {listed}",
+    )

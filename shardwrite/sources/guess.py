@@ -16,7 +16,14 @@ _MAGIC = {
     b"MM\0+": "tiff",
 }
 # a raw file may begin with any bytes, and a compressed image shows only its compression
-_NAMED = {".raw": "raw", ".bin": "raw", ".dat": "raw", ".nii": "nifti", ".nii.gz": "nifti", ".zarr.zip": "zarr"}
+_NAMED = {
+    ".raw": "raw",
+    ".bin": "raw",
+    ".dat": "raw",
+    ".nii": "nifti",
+    ".nii.gz": "nifti",
+    ".zarr.zip": "zarr",
+}
 # HDF5 may have a block of the user's before its first bytes
 _LIKELY = {
     ".h5": "hdf5",
@@ -43,7 +50,13 @@ def guess(path: str) -> str | None:
         return _guess_directory(path)
     named = _by_name(path, _NAMED)
     if named is not None or not os.path.isfile(path):
-        return named if os.path.isfile(path) else "tiff" if path.lower().endswith((".tif", ".tiff")) else None
+        return (
+            named
+            if os.path.isfile(path)
+            else "tiff"
+            if path.lower().endswith((".tif", ".tiff"))
+            else None
+        )
     with open(path, "rb") as file:
         head = file.read(8)
     found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
@@ -57,7 +70,13 @@ def _by_name(path: str, names: dict[str, str]) -> str | None:
 
 def _guess_directory(path: str) -> str | None:
     marks = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
-    if any(os.path.exists(os.path.join(path, mark)) for mark in marks) or path.rstrip("/").endswith(".zarr"):
+    if any(os.path.exists(os.path.join(path, mark)) for mark in marks) or path.rstrip("/").endswith(
+        ".zarr"
+    ):
         return "zarr"
     with os.scandir(path) as entries:
-        return "tiff" if any(entry.name.lower().endswith((".tif", ".tiff")) for entry in entries) else None
+        return (
+            "tiff"
+            if any(entry.name.lower().endswith((".tif", ".tiff")) for entry in entries)
+            else None
+        )

@@ -64,4 +64,6 @@ class HandleCache:
 
 
 FILES = HandleCache(limit=64)
-WHOLE = HandleCache(limit=2)  # whole arrays in memory, so as few as still let two sources be read in turn
+WHOLE = HandleCache(
+    limit=2
+)  # whole arrays in memory, so as few as still let two sources be read in turn

@@ -43,13 +43,19 @@ def _file(path: str) -> Any:
     if importlib.util.find_spec("hdf5plugin") is not None:
         importlib.import_module("hdf5plugin")  # registers further filters
     # Some parallel file systems know no locks, and a reader can do without; who set the variable decides.
-    return h5py.File(path, "r", locking=None if "HDF5_USE_FILE_LOCKING" in os.environ else "best-effort")
+    return h5py.File(
+        path, "r", locking=None if "HDF5_USE_FILE_LOCKING" in os.environ else "best-effort"
+    )
 
 
 def _datasets(file: Any) -> list[str]:
     names: list[str] = []
     # a group has "keys", a dataset has a shape; visititems goes through all below the root
-    file.visititems(lambda name, item: names.append(name) if hasattr(item, "shape") and item.shape is not None else None)
+    file.visititems(
+        lambda name, item: (
+            names.append(name) if hasattr(item, "shape") and item.shape is not None else None
+        )
+    )
     return names
 
 

@@ -29,8 +29,12 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
     dask.array.Array
         Its name follows from the identity of the source and the chunks alone.
     """
-    full = normalize(source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks)
-    token = hashlib.sha256(f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    full = normalize(
+        source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks
+    )
+    token = hashlib.sha256(
+        f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")
+    ).hexdigest()[:32]
     meta = np.empty((0,) * len(source.shape), source.dtype)
     # Inlined: as a task of its own, the source would be sent around, and every read would wait for it.
     # Fancy: dask fuses slices into the read only where lists may be fused too; the sources take them.

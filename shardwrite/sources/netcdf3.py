@@ -44,7 +44,9 @@ def _file(path: str) -> Any:
 
 
 def _describe(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    data = file.variables[name].data  # its `shape` has None for the record axis, the data has the extent
+    data = file.variables[
+        name
+    ].data  # its `shape` has None for the record axis, the data has the extent
     return tuple(data.shape), np.dtype(data.dtype)
 
 

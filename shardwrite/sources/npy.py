@@ -16,7 +16,9 @@ from shardwrite.sources.raw import MappedSource, check_length
 
 __all__ = ["open_"]
 
-_MAX_HEADER_NBYTES = 10_000  # numpy's own limit: the parser of literals is not safe with very long ones
+_MAX_HEADER_NBYTES = (
+    10_000  # numpy's own limit: the parser of literals is not safe with very long ones
+)
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -33,7 +35,11 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     if nbytes > _MAX_HEADER_NBYTES:
         raise ValueError(f"a header of {nbytes} bytes is too long")
     facts = ast.literal_eval(file.read(nbytes).decode("utf-8"))
-    return tuple(facts["shape"]), bool(facts["fortran_order"]), np.lib.format.descr_to_dtype(facts["descr"])
+    return (
+        tuple(facts["shape"]),
+        bool(facts["fortran_order"]),
+        np.lib.format.descr_to_dtype(facts["descr"]),
+    )
 
 
 def open_(request: Request) -> Source:
@@ -50,7 +56,12 @@ def open_(request: Request) -> Source:
         offset = file.tell()
     if dtype.hasobject:
         # such a file holds pickles, and loading a pickle runs code
-        raise SpecError("it holds Python objects", field="source", value=path, remedy="save it with a fixed-size dtype")
+        raise SpecError(
+            "it holds Python objects",
+            field="source",
+            value=path,
+            remedy="save it with a fixed-size dtype",
+        )
     check_length(path, shape, dtype, offset)
     order = "F" if fortran else "C"
     return MappedSource(

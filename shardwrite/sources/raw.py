@@ -45,7 +45,9 @@ class MappedSource(RegionSource):
 
     def _open(self) -> npt.NDArray[Any]:
         order: Any = self.order
-        mapped: npt.NDArray[Any] = np.memmap(self.path, self.stored, "r", self.offset, self.shape, order)
+        mapped: npt.NDArray[Any] = np.memmap(
+            self.path, self.stored, "r", self.offset, self.shape, order
+        )
         return mapped
 
 
@@ -102,18 +104,40 @@ def open_(request: Request) -> Source:
 
 def _check(request: Request, shape: tuple[int, ...]) -> None:
     if any(n < 0 for n in shape):
-        raise SpecError("negative extent", field="shape", value=request.shape, remedy="give extents of 0 or more")
+        raise SpecError(
+            "negative extent",
+            field="shape",
+            value=request.shape,
+            remedy="give extents of 0 or more",
+        )
     if request.offset < 0:
-        raise SpecError("negative offset", field="offset", value=request.offset, remedy="give an offset of 0 or more")
+        raise SpecError(
+            "negative offset",
+            field="offset",
+            value=request.offset,
+            remedy="give an offset of 0 or more",
+        )
     if request.order not in ("C", "F"):
-        raise SpecError("no such memory order", field="order", value=request.order, remedy='give "C" or "F"')
+        raise SpecError(
+            "no such memory order", field="order", value=request.order, remedy='give "C" or "F"'
+        )
 
 
 def _dtype(value: npt.DTypeLike) -> np.dtype[Any]:
     try:
         dtype = np.dtype(value)
     except TypeError as error:
-        raise SpecError("numpy knows no such type", field="dtype", value=value, remedy="give one like 'uint16' or '>f4'") from error
+        raise SpecError(
+            "numpy knows no such type",
+            field="dtype",
+            value=value,
+            remedy="give one like 'uint16' or '>f4'",
+        ) from error
     if dtype.hasobject or dtype.itemsize == 0:
-        raise SpecError("the type has no fixed size", field="dtype", value=value, remedy="give one like 'uint16' or '>f4'")
+        raise SpecError(
+            "the type has no fixed size",
+            field="dtype",
+            value=value,
+            remedy="give one like 'uint16' or '>f4'",
+        )
     return dtype

@@ -76,12 +76,19 @@ def open_source(
     """
     path, dataset = _split(os.fspath(path), dataset)
     if format is not None and format not in FORMATS:
-        raise SpecError("no such format", field="format", value=format, remedy=f"choose one of: {', '.join(FORMATS)}")
+        raise SpecError(
+            "no such format",
+            field="format",
+            value=format,
+            remedy=f"choose one of: {', '.join(FORMATS)}",
+        )
     if not os.path.exists(path) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
         raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
     name = format or _format(path)
     extent = None if shape is None else tuple(shape)
-    request = Request(path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order)
+    request = Request(
+        path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order
+    )
     return _with_chunks(_open(name, request), chunks)
 
 
@@ -101,7 +108,12 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
     if "://" in path:
         # an address may hold a password, so it is not repeated
         remedy = "open it with dask and give the dask array"
-        raise SpecError("only local files are read", field="source", value=path.split("://")[0] + "://", remedy=remedy)
+        raise SpecError(
+            "only local files are read",
+            field="source",
+            value=path.split("://")[0] + "://",
+            remedy=remedy,
+        )
     if dataset is None and "::" in path and not os.path.exists(path):
         path, _, dataset = path.rpartition("::")
     return path, dataset
@@ -113,26 +125,46 @@ def _open(name: str, request: Request) -> Source:
         value = getattr(request, field.name)
         if value != field.default and field.name not in known.options:
             remedy = f"leave it out, or choose a format that takes it; {name} takes {', '.join(sorted(known.options)) or 'none'}"
-            raise SpecError(f"this means nothing to the format {name}", field=field.name, value=value, remedy=remedy)
+            raise SpecError(
+                f"this means nothing to the format {name}",
+                field=field.name,
+                value=value,
+                remedy=remedy,
+            )
     try:
-        source = cast("Source", importlib.import_module(f"shardwrite.sources.{known.module}").open_(request))
+        source = cast(
+            "Source", importlib.import_module(f"shardwrite.sources.{known.module}").open_(request)
+        )
     except ShardwriteError:
         raise
     except OSError as error:
         if error.errno is None:  # h5py says with it that the content is not HDF5
             raise _unreadable(name, request.path, error) from error
-        raise StoreError(f"cannot read {request.path}: {error}", key=request.path, errno=error.errno) from error
+        raise StoreError(
+            f"cannot read {request.path}: {error}", key=request.path, errno=error.errno
+        ) from error
     except Exception as error:
         raise _unreadable(name, request.path, error) from error
-    if source.dtype.hasobject or source.dtype.itemsize == 0 or source.dtype.kind not in "biufcmMSUV":
+    if (
+        source.dtype.hasobject
+        or source.dtype.itemsize == 0
+        or source.dtype.kind not in "biufcmMSUV"
+    ):
         remedy = "give an array of numbers, dates or fixed-size text"
-        raise SpecError(f"its elements have no fixed size ({source.dtype})", field="source", value=request.path, remedy=remedy)
+        raise SpecError(
+            f"its elements have no fixed size ({source.dtype})",
+            field="source",
+            value=request.path,
+            remedy=remedy,
+        )
     return source
 
 
 def _unreadable(name: str, path: str, error: Exception) -> SpecError:
     remedy = "check the file, or give format and dataset"
-    return SpecError(f"it cannot be read as {name}: {error}", field="source", value=path, remedy=remedy)
+    return SpecError(
+        f"it cannot be read as {name}: {error}", field="source", value=path, remedy=remedy
+    )
 
 
 def _with_chunks(source: Source, chunks: Any) -> Source:

@@ -73,13 +73,19 @@ def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray
             page = series[ravel(index, outer)]
         at = tuple(i - o for i, o in zip(index, first, strict=True))
         # OME-TIFF may lack pages; tifffile shows them as zero too. Dask brings the threads, so one is enough.
-        out[at] = 0 if page is None else page.asarray(maxworkers=1).reshape(inner)[box.slices[leading:]]
+        out[at] = (
+            0 if page is None else page.asarray(maxworkers=1).reshape(inner)[box.slices[leading:]]
+        )
 
 
 def page_rank(series: Any) -> int | None:
     """How many leading axes of a series count pages, or None where its pages do not make up its shape."""
     shape, pages, size = series.shape, len(series.pages), series.keyframe.size
-    fitting = (k for k in range(len(shape), -1, -1) if math.prod(shape[k:]) == size and math.prod(shape[:k]) == pages)
+    fitting = (
+        k
+        for k in range(len(shape), -1, -1)
+        if math.prod(shape[k:]) == size and math.prod(shape[:k]) == pages
+    )
     return next(fitting, None)
 
 
@@ -87,10 +93,25 @@ def choose_series(file: Any, dataset: str | None, path: str) -> int:
     """Number of the series: `dataset` is its number or name, the first one where it is None."""
     count = len(file.series)
     names = [series.name for series in file.series]
-    number = 0 if dataset is None else int(dataset) if dataset.isdecimal() else names.index(dataset) if dataset in names else -1
+    number = (
+        0
+        if dataset is None
+        else int(dataset)
+        if dataset.isdecimal()
+        else names.index(dataset)
+        if dataset in names
+        else -1
+    )
     if not 0 <= number < count:
-        listed = ", ".join(f"{i} ({s.name}, shape {s.shape})" for i, s in enumerate(file.series[:20]))
-        raise SpecError(f"there is no such series in {path}", field="dataset", value=dataset, remedy=f"choose one of: {listed}")
+        listed = ", ".join(
+            f"{i} ({s.name}, shape {s.shape})" for i, s in enumerate(file.series[:20])
+        )
+        raise SpecError(
+            f"there is no such series in {path}",
+            field="dataset",
+            value=dataset,
+            remedy=f"choose one of: {listed}",
+        )
     _check_series(file.series[number], number, count, path)
     return number
 
@@ -103,7 +124,9 @@ def _check_series(series: Any, number: int, count: int, path: str) -> None:
     except KeyError as error:
         kind = getattr(series.keyframe.compression, "name", series.keyframe.compression)
         remedy = f"pip install imagecodecs{others}"
-        raise SpecError(f"compression {kind} needs a further library", field="source", value=path, remedy=remedy) from error
+        raise SpecError(
+            f"compression {kind} needs a further library", field="source", value=path, remedy=remedy
+        ) from error
     unplaced = page_rank(series) is None and series.dataoffset is None
     if series.dtype is None or series.is_multifile or series.transform is not None or unplaced:
         raise SpecError(
@@ -131,7 +154,12 @@ def open_(request: Request) -> Source:
     with tifffile.TiffFile(path) as file:
         number = choose_series(file, request.dataset, path)
         series = file.series[number]
-        shape, dtype, leading, start = tuple(series.shape), np.dtype(series.dtype), page_rank(series), series.dataoffset
+        shape, dtype, leading, start = (
+            tuple(series.shape),
+            np.dtype(series.dtype),
+            page_rank(series),
+            series.dataoffset,
+        )
         stored = dtype.newbyteorder(file.byteorder)
     identity = identify("tiff", path, series=number)
     chunks = tuple(1 if axis < (leading or 0) else max(1, n) for axis, n in enumerate(shape))
@@ -141,4 +169,6 @@ def open_(request: Request) -> Source:
     check_length(path, shape, dtype, start)
     if leading is None:  # ImageJ describes one page and lets the others follow without
         chunks = tuple(1 if axis < len(shape) - 2 else max(1, n) for axis, n in enumerate(shape))
-    return MappedSource(path, shape, dtype, chunks, identity, stored=stored, offset=start, order="C")
+    return MappedSource(
+        path, shape, dtype, chunks, identity, stored=stored, offset=start, order="C"
+    )

@@ -49,14 +49,18 @@ class TiffStackSource(RegionSource):
         within = Box(box.start[1:], box.stop[1:])
         for at, number in enumerate(range(box.start[0], box.stop[0])):
             with tifffile.TiffFile(files[number]) as file:
-                _check_equal(file.series[self.series], self.shape[1:], self.dtype, files[number], files[0])
+                _check_equal(
+                    file.series[self.series], self.shape[1:], self.dtype, files[number], files[0]
+                )
                 read_series(file, self.series, self.leading, within, out[at])
         return out
 
     def _list(self) -> list[str]:
         files = page_files(self.path)
         if _digest(files) != self.names:
-            raise StoreError("files were added or removed since the source was opened", key=self.path)
+            raise StoreError(
+                "files were added or removed since the source was opened", key=self.path
+            )
         return files
 
 
@@ -69,19 +73,30 @@ def page_files(path: str) -> list[str]:
         A directory, of which all TIFF files count, or a pattern.
     """
     if os.path.isdir(path):
-        found = [entry.path for entry in os.scandir(path) if entry.name.lower().endswith((".tif", ".tiff")) and entry.is_file()]
+        found = [
+            entry.path
+            for entry in os.scandir(path)
+            if entry.name.lower().endswith((".tif", ".tiff")) and entry.is_file()
+        ]
     else:
         found = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
     if not found:
         raise StoreError(f"no TIFF file found at {path}", key=path)
-    return sorted(found, key=lambda name: ([(int(d or 0), t) for t, d in re.findall(r"(\D*)(\d*)", name)], name))
+    return sorted(
+        found,
+        key=lambda name: ([(int(d or 0), t) for t, d in re.findall(r"(\D*)(\d*)", name)], name),
+    )
 
 
 def _digest(facts: Sequence[object]) -> str:
-    return hashlib.sha256("\0".join(map(str, facts)).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return hashlib.sha256(
+        "\0".join(map(str, facts)).encode("utf-8", "surrogateescape")
+    ).hexdigest()[:32]
 
 
-def _check_equal(series: Any, shape: tuple[int, ...], dtype: np.dtype[Any], path: str, first: str) -> None:
+def _check_equal(
+    series: Any, shape: tuple[int, ...], dtype: np.dtype[Any], path: str, first: str
+) -> None:
     if (tuple(series.shape), series.dtype) != (shape, dtype):
         raise SpecError(
             f"this page has shape {tuple(series.shape)} and dtype {series.dtype}, but {first} has {shape} and {dtype}",
@@ -112,7 +127,13 @@ def open_stack(request: Request) -> Source:
             if rank == 0:
                 shape, dtype, number = tuple(series.shape), np.dtype(series.dtype), here
                 leading = _rank(series, name)
-            _check_equal(file.series[number] if number < len(file.series) else series, shape, dtype, name, files[0])
+            _check_equal(
+                file.series[number] if number < len(file.series) else series,
+                shape,
+                dtype,
+                name,
+                files[0],
+            )
         stat = os.stat(name)
         stats += [name, stat.st_size, stat.st_mtime_ns]
     return TiffStackSource(
@@ -131,5 +152,7 @@ def _rank(series: Any, path: str) -> int:
     leading = page_rank(series)
     if leading is None:
         remedy = "write one page for each image, or give the files one by one"
-        raise SpecError("its pages are not described one by one", field="source", value=path, remedy=remedy)
+        raise SpecError(
+            "its pages are not described one by one", field="source", value=path, remedy=remedy
+        )
     return leading

@@ -64,7 +64,12 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
         return node, dataset
     group = node if node is not None or not dataset else _node(path, "")
     if group is None:
-        raise SpecError("there is no Zarr array or group", field="source", value=path, remedy="give the directory with zarr.json")
+        raise SpecError(
+            "there is no Zarr array or group",
+            field="source",
+            value=path,
+            remedy="give the directory with zarr.json",
+        )
     found = [name for name, item in group.members(max_depth=None) if isinstance(item, zarr.Array)]
     prefix = f"{dataset}/" if node is not None and dataset else ""
     names = [prefix + name for name in found]
@@ -95,7 +100,12 @@ def open_(request: Request) -> Source:
         shape=shape,
         dtype=dtype,
         chunks=merged,
-        identity=identify("zarr", path, stat_path=next(filter(os.path.isfile, documents), None), dataset=dataset or None),
+        identity=identify(
+            "zarr",
+            path,
+            stat_path=next(filter(os.path.isfile, documents), None),
+            dataset=dataset or None,
+        ),
         dataset=dataset,
         sharded=sharded,
     )

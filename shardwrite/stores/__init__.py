@@ -20,7 +20,14 @@ from shardwrite.stores.looking import (
 )
 from shardwrite.stores.posix import PosixStore, write_file
 from shardwrite.stores.reading import as_store_error, check_key, open_plain
-from shardwrite.stores.removal import SET_ASIDE, Proof, data_in, remove_data, remove_state, set_aside
+from shardwrite.stores.removal import (
+    SET_ASIDE,
+    Proof,
+    data_in,
+    remove_data,
+    remove_state,
+    set_aside,
+)
 from shardwrite.stores.rights import rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
 

@@ -15,7 +15,9 @@ def write_all(fd: int, data: Any) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_new(path: str | os.PathLike[str], data: Any, *, dir_fd: int | None = None, is_durable: bool = False) -> None:
+def write_new(
+    path: str | os.PathLike[str], data: Any, *, dir_fd: int | None = None, is_durable: bool = False
+) -> None:
     """Write a small file that is not there yet; what stays of a write that fails is the caller's.
 
     Parameters
@@ -34,7 +36,12 @@ def write_new(path: str | os.PathLike[str], data: Any, *, dir_fd: int | None = N
     OSError
         What the system says; FileExistsError where something stands there.
     """
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666, dir_fd=dir_fd)
+    fd = os.open(
+        path,
+        os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY,
+        0o666,
+        dir_fd=dir_fd,
+    )
     try:
         write_all(fd, data)
         if is_durable:

@@ -33,7 +33,11 @@ class PosixEditor:
         with as_store_error(self._key, "cannot look at"):
             found = os.fstat(self._fd)
         if version_in(found) != version:
-            raise StoreError(f"{self._key!r} was changed by another writer meanwhile", key=self._key, errno=errno.ESTALE)
+            raise StoreError(
+                f"{self._key!r} was changed by another writer meanwhile",
+                key=self._key,
+                errno=errno.ESTALE,
+            )
 
     def sync(self) -> None:
         """See :meth:`ObjectEditor.sync`."""

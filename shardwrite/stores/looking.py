@@ -39,7 +39,9 @@ __all__ = [
 
 READ_LIMIT = 32 * 2**20
 _BLOCK_NBYTES = 2**20
-_NBYTES_PER_VALUE = 16  # of a document's text; what a value takes in memory is a hundred bytes or two
+_NBYTES_PER_VALUE = (
+    16  # of a document's text; what a value takes in memory is a hundred bytes or two
+)
 
 AnyPath = str | os.PathLike[str]
 A = TypeVar("A")
@@ -94,7 +96,11 @@ def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]
         If it cannot be listed.
     """
     names: list[str] = _ask("cannot list", directory, lambda: os.listdir(directory), [])
-    return [Path(directory, name) for name in sorted(names) if name.startswith(prefix) and name.endswith(suffix)]
+    return [
+        Path(directory, name)
+        for name in sorted(names)
+        if name.startswith(prefix) and name.endswith(suffix)
+    ]
 
 
 def read_limit() -> int:
@@ -115,7 +121,9 @@ def configured_nbytes(name: str, default: int) -> int:
     try:
         nbytes = int(parse_bytes(value))
     except (AttributeError, TypeError, ValueError) as error:
-        raise SpecError("not a size", field=field, value=value, remedy='give for instance "32 MiB"') from error
+        raise SpecError(
+            "not a size", field=field, value=value, remedy='give for instance "32 MiB"'
+        ) from error
     return nbytes
 
 
@@ -139,7 +147,11 @@ def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
             nbytes -= len(block)
         if nbytes > limit_nbytes:
             remedy = "if that is right, raise shardwrite.read.limit in dask's configuration"
-            raise StoreError(f"{name!r} is larger than what is read of such a file; {remedy}", key=name, errno=errno.EFBIG)
+            raise StoreError(
+                f"{name!r} is larger than what is read of such a file; {remedy}",
+                key=name,
+                errno=errno.EFBIG,
+            )
     finally:
         os.close(fd)
 
@@ -172,8 +184,13 @@ def parse_json(data: bytes) -> Any:
         If it is torn, nested too deep, or holds too many values.
     """
     is_short = len(data) <= _BLOCK_NBYTES
-    if not is_short and sum(data.count(mark) for mark in (b",", b"[", b"{")) > read_limit() // _NBYTES_PER_VALUE:
-        raise ValueError("it holds too many values; if that is right, raise shardwrite.read.limit in dask's configuration")
+    if (
+        not is_short
+        and sum(data.count(mark) for mark in (b",", b"[", b"{")) > read_limit() // _NBYTES_PER_VALUE
+    ):
+        raise ValueError(
+            "it holds too many values; if that is right, raise shardwrite.read.limit in dask's configuration"
+        )
     try:
         return json.loads(data)
     except RecursionError as error:
@@ -216,5 +233,10 @@ def parse_document(data: bytes, path: AnyPath) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
-        message, remedy = f"is no whole document ({error})", "remove it after a look, or write it again"
-        raise SpecError(message, field=Path(path).name, value=os.fspath(path), remedy=remedy) from error
+        message, remedy = (
+            f"is no whole document ({error})",
+            "remove it after a look, or write it again",
+        )
+        raise SpecError(
+            message, field=Path(path).name, value=os.fspath(path), remedy=remedy
+        ) from error

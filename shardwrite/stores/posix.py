@@ -32,10 +32,23 @@ from shardwrite.errors import StoreError
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.looking import listed, mode_of
-from shardwrite.stores.reading import PosixReader, Version, as_store_error, check_key, copy_range, open_plain, version_of
+from shardwrite.stores.reading import (
+    PosixReader,
+    Version,
+    as_store_error,
+    check_key,
+    copy_range,
+    open_plain,
+    version_of,
+)
 from shardwrite.stores.removal import Proof, remove_data
 from shardwrite.stores.rights import NARROW, Rights, keep_rights, rights_of
-from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, begin_temporary, forget_temporary, temporary_path
+from shardwrite.stores.temporaries import (
+    TEMPORARY_SUFFIX,
+    begin_temporary,
+    forget_temporary,
+    temporary_path,
+)
 from shardwrite.stores.writeback import begin_writeback
 
 __all__ = ["PosixStore", "write_file"]
@@ -169,7 +182,9 @@ class PosixStore:
             if directory == self.root:
                 break
             directory = directory.parent
-        synced.update(new)  # only now: another thread must not take the lower ones for durable before the upper ones are
+        synced.update(
+            new
+        )  # only now: another thread must not take the lower ones for durable before the upper ones are
 
 
 class PosixTransaction:
@@ -209,14 +224,20 @@ class PosixTransaction:
 
     def create(self, key: str, *, like: Path | None = None) -> PosixWriter:
         """Begin an object (step 1); a new one takes the mode and group of the file `like`, if that is given."""
-        path = self.store.path_of(key)  # text, not objects that stand for paths: small shards are many
+        path = self.store.path_of(
+            key
+        )  # text, not objects that stand for paths: small shards are many
         directory, name = os.path.split(path)
         temporary = temporary_path(directory, name, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
         with as_store_error(key, "cannot create"):
             if directory not in self._known.plain:
                 self.store.make_parents(Path(path), self._known.plain)
-            replaced = None if self._is_fresh else rights_of(path) or (None if like is None else rights_of(like))
+            replaced = (
+                None
+                if self._is_fresh
+                else rights_of(path) or (None if like is None else rights_of(like))
+            )
             mode = 0o666 if replaced is None else NARROW
             begin_temporary(temporary)
             try:
@@ -233,7 +254,9 @@ class PosixTransaction:
         path = self.store.root / check_key(key)
         with as_store_error(key, "cannot remove"):
             if mode_of(path, follow=False):
-                self.store.make_parents(path, self._known.plain)  # all of them are there; none may be a link
+                self.store.make_parents(
+                    path, self._known.plain
+                )  # all of them are there; none may be a link
                 self._check(guard)
                 if self._proof is None:
                     raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
@@ -286,7 +309,13 @@ class PosixWriter:
     """See :class:`~shardwrite.stores.base.ObjectWriter`."""
 
     def __init__(
-        self, transaction: PosixTransaction, key: str, path: str, temporary: str, fd: int, replaced: Rights | None
+        self,
+        transaction: PosixTransaction,
+        key: str,
+        path: str,
+        temporary: str,
+        fd: int,
+        replaced: Rights | None,
     ) -> None:
         self.key = key
         self.path = path
@@ -355,7 +384,10 @@ class PosixWriter:
         try:
             os.rename(self._temporary, self.path)
         except FileNotFoundError:
-            if not mode_of(self.path, follow=False) or _identity(os.lstat(self.path)) != self._identity:
+            if (
+                not mode_of(self.path, follow=False)
+                or _identity(os.lstat(self.path)) != self._identity
+            ):
                 raise
         self._is_published = True
         forget_temporary(self._temporary)

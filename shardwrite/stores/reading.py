@@ -10,7 +10,15 @@ from contextlib import AbstractContextManager
 from shardwrite.errors import StoreError
 from shardwrite.stores.descriptors import write_all
 
-__all__ = ["PosixReader", "as_store_error", "check_key", "copy_range", "open_plain", "version_in", "version_of"]
+__all__ = [
+    "PosixReader",
+    "as_store_error",
+    "check_key",
+    "copy_range",
+    "open_plain",
+    "version_in",
+    "version_of",
+]
 
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
@@ -28,7 +36,9 @@ def check_key(key: str) -> str:
         Absolute, empty, with empty parts, ``.``, ``..`` or NUL.
     """
     if not key or "\0" in key or not _NOT_PLAIN.isdisjoint(key.split("/")):
-        raise StoreError(f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL)
+        raise StoreError(
+            f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL
+        )
     return key
 
 
@@ -88,7 +98,9 @@ def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
     fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_plain(fd, os.fspath(path))
-        os.set_blocking(fd, True)  # some file systems give up early on a descriptor that must not wait
+        os.set_blocking(
+            fd, True
+        )  # some file systems give up early on a descriptor that must not wait
     except BaseException:
         os.close(fd)
         raise
@@ -99,7 +111,11 @@ def _check_plain(fd: int, name: str) -> None:
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
         found = _KINDS.get(kind, "something else")
-        raise StoreError(f"{name!r} is {found} and not a file; remove it after a look", key=name, errno=errno.EINVAL)
+        raise StoreError(
+            f"{name!r} is {found} and not a file; remove it after a look",
+            key=name,
+            errno=errno.EINVAL,
+        )
 
 
 class PosixReader:
@@ -119,7 +135,9 @@ class PosixReader:
             while nbytes > 0:
                 part = os.pread(self.fd, min(nbytes, 1 << 30), offset)
                 if not part:
-                    raise StoreError(f"{self._key!r} ends at byte {offset}", key=self._key, errno=errno.EIO)
+                    raise StoreError(
+                        f"{self._key!r} ends at byte {offset}", key=self._key, errno=errno.EIO
+                    )
                 parts.append(part)
                 offset, nbytes = offset + len(part), nbytes - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -155,13 +173,18 @@ def copy_range(source: int, offset: int, target: int, nbytes: int) -> None:
     offset, nbytes : int
         The range in `source`.
     """
-    whole_blocks = nbytes // _BLOCK_NBYTES * _BLOCK_NBYTES  # a tail that fills no block would keep the rest from being shared
+    whole_blocks = (
+        nbytes // _BLOCK_NBYTES * _BLOCK_NBYTES
+    )  # a tail that fills no block would keep the rest from being shared
     for part in (whole_blocks, nbytes - whole_blocks):
         end = offset + part
         while offset < end:
             try:
                 copied = os.copy_file_range(source, target, min(_COPY_NBYTES, end - offset), offset)
-            except (AttributeError, OSError) as error:  # not on every system, nor between every two file systems
+            except (
+                AttributeError,
+                OSError,
+            ) as error:  # not on every system, nor between every two file systems
                 if isinstance(error, OSError) and error.errno not in _CANNOT_COPY:
                     raise
                 copied = _copy_through(source, offset, target, end - offset)

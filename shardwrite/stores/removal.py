@@ -57,12 +57,19 @@ class Proof:
             return self._is_plan and key.startswith(SET_ASIDE)
         if key:
             return (self._is_plan or "attempt" in self.entry) and key in self.keys()
-        return self._is_plan and self.entry.get("mode") in ("w", "w-") and self.entry.get("array") in (None, root.name)
+        return (
+            self._is_plan
+            and self.entry.get("mode") in ("w", "w-")
+            and self.entry.get("array") in (None, root.name)
+        )
 
     @property
     def _is_plan(self) -> bool:
         """Whether it is the plan of the run in whose directory it is shown."""
-        return bool(self.entry.get("run")) and self.run_path.name.partition("-")[2] == self.entry["run"]
+        return (
+            bool(self.entry.get("run"))
+            and self.run_path.name.partition("-")[2] == self.entry["run"]
+        )
 
 
 def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:

@@ -90,7 +90,9 @@ def _kept_mode(wanted: Rights, *, has_group: bool, has_acl: bool) -> int:
     if has_group:
         return wanted.mode
     if wanted.acl is not None:
-        return (wanted.mode & ~0o2007) | _of_both(wanted.acl)  # the group's bits are the mask of the list
+        return (wanted.mode & ~0o2007) | _of_both(
+            wanted.acl
+        )  # the group's bits are the mask of the list
     both = (wanted.mode >> 3) & wanted.mode & 0o007
     return (wanted.mode & ~0o2077) | both << 3 | both
 

@@ -6,7 +6,13 @@ import contextlib
 import os
 import time
 
-__all__ = ["TEMPORARY_SUFFIX", "begin_temporary", "discard_open_temporaries", "forget_temporary", "temporary_path"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "begin_temporary",
+    "discard_open_temporaries",
+    "forget_temporary",
+    "temporary_path",
+]
 
 TEMPORARY_SUFFIX = ".swtmp"
 _ENDING_SECONDS = 0.02
@@ -37,6 +43,8 @@ def discard_open_temporaries() -> None:
     _is_ending = True
     for _ in range(2):  # again, for those that were about to be opened
         for path in list(_open):
-            with contextlib.suppress(OSError):  # published meanwhile, or the disk is gone; the next run sweeps
+            with contextlib.suppress(
+                OSError
+            ):  # published meanwhile, or the disk is gone; the next run sweeps
                 os.unlink(path)
         time.sleep(_ENDING_SECONDS)

@@ -64,7 +64,9 @@ class Backlog:
         Commits so far, and encoded bytes in them.
     """
 
-    def __init__(self, jobs: Jobs, buffers: Buffers, layers_per_shard: int, limit_nbytes: int) -> None:
+    def __init__(
+        self, jobs: Jobs, buffers: Buffers, layers_per_shard: int, limit_nbytes: int
+    ) -> None:
         self._jobs, self._buffers = jobs, buffers
         self._layers_per_shard, self._limit = layers_per_shard, limit_nbytes
         self._shards: dict[Shape, OpenShard] = {}
@@ -83,7 +85,9 @@ class Backlog:
         with self._jobs.changed:
             shard.n_encoding -= 1
             last = shard.pending.get(depth)
-            if encoded.number > max(shard.committed.get(depth, 0), 0 if last is None else last.number):
+            if encoded.number > max(
+                shard.committed.get(depth, 0), 0 if last is None else last.number
+            ):
                 shard.pending[depth] = encoded
                 nbytes = encoded.payload.nbytes - (0 if last is None else last.payload.nbytes)
                 self._nbytes += nbytes
@@ -92,9 +96,16 @@ class Backlog:
     def due(self, shard: OpenShard) -> OpenShard | None:
         """A shard that should be committed: this one if it is full, or the one of which most is there, where much is."""
         with self._jobs.changed:
-            if sum(encoded.is_whole for encoded in shard.pending.values()) == self._layers_per_shard:
+            if (
+                sum(encoded.is_whole for encoded in shard.pending.values())
+                == self._layers_per_shard
+            ):
                 return shard
-            return max(self._shards.values(), key=lambda other: other.nbytes) if self._nbytes > self._limit else None
+            return (
+                max(self._shards.values(), key=lambda other: other.nbytes)
+                if self._nbytes > self._limit
+                else None
+            )
 
     def pending(self) -> list[OpenShard]:
         """Shards of which something is not committed."""
@@ -106,7 +117,9 @@ class Backlog:
         with shard.lock:
             with self._jobs.changed:
                 pending, shard.pending = shard.pending, {}
-                shard.committed.update({depth: encoded.number for depth, encoded in pending.items()})
+                shard.committed.update(
+                    {depth: encoded.number for depth, encoded in pending.items()}
+                )
                 nbytes = sum(encoded.payload.nbytes for encoded in pending.values())
                 self._nbytes -= nbytes
             if pending:
@@ -115,7 +128,10 @@ class Backlog:
             if encoded.memory is not None:
                 self._buffers.give(encoded.memory)
         with self._jobs.changed:
-            self.n_commits, self.committed_nbytes = self.n_commits + bool(pending), self.committed_nbytes + nbytes
+            self.n_commits, self.committed_nbytes = (
+                self.n_commits + bool(pending),
+                self.committed_nbytes + nbytes,
+            )
             self._jobs.hold(-nbytes)
             if not shard.pending and not shard.n_encoding:
                 self._shards.pop(shard.index, None)  # all of it is in the array

@@ -89,9 +89,15 @@ class Layer:
     def touched(self, chunks: Shape) -> Box:
         """The box of whole inner chunks around all that it holds."""
         boxes = [block.box.intersect(self.box) for block in self.blocks]
-        start = tuple(min(values) // c * c for *values, c in zip(*(box.start for box in boxes), chunks, strict=True))
+        start = tuple(
+            min(values) // c * c
+            for *values, c in zip(*(box.start for box in boxes), chunks, strict=True)
+        )
         stop = tuple(max(values) for values in zip(*(box.stop for box in boxes), strict=True))
-        stop = tuple(min(ceil_div(b, c) * c, end) for b, c, end in zip(stop, chunks, self.box.stop, strict=True))
+        stop = tuple(
+            min(ceil_div(b, c) * c, end)
+            for b, c, end in zip(stop, chunks, self.box.stop, strict=True)
+        )
         return Box(start, stop)
 
 

@@ -62,7 +62,10 @@ class StreamReport:
     def _rows(self) -> list[tuple[str, str]]:
         return [
             ("array", f"{self.path}, {self.shape}"),
-            ("taken", f"{self.n_blocks:,} blocks, {human(self.raw_nbytes)}, {human(int(self.nbytes_per_second))}/s"),
+            (
+                "taken",
+                f"{self.n_blocks:,} blocks, {human(self.raw_nbytes)}, {human(int(self.nbytes_per_second))}/s",
+            ),
             ("committed", f"{human(self.committed_nbytes)} in {self.n_commits:,} commits"),
             ("early", f"{self.n_early:,} layers before they were whole, for want of memory"),
             ("memory", f"{human(self.peak_nbytes)} held at most"),

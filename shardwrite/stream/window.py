@@ -136,10 +136,22 @@ class Window:
         part, _ = whole.part(box)
         first = part.window[0] if part.window else (0,) * grid.ndim
         name = uuid.uuid4().hex
-        identity = {"mode": "r+", "stream": True, "region": [list(pair) for pair in box.bounds], "strategy": strategy.label}
-        facts = {"digest": name, "mode": "r+", "identity": identity, "shards_from": [list(first), list(part.grid.counts)]}
+        identity = {
+            "mode": "r+",
+            "stream": True,
+            "region": [list(pair) for pair in box.bounds],
+            "strategy": strategy.label,
+        }
+        facts = {
+            "digest": name,
+            "mode": "r+",
+            "identity": identity,
+            "shards_from": [list(first), list(part.grid.counts)],
+        }
         own = replace(target, update=f"stream-{name[:16]}")
-        create = partial(begin_run, own, facts, whole.text, mode="r+", restart=False, durability=durability)
+        create = partial(
+            begin_run, own, facts, whole.text, mode="r+", restart=False, durability=durability
+        )
         make_way(own, facts, restart=False)
         directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
@@ -167,15 +179,26 @@ class Window:
 
     def encode(self, layer: Layer, number: int, *, is_whole: bool) -> Encoded:
         """Encode a layer; what it does not hold of its inner chunks is taken from the shard, or is the fill value."""
-        metadata, grid, local = self.spec.metadata, self.spec.metadata.grid, self._local(layer.shard)
+        metadata, grid, local = (
+            self.spec.metadata,
+            self.spec.metadata.grid,
+            self._local(layer.shard),
+        )
         box = (layer.box if is_whole else layer.touched(grid.chunks)).shift(self.box.start)
-        pieces = Pieces([block.box.shift(self.box.start).start for block in layer.blocks], [block.array for block in layer.blocks])
+        pieces = Pieces(
+            [block.box.shift(self.box.start).start for block in layer.blocks],
+            [block.array for block in layer.blocks],
+        )
         nothing = Box(box.start, box.start)
         with contextlib.ExitStack() as stack:
             background = None
             if not is_whole:
                 old = open_shard(metadata, self.spec.store, local)
-                background = None if old is None else Backdrop(metadata, local, stack.enter_context(old), nothing)
+                background = (
+                    None
+                    if old is None
+                    else Backdrop(metadata, local, stack.enter_context(old), nothing)
+                )
             n_chunks = int(np.prod(grid.chunk_counts_in(box)))
             sizes = np.full(n_chunks, -1, dtype=np.int64)
             payload = _Payload(self.buffers, n_chunks * (metadata.pipeline.encoded_nbytes or 0))
@@ -191,7 +214,14 @@ class Window:
             ):
                 sizes[batch.ranks] = batch.nbytes
                 payload.extend(batch.buffers)
-            return Encoded(number, is_whole, ranks_in_shard(grid, local, box), sizes, payload.result(), payload.memory)
+            return Encoded(
+                number,
+                is_whole,
+                ranks_in_shard(grid, local, box),
+                sizes,
+                payload.result(),
+                payload.memory,
+            )
 
     def commit(self, shard: Shape, layers: Sequence[Encoded]) -> None:
         """Commit a shard's layers, in sequence along the axis; all of it at once where these are all.
@@ -205,8 +235,12 @@ class Window:
         units = []
         for block, encoded in enumerate(layers):
             present = np.maximum(encoded.sizes, 0)
-            units.append(EncodedUnit(encoded.ranks, encoded.sizes, np.cumsum(present) - present, block))
-        is_full = len(layers) == grid.chunks_per_shard[self.axis] and all(encoded.is_whole for encoded in layers)
+            units.append(
+                EncodedUnit(encoded.ranks, encoded.sizes, np.cumsum(present) - present, block)
+            )
+        is_full = len(layers) == grid.chunks_per_shard[self.axis] and all(
+            encoded.is_whole for encoded in layers
+        )
 
         def write(transaction: Transaction, index: Shape) -> Written:
             with Payloads([encoded.payload for encoded in layers]) as payloads:
@@ -219,7 +253,9 @@ class Window:
             report = commit_shards(self.spec, grid.shard_box(local), [local], write_in_turn)
         if not report.shards:
             key = self.spec.metadata.shard_key(local)
-            raise IncompleteError(f"{key} was not committed: this process was asked to stop", missing=[key])
+            raise IncompleteError(
+                f"{key} was not committed: this process was asked to stop", missing=[key]
+            )
         self.ledger.enter(report.entry)
 
     def take_back(self) -> None:
@@ -229,7 +265,10 @@ class Window:
 
     def publish(self, shape: Sequence[int]) -> None:
         """Have readers see the array grown to a shape."""
-        with as_store_error(str(self.directory.target.path), "cannot publish"), self.directory.ending():
+        with (
+            as_store_error(str(self.directory.target.path), "cannot publish"),
+            self.directory.ending(),
+        ):
             self.directory.grow(shape, self.spec.durability, self.spec.driver)
 
     def end(self, shape: Sequence[int], result: dict[str, Any]) -> None:
@@ -237,7 +276,9 @@ class Window:
         self.publish(shape)
         with as_store_error(str(self.directory.target.path), "cannot end"):
             with self.directory.ending():
-                receipt = updated_receipt(self.directory, self.spec.metadata, self.ledger, result, self.spec.durability)
+                receipt = updated_receipt(
+                    self.directory, self.spec.metadata, self.ledger, result, self.spec.durability
+                )
                 self.directory.leave(receipt, self.spec.durability, self.spec.driver)
             end_run(self.directory, own_journals(self.spec.driver))
             self.lease.close()

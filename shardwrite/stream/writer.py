@@ -124,15 +124,23 @@ class ShardWriter:
         self._axis = check_axis(axis, grid.ndim)
         slab = tuple(1 if i == self._axis else n for i, n in enumerate(grid.shape))
         check_whole(replace(grid, shape=slab), str(self._target.path))
-        self._strategy: Strategy = _auto(self._metadata) if strategy == "auto" else as_strategy(strategy)
+        self._strategy: Strategy = (
+            _auto(self._metadata) if strategy == "auto" else as_strategy(strategy)
+        )
         check_can_update(self._metadata, self._strategy)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
-        if n_threads is not None and (isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1):
-            raise SpecError("no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more")
+        if n_threads is not None and (
+            isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1
+        ):
+            raise SpecError(
+                "no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more"
+            )
         self._durability = Options(durability=durability).durability
         self._casting, self._write_empty = casting, write_empty_chunks
         with local_threads() as engine:
-            self._limit = memory_limit_of(memory_limit) or min(_DEFAULT_NBYTES, engine.memory_limit_nbytes // 4)
+            self._limit = memory_limit_of(memory_limit) or min(
+                _DEFAULT_NBYTES, engine.memory_limit_nbytes // 4
+            )
             check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)
             self._jobs = Jobs(n_threads or engine.n_threads)
         give_up_passing(self._target)
@@ -178,23 +186,37 @@ class ShardWriter:
             if array.ndim == len(self._shape) - 1:
                 array = np.expand_dims(array, self._axis)
             if array.ndim != len(self._shape) or any(
-                n != m for i, (n, m) in enumerate(zip(array.shape, self._shape, strict=True)) if i != self._axis
+                n != m
+                for i, (n, m) in enumerate(zip(array.shape, self._shape, strict=True))
+                if i != self._axis
             ):
                 wanted = tuple("any" if i == self._axis else n for i, n in enumerate(self._shape))
                 remedy = f"give an array of shape {wanted}, or one without axis {self._axis}"
-                raise SpecError("does not fit the array", field="block.shape", value=np.shape(block), remedy=remedy)
+                raise SpecError(
+                    "does not fit the array",
+                    field="block.shape",
+                    value=np.shape(block),
+                    remedy=remedy,
+                )
             start = tuple(n if i == self._axis else 0 for i, n in enumerate(self._shape))
-            self._take(Box(start, tuple(a + n for a, n in zip(start, array.shape, strict=True))), array)
+            self._take(
+                Box(start, tuple(a + n for a, n in zip(start, array.shape, strict=True))), array
+            )
 
     def __setitem__(self, region: Any, block: Any) -> None:
         """Take a block into a region, slices and integers in the array's coordinates; the array grows if it lies beyond the end."""
         with self._caller:
-            box = as_box(region, tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)))
+            box = as_box(
+                region,
+                tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
+            )
             array = np.asarray(block)
             shapes = (box.shape, indexed_shape(region, box))
             if array.shape not in shapes or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = f"give a block of the region's shape, and count from the beginning of axis {self._axis}"
-                raise SpecError("is not the region's", field="block.shape", value=array.shape, remedy=remedy)
+                raise SpecError(
+                    "is not the region's", field="block.shape", value=array.shape, remedy=remedy
+                )
             self._take(box, array.reshape(box.shape))
 
     def flush(self) -> None:
@@ -246,7 +268,9 @@ class ShardWriter:
     def _check(self) -> None:
         self._jobs.check()
         if self._is_closed:
-            raise SpecError("is closed", field="writer", value=str(self._target.path), remedy="make another one")
+            raise SpecError(
+                "is closed", field="writer", value=str(self._target.path), remedy="make another one"
+            )
 
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
         """Copy a block in, and encode what it makes whole."""
@@ -255,17 +279,28 @@ class ShardWriter:
         if not box.size:
             return
         self._began = self._began or time.perf_counter()
-        check_growth(self._metadata.grid, [max(n, b) for n, b in zip(self._shape, box.stop, strict=True)])
+        check_growth(
+            self._metadata.grid, [max(n, b) for n, b in zip(self._shape, box.stop, strict=True)]
+        )
         nbytes = max(1, box.size * self._metadata.itemsize)
         self._make_room(nbytes)
         window = self._window_around(box)
-        block = Block(box, array if array.dtype == self._metadata.dtype else array.astype(self._metadata.dtype, casting="unsafe"))
+        block = Block(
+            box,
+            array
+            if array.dtype == self._metadata.dtype
+            else array.astype(self._metadata.dtype, casting="unsafe"),
+        )
         self._jobs.hold(nbytes)
         self._n_blocks, self._n_raw = self._n_blocks + 1, self._n_raw + nbytes
         self._shape[self._axis] = max(self._shape[self._axis], box.stop[self._axis])
         whole, needless = self._layers.add(block)
         self._release(needless)
-        direct = [layer for layer in whole if self._metadata.pipeline.is_identity and layer.blocks == [block]]
+        direct = [
+            layer
+            for layer in whole
+            if self._metadata.pipeline.is_identity and layer.blocks == [block]
+        ]
         if len(direct) < block.n_layers:
             self._keep(block)
         for layer in whole:
@@ -334,9 +369,13 @@ class ShardWriter:
             self._commit_pending(window)  # that may be room enough
             return
         layers = self._layers.close() if early or closing else self._layers.fresh
-        pending = {(shard.index, depth) for shard in self._backlog.pending() for depth in shard.pending}
+        pending = {
+            (shard.index, depth) for shard in self._backlog.pending() for depth in shard.pending
+        }
         if any((layer.shard, layer.depth) in pending for layer in layers):
-            self._commit_pending(window)  # of what is encoded, part is written again: into what is there
+            self._commit_pending(
+                window
+            )  # of what is encoded, part is written again: into what is there
         for layer in layers:
             if layer.is_fresh:
                 self._encode(window, layer, is_whole=False)
@@ -377,7 +416,9 @@ class ShardWriter:
 
     # ---- what threads do
 
-    def _encode_layer(self, window: Window, shard: OpenShard, layer: Layer, number: int, is_whole: bool) -> None:
+    def _encode_layer(
+        self, window: Window, shard: OpenShard, layer: Layer, number: int, is_whole: bool
+    ) -> None:
         if is_whole:
             encoded = window.encode(layer, number, is_whole=True)
         else:

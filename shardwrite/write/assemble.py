@@ -73,10 +73,16 @@ def split_block(
     grid = spec.metadata.grid
     present = np.maximum(block.chunk_nbytes, 0)
     starts = np.cumsum(present) - present
-    parts = [(index, ranks_in_shard(grid, index, unit)) for index, unit in units_of(grid, spec.touched(box)) if index not in skip]
+    parts = [
+        (index, ranks_in_shard(grid, index, unit))
+        for index, unit in units_of(grid, spec.touched(box))
+        if index not in skip
+    ]
     edges = boundaries([len(ranks) for _, ranks in parts])
     for (index, ranks), a, b in zip(parts, edges[:-1], edges[1:], strict=True):
-        units.setdefault(index, []).append(EncodedUnit(ranks, block.chunk_nbytes[a:b], starts[a:b], number))
+        units.setdefault(index, []).append(
+            EncodedUnit(ranks, block.chunk_nbytes[a:b], starts[a:b], number)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +103,39 @@ class _Chunks:
 
     def read(self, rank: int) -> Buffer:
         """An inner chunk; not to be kept longer than the payloads."""
-        parts = list(itertools.chain.from_iterable(self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])))
+        parts = list(
+            itertools.chain.from_iterable(
+                self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])
+            )
+        )
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _chunks_of(spec: WriteSpec, units: Sequence[EncodedUnit], payloads: Payloads, untouched: int) -> _Chunks:
+def _chunks_of(
+    spec: WriteSpec, units: Sequence[EncodedUnit], payloads: Payloads, untouched: int
+) -> _Chunks:
     n = spec.metadata.grid.n_chunks_per_shard
-    sizes, starts, block = np.full(n, untouched, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    sizes, starts, block = (
+        np.full(n, untouched, np.int64),
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int64),
+    )
     for unit in units:
-        sizes[unit.ranks], starts[unit.ranks], block[unit.ranks] = unit.sizes, unit.starts, unit.block
+        sizes[unit.ranks], starts[unit.ranks], block[unit.ranks] = (
+            unit.sizes,
+            unit.starts,
+            unit.block,
+        )
     return _Chunks(sizes, starts, block, payloads)
 
 
-def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Sequence[EncodedUnit], payloads: Payloads) -> Written:
+def assemble(
+    spec: WriteSpec,
+    transaction: Transaction,
+    index: Shape,
+    units: Sequence[EncodedUnit],
+    payloads: Payloads,
+) -> Written:
     """Write a new shard from its units.
 
     Parameters
@@ -126,7 +152,9 @@ def assemble(spec: WriteSpec, transaction: Transaction, index: Shape, units: Seq
         Their bytes.
     """
     chunks = _chunks_of(spec, units, payloads, -1)
-    sequence = spec.strategy.sequence(spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
+    sequence = spec.strategy.sequence(
+        spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
+    )
     base = spec.metadata.index_codec.base_nbytes
     placement = spec.strategy.lay_out(chunks.sizes, sequence, base, spec.fixed_nbytes)
     return Emitter(spec, transaction, index).place(placement, chunks.sizes, chunks.write)
@@ -156,9 +184,13 @@ def revise(
     emitter = Emitter(spec, transaction, index, old.check_current)
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
-    if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():  # what was empty stays so
+    if not (
+        (chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))
+    ).any():  # what was empty stays so
         return Written(stored.total_nbytes, old.index.checksum, int((stored.nbytes >= 0).sum()))
-    sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [unit.ranks for unit in units])
+    sequence = spec.strategy.sequence(
+        metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
+    )
     revision = spec.strategy.revise(stored, chunks.sizes, sequence, base)
     if not (revision.nbytes >= 0).any():
         return emitter.nothing()
@@ -167,7 +199,13 @@ def revise(
         return emitter.place(placement, revision.nbytes, _mixed(chunks, old))
     if revision.how == "append":
         return emitter.extend(old.reader, revision, chunks.write)
-    written = _change(spec, there, revision, chunks, metadata.index_codec.seal(ShardIndex.build(revision.offsets, revision.nbytes)))
+    written = _change(
+        spec,
+        there,
+        revision,
+        chunks,
+        metadata.index_codec.seal(ShardIndex.build(revision.offsets, revision.nbytes)),
+    )
     transaction.committed.add(old.key)
     return written
 
@@ -185,10 +223,14 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     metadata, stored = spec.metadata, old.stored()
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
     placement = place(stored.nbytes, sequence, metadata.index_codec.base_nbytes, stored)
-    return Emitter(spec, transaction, index, old.check_current).place(placement, stored.nbytes, old.copy_to)
+    return Emitter(spec, transaction, index, old.check_current).place(
+        placement, stored.nbytes, old.copy_to
+    )
 
 
-def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, seal: Seal) -> Written:
+def _change(
+    spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, seal: Seal
+) -> Written:
     """Write into the shard itself."""
     old, claim = there.old, there.claim
     if old is None or claim is None:
@@ -197,8 +239,12 @@ def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Ch
     was_there = old.stored().nbytes >= 0
     ends = revision.offsets + np.maximum(revision.nbytes, 0)
     spans = [(int(revision.offsets[rank]), int(ends[rank])) for rank in ranks if was_there[rank]]
-    writes: Iterable[tuple[int, Buffer]] = ((int(revision.offsets[rank]), chunks.read(rank)) for rank in ranks)
-    is_same_index = (seal.index.table == old.index.table).all()  # inner chunks of a fixed size take each other's places
+    writes: Iterable[tuple[int, Buffer]] = (
+        (int(revision.offsets[rank]), chunks.read(rank)) for rank in ranks
+    )
+    is_same_index = (
+        seal.index.table == old.index.table
+    ).all()  # inner chunks of a fixed size take each other's places
     if not is_same_index or revision.end > old_nbytes:
         at = 0 if seal.prefix else revision.end
         data = seal.prefix or seal.suffix
@@ -207,7 +253,9 @@ def _change(spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Ch
     # Where an empty inner chunk goes, nothing stands that the old index refers to.
     saved = [(a, old.reader.read(a, min(b, old_nbytes) - a)) for a, b in spans if a < old_nbytes]
     change = Change(old.key, old_nbytes, writes, saved)
-    change_in_place(claim, spec.store, change, spec.durability, old.reader.version, spec.check_current)
+    change_in_place(
+        claim, spec.store, change, spec.durability, old.reader.version, spec.check_current
+    )
     nbytes = max([old_nbytes, *(b for _, b in spans), *(int(ends[rank]) for rank in ranks)])
     return Written(nbytes, seal.index.checksum, seal.index.n_present)
 

@@ -40,7 +40,16 @@ from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, ensure_current, journal_for, shards_of
 from shardwrite.stores import Proof, Store, Transaction
 
-__all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written", "commit_shards", "has_small_shards", "in_turns", "retried"]
+__all__ = [
+    "EMPTY_SHARD",
+    "GroupReport",
+    "WriteSpec",
+    "Written",
+    "commit_shards",
+    "has_small_shards",
+    "in_turns",
+    "retried",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +112,9 @@ class WriteSpec:
     def covers(self, index: Shape) -> bool:
         """Whether the source gives all of a shard."""
         grid = self.metadata.grid
-        return self.region is None or self.region.contains(grid.shard_box(index).intersect(grid.whole))
+        return self.region is None or self.region.contains(
+            grid.shard_box(index).intersect(grid.whole)
+        )
 
     @property
     def fixed_nbytes(self) -> int | None:
@@ -176,7 +187,9 @@ class Written:
 EMPTY_SHARD = Written()
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
 RETRY_SECONDS = (0.05, 0.2, 0.8)
-_ENTRY_NBYTES = 4 * 2**20  # of decoded shards; lines for 1 MiB each would cost small shards 1 % of their time
+_ENTRY_NBYTES = (
+    4 * 2**20
+)  # of decoded shards; lines for 1 MiB each would cost small shards 1 % of their time
 _ENTRY_SECONDS = 1.0
 _FIRST_SECONDS = 0.01  # until the first entry of a process; those that follow take as long as all before, up to `_ENTRY_SECONDS`
 _SHARDS_A_TURN = 32
@@ -252,7 +265,9 @@ class _Progress:
             self._waiting = {}
 
 
-def commit_shards(spec: WriteSpec, group: Box, shards: Sequence[Shape], write: WriteShard) -> GroupReport:
+def commit_shards(
+    spec: WriteSpec, group: Box, shards: Sequence[Shape], write: WriteShard
+) -> GroupReport:
     """Write shards by the protocol above.
 
     Parameters
@@ -271,7 +286,9 @@ def commit_shards(spec: WriteSpec, group: Box, shards: Sequence[Shape], write: W
     def attempt() -> str:
         name = spec.attempt()
         progress.begin(group, name)
-        written, error = _try_shards(spec, [index for index in shards if index not in progress.done], write, name, progress)
+        written, error = _try_shards(
+            spec, [index for index in shards if index not in progress.done], write, name, progress
+        )
         progress.enter(written, name, more=False)
         if error is not None:
             raise error
@@ -341,7 +358,9 @@ def _try_shards(
                 if progress.is_due(number - n_before):
                     committed = _committed(spec, written, transaction)
                     progress.enter(committed, attempt, more=True)
-                    written = {index: facts for index, facts in written.items() if index not in committed}
+                    written = {
+                        index: facts for index, facts in written.items() if index not in committed
+                    }
                     n_before = number
                 written[index] = write(transaction, index)
     except ShardwriteError as error:
@@ -349,10 +368,16 @@ def _try_shards(
     return written, None
 
 
-def _committed(spec: WriteSpec, written: Mapping[Shape, Written], transaction: Transaction) -> dict[Shape, Written]:
+def _committed(
+    spec: WriteSpec, written: Mapping[Shape, Written], transaction: Transaction
+) -> dict[Shape, Written]:
     """Shards that are as durable as they should be; the others wait for the end of the transaction."""
     key, committed = spec.metadata.shard_key, transaction.committed
-    return {index: facts for index, facts in written.items() if not facts.nbytes or key(index) in committed}
+    return {
+        index: facts
+        for index, facts in written.items()
+        if not facts.nbytes or key(index) in committed
+    }
 
 
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
@@ -367,7 +392,14 @@ def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:
     return frozenset(metadata.shard_key(index) for index in shards_of(beginning, metadata))
 
 
-def _entry(spec: WriteSpec, written: Mapping[Shape, Written], attempt: str, seconds: float, *, more: bool = False) -> Entry:
+def _entry(
+    spec: WriteSpec,
+    written: Mapping[Shape, Written],
+    attempt: str,
+    seconds: float,
+    *,
+    more: bool = False,
+) -> Entry:
     counts = spec.metadata.grid.counts
     return Entry(
         attempt=attempt,
@@ -386,6 +418,8 @@ def _raw_nbytes(spec: WriteSpec, group: Box, done: dict[Shape, Written]) -> int:
     if spec.region is not None:
         group = group.intersect(spec.region)
         return sum(grid.shard_box(index).intersect(group).size for index in done) * itemsize
-    if len(done) == math.prod(ceil_div(n, s) for n, s in zip(group.shape, grid.shards, strict=True)):
+    if len(done) == math.prod(
+        ceil_div(n, s) for n, s in zip(group.shape, grid.shards, strict=True)
+    ):
         return group.size * itemsize
     return sum(grid.shard_box(index).intersect(grid.whole).size for index in done) * itemsize

@@ -79,7 +79,9 @@ class Payload:
         if self._fd >= 0:
             os.close(self._fd)
             if kind is not None:
-                with contextlib.suppress(OSError):  # it must not hide the error that led here; the end of the run removes it
+                with contextlib.suppress(
+                    OSError
+                ):  # it must not hide the error that led here; the end of the run removes it
                     self._path.unlink()
 
     def extend(self, buffers: Sequence[Buffer]) -> None:
@@ -92,7 +94,11 @@ class Payload:
     def _spool(self) -> None:
         with as_store_error(str(self._path), "cannot write part file"):
             if self._fd < 0:
-                self._fd = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o600)
+                self._fd = os.open(
+                    self._path,
+                    os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY,
+                    0o600,
+                )
                 self._limit = _COPY_NBYTES
             with memoryview(self._memory) as view:
                 written = 0
@@ -124,15 +130,24 @@ class Payloads:
             os.close(fd)
 
     def read(
-        self, block: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+        self,
+        block: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
     ) -> Iterator[list[Buffer]]:
         """Chunks in sequence, neighbours in one block's payload as one buffer."""
-        breaks = np.flatnonzero((block[1:] != block[:-1]) | (starts[1:] != starts[:-1] + sizes[:-1])) + 1
+        breaks = (
+            np.flatnonzero((block[1:] != block[:-1]) | (starts[1:] != starts[:-1] + sizes[:-1])) + 1
+        )
         firsts = np.concatenate([[0], breaks])
         lasts = np.concatenate([breaks, [len(block)]]) - 1
         buffers: list[Buffer] = []
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            number, start, stop = int(block[first]), int(starts[first]), int(starts[last] + sizes[last])
+            number, start, stop = (
+                int(block[first]),
+                int(starts[first]),
+                int(starts[last] + sizes[last]),
+            )
             payload = self._payloads[number]
             if isinstance(payload, PartFile):
                 if buffers:
@@ -149,11 +164,17 @@ class Payloads:
         parts = []
         with as_store_error(payload.path, "cannot read part file"):
             if number not in self._fds:
-                self._fds[number] = os.open(payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._fds[number] = os.open(
+                    payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+                )
             while nbytes:
                 part = os.pread(self._fds[number], nbytes, offset)
                 if not part:
-                    raise StoreError(f"part file {payload.path} ends at byte {offset}", key=payload.path, errno=errno.EIO)
+                    raise StoreError(
+                        f"part file {payload.path} ends at byte {offset}",
+                        key=payload.path,
+                        errno=errno.EIO,
+                    )
                 parts.append(part)
                 offset, nbytes = offset + len(part), nbytes - len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)

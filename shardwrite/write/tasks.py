@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.encode.batches import ShardBatches
-from shardwrite.encode.unit import Background, Pieces, check_block, encode_unit, ranks_in_shard, units_of
+from shardwrite.encode.unit import (
+    Background,
+    Pieces,
+    check_block,
+    encode_unit,
+    ranks_in_shard,
+    units_of,
+)
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box, Shape
 from shardwrite.host.stopping import busy
@@ -25,15 +32,33 @@ from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
 from shardwrite.read.stored_shard import Backdrop, ExistingShard, open_shard
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
-from shardwrite.write.assemble import EncodedUnit, OpenedShard, assemble, revise, rewrite, split_block
-from shardwrite.write.commit import EMPTY_SHARD, GroupReport, WriteSpec, Written, commit_shards, has_small_shards, in_turns, retried
+from shardwrite.write.assemble import (
+    EncodedUnit,
+    OpenedShard,
+    assemble,
+    revise,
+    rewrite,
+    split_block,
+)
+from shardwrite.write.commit import (
+    EMPTY_SHARD,
+    GroupReport,
+    WriteSpec,
+    Written,
+    commit_shards,
+    has_small_shards,
+    in_turns,
+    retried,
+)
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
 _SHARD_SECONDS = 1e-4  # for one of many small shards: twice what it takes on a memory file system
-_UPDATE_NBYTES = 64 * 2**20  # of what a task encodes for a shard that exists; more goes by way of a part file
+_UPDATE_NBYTES = (
+    64 * 2**20
+)  # of what a task encodes for a shard that exists; more goes by way of a part file
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +81,9 @@ class SourcePieces:
 
     def load(self, arrays: Sequence[Any], dtype: np.dtype[Any]) -> Pieces:
         """The arrays, checked against what dask declared."""
-        checked = [check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)]
+        checked = [
+            check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)
+        ]
         return Pieces([box.start for box in self.pieces], checked)
 
 
@@ -75,9 +102,17 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     with busy():
         pieces = source.load(arrays, spec.source_dtype)
         touched = spec.touched(source.box)
-        if spec.region is None and spec.streams and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes):
+        if (
+            spec.region is None
+            and spec.streams
+            and ShardBatches.is_worth_it(spec.metadata, spec.batch_nbytes)
+        ):
             return _write_small_shards(spec, source, pieces)
-        units = {index: unit for index, unit in units_of(spec.metadata.grid, touched) if index not in source.skip}
+        units = {
+            index: unit
+            for index, unit in units_of(spec.metadata.grid, touched)
+            if index not in source.skip
+        }
 
         def write(transaction: Transaction, index: Shape) -> Written:
             write_one = _stream_shard if spec.covers(index) and spec.streams else _splice_shard
@@ -124,11 +159,15 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
         return commit_shards(spec, source.box, batches.shards, write)
 
 
-def _stream_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
+def _stream_shard(
+    spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces
+) -> Written:
     """Encode one shard into the store."""
     in_shard = ranks_in_shard(spec.metadata.grid, index, unit)
     batches = _encoded(spec, unit, pieces, spec.strategy.streaming_order)
-    return Emitter(spec, transaction, index).stream(replace(batch, ranks=in_shard[batch.ranks]) for batch in batches)
+    return Emitter(spec, transaction, index).stream(
+        replace(batch, ranks=in_shard[batch.ranks]) for batch in batches
+    )
 
 
 @contextlib.contextmanager
@@ -144,13 +183,21 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
         yield OpenedShard(old if old is None else stack.enter_context(old), claim)
 
 
-def _splice_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces) -> Written:
+def _splice_shard(
+    spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces
+) -> Written:
     """Encode what the source touches of a shard, then have the strategy place it: in a new shard, or among what is there."""
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
-        there = OpenedShard(None, None) if spec.covers(index) else stack.enter_context(opened(spec, index))
+        there = (
+            OpenedShard(None, None)
+            if spec.covers(index)
+            else stack.enter_context(opened(spec, index))
+        )
         path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
-        payload = stack.enter_context(Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize)))
+        payload = stack.enter_context(
+            Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize))
+        )
         sizes = _extend(spec, payload, index, unit, pieces, there.old)
         starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
         encoded = EncodedUnit(ranks_in_shard(metadata.grid, index, unit), sizes, starts, 0)
@@ -163,7 +210,12 @@ def _splice_shard(spec: WriteSpec, transaction: Transaction, index: Shape, unit:
 
 
 def _extend(
-    spec: WriteSpec, payload: Payload, index: Shape, unit: Box, pieces: Pieces, old: ExistingShard | None
+    spec: WriteSpec,
+    payload: Payload,
+    index: Shape,
+    unit: Box,
+    pieces: Pieces,
+    old: ExistingShard | None,
 ) -> npt.NDArray[np.int64]:
     """Add an encoded unit to a payload; gives the sizes of its inner chunks, row-major."""
     sizes = np.full(math.prod(spec.metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
@@ -174,7 +226,9 @@ def _extend(
     return sizes
 
 
-def _encoded(spec: WriteSpec, unit: Box, pieces: Pieces, order: str, background: Background | None = None) -> Iterator[Any]:
+def _encoded(
+    spec: WriteSpec, unit: Box, pieces: Pieces, order: str, background: Background | None = None
+) -> Iterator[Any]:
     """Batches of a unit."""
     batches = encode_unit(
         spec.metadata,
@@ -198,7 +252,9 @@ def _as_source_error(spec: WriteSpec, box: Box) -> Iterator[None]:
     except (TypeError, ValueError) as error:
         if isinstance(error, ShardwriteError):
             raise
-        raise SourceError(f"cannot be encoded as {spec.metadata.dtype}: {error}", region=box.bounds) from error
+        raise SourceError(
+            f"cannot be encoded as {spec.metadata.dtype}: {error}", region=box.bounds
+        ) from error
 
 
 def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupReport:
@@ -262,7 +318,11 @@ def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> Enco
 
 
 def commit_group(
-    spec: WriteSpec, group: Box, blocks: Sequence[Box], encoded: Sequence[EncodedBlock], skip: frozenset[Shape] = frozenset()
+    spec: WriteSpec,
+    group: Box,
+    blocks: Sequence[Box],
+    encoded: Sequence[EncodedBlock],
+    skip: frozenset[Shape] = frozenset(),
 ) -> GroupReport:
     """Place encoded units into shards, and commit these.
 
@@ -293,4 +353,6 @@ def commit_group(
         shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
         with in_turns(spec, len(shards), write) as write_in_turn:
             report = commit_shards(spec, group, shards, write_in_turn)
-    return replace(report, part_files=tuple(b.payload.path for b in encoded if isinstance(b.payload, PartFile)))
+    return replace(
+        report, part_files=tuple(b.payload.path for b in encoded if isinstance(b.payload, PartFile))
+    )

@@ -33,12 +33,16 @@ def test_shards_of_a_region(benchmark):
 
 @pytest.mark.parametrize("order", ["C", "F", "morton"])
 def test_order(benchmark, order):
-    assert len(benchmark(permutation.__wrapped__, CHUNKS_PER_SHARD, order)) == N  # without its cache
+    assert (
+        len(benchmark(permutation.__wrapped__, CHUNKS_PER_SHARD, order)) == N
+    )  # without its cache
 
 
 @pytest.mark.parametrize("order", ["C", "morton"])
 def test_placement(benchmark, order, sizes):
-    assert benchmark(place, sizes, permutation(CHUNKS_PER_SHARD, order), 0).data_nbytes == sizes.sum()
+    assert (
+        benchmark(place, sizes, permutation(CHUNKS_PER_SHARD, order), 0).data_nbytes == sizes.sum()
+    )
 
 
 def test_index_encode(benchmark, sizes):
@@ -77,5 +81,7 @@ def test_overlap(benchmark):
 @pytest.mark.parametrize("blocks", [(512, 512, 512), (1, 18_000, 6_000)], ids=["cubes", "slabs"])
 def test_plan(benchmark, blocks):
     x = da.zeros((25_000, 18_000, 6_000), chunks=blocks, dtype="u1")
-    plan = benchmark(shardwrite.plan, x, shards=(512, 512, 512), chunks=(64, 64, 64), memory_limit="64GB")
+    plan = benchmark(
+        shardwrite.plan, x, shards=(512, 512, 512), chunks=(64, 64, 64), memory_limit="64GB"
+    )
     assert plan.n_shards == 49 * 36 * 12

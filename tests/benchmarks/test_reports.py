@@ -41,7 +41,9 @@ def report_of(rates):
     report = Report(machine={}, versions={}, settings=settings)
     for case, found in rates.items():
         for name, figures in found.items():
-            report.add(CASES[case], name, figures if isinstance(figures, dict) else measured(figures))
+            report.add(
+                CASES[case], name, figures if isinstance(figures, dict) else measured(figures)
+            )
     return report
 
 
@@ -54,29 +56,57 @@ def test_aims_are_ratios_of_one_run():
     text = aims_markdown(
         report_of(
             {
-                "zstd-32": {"shardwrite": 200, "dask+zarr-python": 100, "tensorstore": 160, "bare-loop": 400},
-                "zstd-16": {"shardwrite": 200, "dask+zarr-python": 10, "tensorstore": 250, "bare-loop": 220},
-                "small-blocks": {"shardwrite": 150, "dask+zarr-python": 50, "dask+zarrs": 120, "tensorstore": 300},
+                "zstd-32": {
+                    "shardwrite": 200,
+                    "dask+zarr-python": 100,
+                    "tensorstore": 160,
+                    "bare-loop": 400,
+                },
+                "zstd-16": {
+                    "shardwrite": 200,
+                    "dask+zarr-python": 10,
+                    "tensorstore": 250,
+                    "bare-loop": 220,
+                },
+                "small-blocks": {
+                    "shardwrite": 150,
+                    "dask+zarr-python": 50,
+                    "dask+zarrs": 120,
+                    "tensorstore": 300,
+                },
                 "many-shards": {"shardwrite": 100, "dask+zarr-python": 5, "tensorstore": 100},
             }
         )
     )
-    both = [line for line in text.splitlines() if line.startswith("| aligned, over the best peer |")]
+    both = [
+        line for line in text.splitlines() if line.startswith("| aligned, over the best peer |")
+    ]
     assert "least 0.80 (zstd-16); 1 of 2 reach it" in both[0]
     assert "**missed**" in both[0]
     assert "geometric mean 1.00" in both[1]
     assert "least 0.50 (zstd-32)" in line_of(text, "aligned, over the bare loop")
-    assert "least 1.25 (small-blocks)" in line_of(text, "chunked by dask, over the best peer that uses dask")
-    assert "least 0.75 (small-blocks)" in line_of(text, "chunked by dask, over our own aligned case")
+    assert "least 1.25 (small-blocks)" in line_of(
+        text, "chunked by dask, over the best peer that uses dask"
+    )
+    assert "least 0.75 (small-blocks)" in line_of(
+        text, "chunked by dask, over our own aligned case"
+    )
     assert line_of(text, "many small shards, over tensorstore").endswith("| reached |")
     assert "sparse" not in text, "what was not measured is not judged"
 
 
 def test_memory_is_held_against_the_plan_and_the_peers():
     ours, peer = measured(1, memory=12, expected=10), measured(1, memory=16)
-    report = report_of({"slabs": {"shardwrite": ours, "tensorstore": peer}, "sparse": {"shardwrite": measured(1, memory=4)}})
+    report = report_of(
+        {
+            "slabs": {"shardwrite": ours, "tensorstore": peer},
+            "sparse": {"shardwrite": measured(1, memory=4)},
+        }
+    )
     text = aims_markdown(report)
-    assert "0.40 (sparse) to 1.20 (slabs)" in line_of(text, "memory, measured over what the plan expects")
+    assert "0.40 (sparse) to 1.20 (slabs)" in line_of(
+        text, "memory, measured over what the plan expects"
+    )
     assert "most 0.75 (slabs)" in line_of(text, "memory, over the peer that takes least")
     assert "| slabs | 10 | 12 | 1.20 | 6 | 8 |" in memory_markdown(report)
 
@@ -91,7 +121,10 @@ def test_a_failure_is_no_figure():
 
 def test_who_is_slow_is_measured_once():
     report = report_of({"slabs": {"shardwrite": 1, "tensorstore": 100}})  # 100 s, 1 s
-    assert [report.is_enough(CASES["slabs"], name, 8) for name in ("shardwrite", "tensorstore", "bare-loop")] == [
+    assert [
+        report.is_enough(CASES["slabs"], name, 8)
+        for name in ("shardwrite", "tensorstore", "bare-loop")
+    ] == [
         True,
         False,
         False,
@@ -100,23 +133,45 @@ def test_who_is_slow_is_measured_once():
 
 
 def test_the_plot_shows_all_contestants(tmp_path):
-    rates = {f"zstd-{side}": {"shardwrite": side, "tensorstore": 2 * side, "bare-loop": 99} for side in (16, 32, 64)}
+    rates = {
+        f"zstd-{side}": {"shardwrite": side, "tensorstore": 2 * side, "bare-loop": 99}
+        for side in (16, 32, 64)
+    }
     plot_chunk_sizes(report_of(rates), tmp_path / "plot.svg")
     text = (tmp_path / "plot.svg").read_text()
     assert all(name in text for name in ("shardwrite", "tensorstore", "bare-loop"))
 
 
-@pytest.mark.parametrize("command", [command for part in PARTS.values() for command in part.commands])
+@pytest.mark.parametrize(
+    "command", [command for part in PARTS.values() for command in part.commands]
+)
 def test_commands_of_the_figures_are_known(command):
     module, *words = shlex.split(command)
-    said = subprocess.run([sys.executable, "-m", module, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     known = set(re.findall(r"--[a-z-]+", said))
     assert {word for word in words if word.startswith("--")} <= known
 
 
 @pytest.mark.parametrize("kind", [pytest.param("blocks", marks=pytest.mark.long), "shards"])
 def test_scale_counts_every_shard(tmp_path, kind):
-    command = [sys.executable, "-m", "benchmarks.scale", "run", "--sources", kind, "--shards", "100", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.scale",
+        "run",
+        "--sources",
+        kind,
+        "--shards",
+        "100",
+        "--workers",
+        "1",
+    ]
     command += ["--directory", tmp_path, "--output", tmp_path / "lines"]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     line = json.loads((tmp_path / "lines").read_text())

@@ -23,16 +23,40 @@ NUMBERS = (
     "seconds", "source_seconds", "decoded_bytes_per_s", "encoded_bytes_per_s", "write_amplification", "peak_anonymous_bytes",
     "n_tasks", "n_hosts", "indexes_checked", "elements_compared",
 )  # fmt: skip
-TINY = Setting("strong", (48, 32, 40), (16, 32, 32), (16, 16, 16), (48, 32, 40), "zstd", "C", "none")
+TINY = Setting(
+    "strong", (48, 32, 40), (16, 32, 32), (16, 16, 16), (48, 32, 40), "zstd", "C", "none"
+)
 
 
 def test_lines_and_page(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.throughput", "--directory", str(tmp_path / "arrays"), "--threads", "1,2"]
-    command += ["--scaling", "strong,weak", "--shape", "32,32,32", "--shards", "16,32,32/32,16,16", "--chunks", "16,16,16"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.throughput",
+        "--directory",
+        str(tmp_path / "arrays"),
+        "--threads",
+        "1,2",
+    ]
+    command += [
+        "--scaling",
+        "strong,weak",
+        "--shape",
+        "32,32,32",
+        "--shards",
+        "16,32,32/32,16,16",
+        "--chunks",
+        "16,16,16",
+    ]
     command += ["--codecs", "zstd", "--strategies", "C,append-only", "--durabilities", "none"]
     command += ["--output", str(tmp_path / "runs.jsonl"), "--page", str(tmp_path / "page.html")]
     done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()]
@@ -42,7 +66,9 @@ def test_lines_and_page(tmp_path):
         assert line["shard_reads"] == 0
         assert line["shape"][0] == 32 * (line["n_threads"] if line["scaling"] == "weak" else 1)
         assert line["decoded_bytes"] == 2 * np.prod(line["shape"])
-        assert line["files"] == np.prod([-(-n // s) for n, s in zip(line["shape"], line["shards"], strict=True)])
+        assert line["files"] == np.prod(
+            [-(-n // s) for n, s in zip(line["shape"], line["shards"], strict=True)]
+        )
         assert line["written_bytes"] >= line["encoded_bytes"] > 0
         assert set(line["seconds_per_shard"]) == {"p50", "p90", "p99", "max"}
         assert {"cpu", "cores", "file_system"} <= set(line["machine"])
@@ -51,7 +77,9 @@ def test_lines_and_page(tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert page.count("data:image/png;base64,") == len(PLOTS)
     assert 'src="http' not in page
-    assert all((tmp_path / f"page-{name}.png").read_bytes().startswith(b"\x89PNG") for name in PLOTS)
+    assert all(
+        (tmp_path / f"page-{name}.png").read_bytes().startswith(b"\x89PNG") for name in PLOTS
+    )
     assert done.stdout.count("efficiency") == len(with_efficiency(lines)) == len(lines)
 
 
@@ -98,5 +126,7 @@ def test_a_region_is_the_same_in_any_blocks():
     shape = (150, 70, 130)
     whole = Synthetic(shape)[:, :, :]
     np.testing.assert_array_equal(synthetic_array(shape, (40, 70, 33)).compute(), whole)
-    np.testing.assert_array_equal(Synthetic(shape)[100:150, 3:5, 127:130], whole[100:150, 3:5, 127:130])
+    np.testing.assert_array_equal(
+        Synthetic(shape)[100:150, 3:5, 127:130], whole[100:150, 3:5, 127:130]
+    )
     assert whole.min() > 0

@@ -46,7 +46,19 @@ def test_plan_as_html(source, tmp_path):
 def test_write_info_verify(source, tmp_path):
     out = tmp_path / "out.zarr"
     done = run(
-        "write", source, out, "--shards", 32, "--chunks", 8, "--strategy", "morton", "--compressors", "zstd", "--verify", "--json"
+        "write",
+        source,
+        out,
+        "--shards",
+        32,
+        "--chunks",
+        8,
+        "--strategy",
+        "morton",
+        "--compressors",
+        "zstd",
+        "--verify",
+        "--json",
     )
     assert done.exit_code == 0, done.output
     np.testing.assert_array_equal(zarr.open_array(out, mode="r")[:], np.load(source))
@@ -102,7 +114,9 @@ def test_an_existing_array_is_kept_unless_told(source, tmp_path):
     done = run("write", source, out, "--shards", "24", "--chunks", "8")
     assert done.exit_code == 2
     assert 'mode="w"' in done.output
-    assert run("write", source, out, "--shards", "24", "--chunks", "8", "--overwrite").exit_code == 0
+    assert (
+        run("write", source, out, "--shards", "24", "--chunks", "8", "--overwrite").exit_code == 0
+    )
 
 
 def test_the_same_command_again_writes_nothing(source, tmp_path):
@@ -142,7 +156,9 @@ def test_raw_source(tmp_path):
         2,
     )
     assert done.exit_code == 0, done.output
-    np.testing.assert_array_equal(zarr.open_array(tmp_path / "o.zarr", mode="r")[:], data.reshape(4, 6))
+    np.testing.assert_array_equal(
+        zarr.open_array(tmp_path / "o.zarr", mode="r")[:], data.reshape(4, 6)
+    )
 
 
 def test_demo(tmp_path):
@@ -178,7 +194,14 @@ def test_dask_finds_the_command():
 
 def test_quiet_in_a_pipe(source, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", "from shardwrite.cli import main; main()", "write", str(source), str(tmp_path / "o.zarr")],
+        [
+            sys.executable,
+            "-c",
+            "from shardwrite.cli import main; main()",
+            "write",
+            str(source),
+            str(tmp_path / "o.zarr"),
+        ],
         capture_output=True,
         text=True,
         timeout=60,

@@ -27,7 +27,12 @@ def loaded_by(*arguments):
         "from shardwrite.cli import main\n"
         "main(prog_name='shardwrite')"
     )
-    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stderr.split()), done.stdout
 
@@ -41,7 +46,9 @@ def test_the_program_tells_of_itself_without_importing_a_command(arguments):
 
 
 def test_info_imports_only_what_it_needs(tmp_path):
-    shardwrite.to_sharded_zarr(da.ones((8, 8), chunks=4), tmp_path / "x.zarr", shards=(4, 4), chunks=(2, 2))
+    shardwrite.to_sharded_zarr(
+        da.ones((8, 8), chunks=4), tmp_path / "x.zarr", shards=(4, 4), chunks=(2, 2)
+    )
     modules, printed = loaded_by("info", tmp_path / "x.zarr")
     assert "[8, 8]" in printed
     assert not modules & {
@@ -56,7 +63,12 @@ def test_info_imports_only_what_it_needs(tmp_path):
         "tifffile",
         "matplotlib",
     }
-    assert not modules & {"shardwrite.cli.write", "shardwrite.cli.checks", "shardwrite.cli.slurm", "shardwrite.stream"}
+    assert not modules & {
+        "shardwrite.cli.write",
+        "shardwrite.cli.checks",
+        "shardwrite.cli.slurm",
+        "shardwrite.stream",
+    }
 
 
 def test_the_list_of_commands_says_what_they_say_themselves():
@@ -74,7 +86,11 @@ def test_every_command_is_listed():
     listed = [*loaded, *loaded[list(main.commands).index("slurm")].commands.values()]
     for path in (ROOT / "shardwrite" / "cli").glob("[a-z]*.py"):
         for value in vars(importlib.import_module(f"shardwrite.cli.{path.stem}")).values():
-            assert not isinstance(value, click.Command) or isinstance(value, LateCommand) or value in (main, *listed)
+            assert (
+                not isinstance(value, click.Command)
+                or isinstance(value, LateCommand)
+                or value in (main, *listed)
+            )
 
 
 def test_an_unknown_command_is_an_error_of_usage():

@@ -27,7 +27,19 @@ def begun(tmp_path, monkeypatch):
     for name in ("SLURM_PROCID", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID"):
         monkeypatch.delenv(name, raising=False)
     np.save("x.npy", VALUES)
-    done = run("init", "x.npy", "x.zarr", "--source-chunks", "8,8", "--shards", 8, "--chunks", 4, "--memory-limit", "20kB")
+    done = run(
+        "init",
+        "x.npy",
+        "x.zarr",
+        "--source-chunks",
+        "8,8",
+        "--shards",
+        8,
+        "--chunks",
+        4,
+        "--memory-limit",
+        "20kB",
+    )
     assert done.exit_code == 0, done.output
     assert "64" in done.output
     return tmp_path
@@ -59,7 +71,13 @@ def test_from_begin_to_end(begun, monkeypatch):
 
 @pytest.mark.parametrize(
     ("part", "words"),
-    [("3/3", "counted from 0"), ("1", "is no part"), ("-1/3", "is no part"), ("0/0", "no part"), ("rank/3", "SLURM_PROCID")],
+    [
+        ("3/3", "counted from 0"),
+        ("1", "is no part"),
+        ("-1/3", "is no part"),
+        ("0/0", "no part"),
+        ("rank/3", "SLURM_PROCID"),
+    ],
 )
 def test_parts_that_are_none(begun, part, words):
     done = run("write-part", "--", "x.npy", "x.zarr", part)
@@ -69,7 +87,10 @@ def test_parts_that_are_none(begun, part, words):
 
 def test_what_was_not_begun_is_incomplete(tmp_path):
     np.save(tmp_path / "x.npy", VALUES)
-    for command in (["write-part", tmp_path / "x.npy", tmp_path / "x.zarr", "0/1"], ["finalize", tmp_path / "x.zarr"]):
+    for command in (
+        ["write-part", tmp_path / "x.npy", tmp_path / "x.zarr", "0/1"],
+        ["finalize", tmp_path / "x.zarr"],
+    ):
         done = run(*command)
         assert done.exit_code == 85
         assert "shardwrite init" in done.output
@@ -85,10 +106,23 @@ def test_another_source_and_too_little_memory(begun):
     assert "4 threads needs" in done.output
 
 
-@pytest.mark.parametrize(("number", "says"), [(signal.SIGUSR1, "not in a SLURM job"), (signal.SIGTERM, "run me again")])
+@pytest.mark.parametrize(
+    ("number", "says"), [(signal.SIGUSR1, "not in a SLURM job"), (signal.SIGTERM, "run me again")]
+)
 def test_signals(begun, number, says):
     """USR1 drains and would requeue; TERM leaves within seconds; the same command goes on."""
-    command = [sys.executable, PROGRAM, "write-part", "x.npy", "x.zarr", "0/1", "--source-chunks", "8,8", "--threads", "2"]
+    command = [
+        sys.executable,
+        PROGRAM,
+        "write-part",
+        "x.npy",
+        "x.zarr",
+        "0/1",
+        "--source-chunks",
+        "8,8",
+        "--threads",
+        "2",
+    ]
     process = subprocess.Popen(
         [*command, "--requeue", "1"],
         env={**os.environ, "PAUSE": "0.3"},

@@ -29,7 +29,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
 from peaks import least_peak
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification"),
+    pytest.mark.filterwarnings(
+        "ignore:Numcodecs codecs are not in the Zarr version 3 specification"
+    ),
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
 ]
@@ -46,7 +48,17 @@ def codec(name, **configuration):
 
 
 def blosc(**changes):
-    return codec("blosc", **{"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0, **changes})
+    return codec(
+        "blosc",
+        **{
+            "cname": "lz4",
+            "clevel": 5,
+            "shuffle": "shuffle",
+            "typesize": 4,
+            "blocksize": 0,
+            **changes,
+        },
+    )
 
 
 def json_dtype(dtype):
@@ -111,12 +123,19 @@ def sample(dtype, shape, seed=0):
     n = math.prod(shape)
     if dtype.kind in "OT":
         words = ["", "a", "äöü", "many " * 30, "\U0001f40d", "z"]
-        return np.array([words[i] for i in random.integers(0, len(words), n)], dtype=dtype).reshape(shape)
+        return np.array([words[i] for i in random.integers(0, len(words), n)], dtype=dtype).reshape(
+            shape
+        )
     if dtype.kind == "U":
-        return np.array([["", "a", "äb", "xyz"][i] for i in random.integers(0, 4, n)], dtype=dtype).reshape(shape)
+        return np.array(
+            [["", "a", "äb", "xyz"][i] for i in random.integers(0, 4, n)], dtype=dtype
+        ).reshape(shape)
     if dtype.kind == "b":
         return random.integers(0, 2, shape).astype(bool)
-    raw = (random.integers(0, 256, n * dtype.itemsize) & random.integers(0, 2, n * dtype.itemsize) * 255).astype(np.uint8)
+    raw = (
+        random.integers(0, 256, n * dtype.itemsize)
+        & random.integers(0, 2, n * dtype.itemsize) * 255
+    ).astype(np.uint8)
     values = raw.view(dtype).reshape(shape)
     if dtype.kind in "fc":
         values = random.normal(size=shape).astype(dtype.newbyteorder("=")).astype(dtype)
@@ -139,7 +158,9 @@ def check_compatible(codecs, dtype, shape=(6, 5), exact=True):
         read = theirs.decode(data)
         assert same(expected, read), "zarr-python reads something else"
         assert same(read, pipeline.decode(data)), "we read something else than zarr-python"
-        assert same(expected, pipeline.decode(memoryview(theirs.encode(chunk)))), "we read zarr-python's bytes wrongly"
+        assert same(expected, pipeline.decode(memoryview(theirs.encode(chunk)))), (
+            "we read zarr-python's bytes wrongly"
+        )
         if pipeline.encoded_nbytes is not None:
             assert len(data) == pipeline.encoded_nbytes == len(theirs.encode(chunk))
     rows = np.array([2, 0], np.int64)
@@ -170,19 +191,29 @@ DTYPES = [
 def test_every_dtype(dtype, serializer, rest):
     is_single_byte = np.dtype(dtype).itemsize == 1 or np.dtype(dtype).kind in "SV"
     if np.dtype(dtype).fields and serializer is BIG:
-        pytest.skip("zarr-python writes the fields of a structure as they are in memory, whatever the codec says")
+        pytest.skip(
+            "zarr-python writes the fields of a structure as they are in memory, whatever the codec says"
+        )
     pipeline = check_compatible([serializer, *rest], dtype)
     assert isinstance(pipeline, NativePipeline)
     if not rest and not is_single_byte:
         pipeline, _ = pipeline_for([serializer], (3,), dtype)
         chunk = sample(dtype, (3,))
         order = "<" if serializer is LITTLE else ">"
-        expected = chunk.tobytes() if np.dtype(dtype).fields else chunk.astype(np.dtype(dtype).newbyteorder(order)).tobytes()
+        expected = (
+            chunk.tobytes()
+            if np.dtype(dtype).fields
+            else chunk.astype(np.dtype(dtype).newbyteorder(order)).tobytes()
+        )
         assert bytes(pipeline.encode(chunk[None].astype(pipeline.stored_dtype))[0]) == expected
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 1, 3), (1, 1, 1, 1, 2)], ids=str)
-@pytest.mark.parametrize("codecs", [[LITTLE], [LITTLE, CRC], [LITTLE, GZIP], [LITTLE, ZSTD, CRC]], ids=lambda c: c[-1]["name"])
+@pytest.mark.parametrize(
+    "codecs",
+    [[LITTLE], [LITTLE, CRC], [LITTLE, GZIP], [LITTLE, ZSTD, CRC]],
+    ids=lambda c: c[-1]["name"],
+)
 def test_every_rank(shape, codecs):
     check_compatible(codecs, "uint16", shape)
 
@@ -198,13 +229,21 @@ def test_transpose(order, serializer):
 
 
 def test_transposes_add_up():
-    check_compatible([codec("transpose", order=[1, 2, 0]), codec("transpose", order=[2, 1, 0]), LITTLE], "int32", (2, 3, 4))
-    pipeline, _ = pipeline_for([codec("transpose", order=[1, 2, 0])] * 3 + [LITTLE], (2, 3, 4), "int32")
+    check_compatible(
+        [codec("transpose", order=[1, 2, 0]), codec("transpose", order=[2, 1, 0]), LITTLE],
+        "int32",
+        (2, 3, 4),
+    )
+    pipeline, _ = pipeline_for(
+        [codec("transpose", order=[1, 2, 0])] * 3 + [LITTLE], (2, 3, 4), "int32"
+    )
     chunk = sample("int32", (1, 2, 3, 4))
     assert bytes(pipeline.encode(chunk)[0]) == chunk.tobytes(), "three turns are none"
 
 
-@pytest.mark.parametrize("order", [None, [0, 0], [0], [0, 1, 2], ["0", "1"], [1.0, 0.0], "10", [True, False]], ids=str)
+@pytest.mark.parametrize(
+    "order", [None, [0, 0], [0], [0, 1, 2], ["0", "1"], [1.0, 0.0], "10", [True, False]], ids=str
+)
 def test_transpose_that_is_no_permutation_is_refused(order):
     with pytest.raises(CodecError) as caught:
         build_pipeline([codec("transpose", order=order), LITTLE], (2, 3), np.dtype("u1"), {})
@@ -225,7 +264,9 @@ def test_zstd_levels(level, checksum):
 @pytest.mark.parametrize("checksum", [False, True])
 def test_zstd_frames_say_their_size_and_have_the_checksum_asked_for(checksum):
     for n in (1, 3):
-        frames = build_stage("zstd", {"level": 1, "checksum": checksum}, 1).encode([b"abc" * 100] * n)
+        frames = build_stage("zstd", {"level": 1, "checksum": checksum}, 1).encode(
+            [b"abc" * 100] * n
+        )
         for frame in map(bytes, frames):
             assert bool(frame[4] & 4) == checksum
             assert frame[4] >> 6 or frame[4] >> 5 & 1, "the header has no content size"
@@ -239,7 +280,11 @@ def test_blosc(cname, shuffle):
     check_compatible([LITTLE, blosc(cname=cname, shuffle=shuffle)], "uint32", (40, 50))
 
 
-@pytest.mark.parametrize("changes", [{"clevel": 0}, {"clevel": 9}, {"blocksize": 256}, {"typesize": 1}, {"typesize": 8}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{"clevel": 0}, {"clevel": 9}, {"blocksize": 256}, {"typesize": 1}, {"typesize": 8}],
+    ids=str,
+)
 def test_blosc_settings(changes):
     check_compatible([LITTLE, blosc(**changes)], "uint32", (40, 50))
 
@@ -251,7 +296,9 @@ def test_blosc_of_other_sizes(dtype):
 
 def test_crc32c_bytes():
     pipeline, _ = pipeline_for([LITTLE, CRC], (9,), "uint8")
-    assert bytes(pipeline.encode(np.frombuffer(b"123456789", np.uint8)[None])[0])[-4:] == struct.pack("<I", 0xE3069283)
+    assert bytes(pipeline.encode(np.frombuffer(b"123456789", np.uint8)[None])[0])[
+        -4:
+    ] == struct.pack("<I", 0xE3069283)
 
 
 NUMCODECS = [
@@ -266,8 +313,15 @@ NUMCODECS = [
 @pytest.mark.parametrize("stage", NUMCODECS, ids=lambda c: f"{c['name']}-{c['configuration']}")
 def test_numcodecs_bytes_to_bytes(stage):
     if stage["name"] == "numcodecs.jenkins_lookup3":
-        with pytest.raises(CodecError):  # zarr-python's registry has none, but ours reads the bytes all the same
-            build_pipeline([LITTLE, codec("numcodecs.no_such")], (4,), np.dtype("u4"), document_of([LITTLE], (4,), "u4"))
+        with pytest.raises(
+            CodecError
+        ):  # zarr-python's registry has none, but ours reads the bytes all the same
+            build_pipeline(
+                [LITTLE, codec("numcodecs.no_such")],
+                (4,),
+                np.dtype("u4"),
+                document_of([LITTLE], (4,), "u4"),
+            )
         built = build_stage(stage["name"], {}, 1)
         assert bytes(built.decode(built.encode([b"abcd" * 9])[0], 36)) == b"abcd" * 9
         return
@@ -278,7 +332,11 @@ def test_numcodecs_bytes_to_bytes(stage):
 
 FILTERS = {
     "delta": (codec("numcodecs.delta", dtype="<i4"), "int32", True),
-    "fixedscaleoffset": (codec("numcodecs.fixedscaleoffset", offset=0, scale=10, dtype="<f8", astype="<i4"), "float64", False),
+    "fixedscaleoffset": (
+        codec("numcodecs.fixedscaleoffset", offset=0, scale=10, dtype="<f8", astype="<i4"),
+        "float64",
+        False,
+    ),
     "bitround": (codec("numcodecs.bitround", keepbits=5), "float32", False),
     "astype": (codec("numcodecs.astype", encode_dtype="<f4", decode_dtype="<f8"), "float64", False),
     "quantize": (codec("numcodecs.quantize", digits=2, dtype="<f8"), "float64", False),
@@ -301,7 +359,9 @@ def test_pcodec():
     check_compatible([codec("numcodecs.pcodec", level=8)], "float32", exact=False)
 
 
-@pytest.mark.parametrize("rest", [[], [ZSTD], [ZSTD, CRC], [codec("numcodecs.lz4", acceleration=1)]])
+@pytest.mark.parametrize(
+    "rest", [[], [ZSTD], [ZSTD, CRC], [codec("numcodecs.lz4", acceleration=1)]]
+)
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4)], ids=str)
 def test_vlen_utf8(rest, shape):
     codecs = [codec("vlen-utf8"), *rest]
@@ -327,8 +387,17 @@ def test_vlen_bytes(rest):
     assert pipeline.decode(theirs.encode(chunk)).tolist() == chunk.tolist()
 
 
-STACKS = [[a, b] for a in (ZSTD, GZIP, blosc(), codec("numcodecs.shuffle", elementsize=4)) for b in (ZSTD, GZIP, blosc(), CRC)]
-STACKS += [[CRC, ZSTD, CRC, GZIP, CRC], [ZSTD, codec("numcodecs.bz2", level=1)], [ZSTD, codec("numcodecs.fletcher32")], [CRC, CRC]]
+STACKS = [
+    [a, b]
+    for a in (ZSTD, GZIP, blosc(), codec("numcodecs.shuffle", elementsize=4))
+    for b in (ZSTD, GZIP, blosc(), CRC)
+]
+STACKS += [
+    [CRC, ZSTD, CRC, GZIP, CRC],
+    [ZSTD, codec("numcodecs.bz2", level=1)],
+    [ZSTD, codec("numcodecs.fletcher32")],
+    [CRC, CRC],
+]
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda s: "+".join(c["name"] for c in s))
@@ -336,7 +405,10 @@ def test_stacked_stages(stack):
     check_compatible([LITTLE, *stack], "uint32", (10, 20))
 
 
-@pytest.mark.parametrize("name", ["zstd", "gzip", "blosc", "crc32c", "numcodecs.lz4", "numcodecs.zlib", "numcodecs.crc32"])
+@pytest.mark.parametrize(
+    "name",
+    ["zstd", "gzip", "blosc", "crc32c", "numcodecs.lz4", "numcodecs.zlib", "numcodecs.crc32"],
+)
 def test_stages_take_every_kind_of_buffer(name):
     stage = build_stage(name, {}, 1)
     data = b"abc" * 50
@@ -357,7 +429,10 @@ def test_stages_take_no_bytes(name):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4), st.sampled_from(["zstd", "gzip", "blosc", "crc32c"]))
+@given(
+    st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4),
+    st.sampled_from(["zstd", "gzip", "blosc", "crc32c"]),
+)
 def test_stages_round_trip(batch, name):
     stage = build_stage(name, {}, 1)
     for data, encoded in zip(batch, stage.encode(batch), strict=True):
@@ -378,7 +453,11 @@ def fast(request, monkeypatch):
         pytest.importorskip("zlib_ng")
     else:
         hidden = ("zstandard", "isal", "zlib_ng")
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name in hidden else find_spec(name, *rest))
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name, *rest: None if name in hidden else find_spec(name, *rest),
+        )
     return request.param
 
 
@@ -545,7 +624,12 @@ def test_wrong_text_is_refused(rest):
 
 def zstd_header(content_nbytes):
     """A frame header that claims a size (8-byte field, single segment), and an empty last block."""
-    return b"\x28\xb5\x2f\xfd" + bytes([0b11100000]) + struct.pack("<Q", content_nbytes) + b"\x01\x00\x00"
+    return (
+        b"\x28\xb5\x2f\xfd"
+        + bytes([0b11100000])
+        + struct.pack("<Q", content_nbytes)
+        + b"\x01\x00\x00"
+    )
 
 
 def blosc_header(nbytes, blocksize, cbytes):
@@ -637,7 +721,9 @@ for name, bomb in bombs:
 @pytest.mark.parametrize("libraries", ["fast", "plain"])
 def test_bombs_are_refused_under_a_memory_limit(libraries):
     """256 MB in a few kB, in a process that may not take 96 MB more: what is allocated would end it."""
-    done = subprocess.run([sys.executable, "-c", BOMBS, libraries], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", BOMBS, libraries], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "the limit holds"

@@ -12,7 +12,10 @@ from shardwrite.codecs import FillPattern
 def oracle(batch, fill_value):
     """Chunk by chunk and element by element, by the bytes of each."""
     item = np.full((1,), fill_value, dtype=batch.dtype).tobytes()
-    return [all(np.array([e], dtype=batch.dtype).tobytes() == item for e in chunk.reshape(-1)) for chunk in batch]
+    return [
+        all(np.array([e], dtype=batch.dtype).tobytes() == item for e in chunk.reshape(-1))
+        for chunk in batch
+    ]
 
 
 def byte_oracle(batch, item):
@@ -30,8 +33,14 @@ def from_bits(bits, dtype):
 
 
 QUIET, PAYLOAD, NEGATIVE = 0x7FF8000000000000, 0x7FF8000000000123, 0xFFF8000000000000
-FLOATS64 = [from_bits(b, "f8") for b in (0, 1 << 63, QUIET, PAYLOAD, NEGATIVE, 0x7FF0000000000000, 0xFFF0000000000000, 1)]
-FLOATS32 = [from_bits(b, "f4") for b in (0, 1 << 31, 0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800000, 0xFF800000, 1)]
+FLOATS64 = [
+    from_bits(b, "f8")
+    for b in (0, 1 << 63, QUIET, PAYLOAD, NEGATIVE, 0x7FF0000000000000, 0xFFF0000000000000, 1)
+]
+FLOATS32 = [
+    from_bits(b, "f4")
+    for b in (0, 1 << 31, 0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800000, 0xFF800000, 1)
+]
 FLOATS16 = [from_bits(b, "f2") for b in (0, 1 << 15, 0x7E00, 0x7E01, 0xFE00, 0x7C00, 0xFC00, 1)]
 
 
@@ -45,11 +54,16 @@ def test_floats_are_told_apart_by_bits(values, order, n):
     raw = np.array(values)
     batch = np.repeat(raw[:, None], n, axis=1).astype(dtype)
     for i, fill in enumerate(values):
-        assert FillPattern(fill, dtype).empty(batch).tolist() == [i == j for j in range(len(values))]
+        assert FillPattern(fill, dtype).empty(batch).tolist() == [
+            i == j for j in range(len(values))
+        ]
 
 
 @pytest.mark.parametrize("shape", [(1,), (7,), (4, 4), (2, 3, 5), (64,), ()], ids=str)
-@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8", "c8", "c16", "M8[ns]", "S3", "S5", "S12", "U1", "U3", "V7", "?"])
+@pytest.mark.parametrize(
+    "dtype",
+    ["u1", "i2", "f4", "f8", "c8", "c16", "M8[ns]", "S3", "S5", "S12", "U1", "U3", "V7", "?"],
+)
 def test_one_changed_byte_anywhere_is_seen(dtype, shape):
     dtype = np.dtype(dtype)
     fill = np.zeros((), dtype)[()]
@@ -88,7 +102,11 @@ def test_structures_are_compared_whole(dtype, n):
         rows.append(bytes(other))
     rows.append((item[1:] + item[:1]) * n)
     batch = np.frombuffer(b"".join(rows), dtype).reshape(len(rows), n)
-    assert FillPattern(fill, dtype).empty(batch).tolist() == byte_oracle(batch, item) == [True] + [False] * (len(rows) - 1)
+    assert (
+        FillPattern(fill, dtype).empty(batch).tolist()
+        == byte_oracle(batch, item)
+        == [True] + [False] * (len(rows) - 1)
+    )
 
 
 def test_structure_with_a_nan_field():
@@ -101,9 +119,18 @@ def test_structure_with_a_nan_field():
     assert FillPattern(fill, dtype).empty(batch).tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize("value", [complex(np.nan, 0.0), complex(0.0, -0.0), complex(-0.0, 0.0), complex(np.inf, np.nan), 0j])
+@pytest.mark.parametrize(
+    "value",
+    [complex(np.nan, 0.0), complex(0.0, -0.0), complex(-0.0, 0.0), complex(np.inf, np.nan), 0j],
+)
 def test_complex(value):
-    others = [complex(np.nan, 0.0), complex(0.0, -0.0), complex(-0.0, 0.0), complex(np.inf, np.nan), 0j]
+    others = [
+        complex(np.nan, 0.0),
+        complex(0.0, -0.0),
+        complex(-0.0, 0.0),
+        complex(np.inf, np.nan),
+        0j,
+    ]
     batch = np.array([[v] * 3 for v in others], "c16")
     expected = [np.complex128(v).tobytes() == np.complex128(value).tobytes() for v in others]
     assert sum(expected) == 1
@@ -113,7 +140,11 @@ def test_complex(value):
 @pytest.mark.parametrize("kind", ["datetime64[ns]", "timedelta64[s]"])
 def test_times(kind):
     name = kind.split("[", maxsplit=1)[0]
-    values = [np.array(0, "i8").view(kind)[()], getattr(np, name)("NaT"), np.array(5, "i8").view(kind)[()]]
+    values = [
+        np.array(0, "i8").view(kind)[()],
+        getattr(np, name)("NaT"),
+        np.array(5, "i8").view(kind)[()],
+    ]
     batch = np.array([[v] * 4 for v in values], kind)
     for i, fill in enumerate(values):
         assert FillPattern(fill, batch.dtype).empty(batch).tolist() == [i == j for j in range(3)]
@@ -148,7 +179,25 @@ def test_no_chunks():
     assert FillPattern(0, np.dtype("u1")).empty(np.zeros((0, 4), "u1")).tolist() == []
 
 
-SIMPLE = [np.dtype(t) for t in ("?", "u1", "<i2", ">i2", ">f4", "<f8", "<c8", "S2", "S3", "<U2", "<M8[s]", "V5", "V12", "V16")]
+SIMPLE = [
+    np.dtype(t)
+    for t in (
+        "?",
+        "u1",
+        "<i2",
+        ">i2",
+        ">f4",
+        "<f8",
+        "<c8",
+        "S2",
+        "S3",
+        "<U2",
+        "<M8[s]",
+        "V5",
+        "V12",
+        "V16",
+    )
+]
 
 
 @settings(max_examples=300, deadline=None)
@@ -161,7 +210,9 @@ def test_random_batches_equal_the_oracle(data):
     if dtype.kind == "U":
         pool &= 0x3F
         pool[:, 1::4] = pool[:, 2::4] = pool[:, 3::4] = 0
-    choice = data.draw(hnp.arrays(np.uint8, (n, width), elements=st.integers(0, 1), fill=st.just(0)))
+    choice = data.draw(
+        hnp.arrays(np.uint8, (n, width), elements=st.integers(0, 1), fill=st.just(0))
+    )
     batch = np.ascontiguousarray(pool[choice]).view(dtype).reshape(n, width)
     fill = pool[:1].copy().view(dtype)[0, 0]
     assert FillPattern(fill, dtype).empty(batch).tolist() == byte_oracle(batch, pool[0].tobytes())
@@ -169,7 +220,11 @@ def test_random_batches_equal_the_oracle(data):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=3, max_side=5), elements=st.sampled_from(FLOATS64)),
+    hnp.arrays(
+        np.float64,
+        hnp.array_shapes(min_dims=2, max_dims=3, max_side=5),
+        elements=st.sampled_from(FLOATS64),
+    ),
     st.sampled_from(FLOATS64),
 )
 def test_random_floats_equal_the_oracle(batch, fill):

@@ -37,7 +37,10 @@ CODECS = {
     "blosc-lz4": {"compressors": [BloscCodec(cname="lz4", shuffle="shuffle")]},
     "blosc-zstd": {"compressors": [BloscCodec(cname="zstd", shuffle="bitshuffle"), Crc32cCodec()]},
     "transpose": {"filters": "transposed", "compressors": [ZstdCodec()]},
-    "big-endian": {"serializer": {"name": "bytes", "configuration": {"endian": "big"}}, "compressors": [GzipCodec()]},
+    "big-endian": {
+        "serializer": {"name": "bytes", "configuration": {"endian": "big"}},
+        "compressors": [GzipCodec()],
+    },
     "two": {"compressors": [ZstdCodec(), GzipCodec(level=1), Crc32cCodec()]},
 }
 DTYPES = [
@@ -83,12 +86,17 @@ CANNOT = {
 
 def can(reader, case):
     codec, dtype, _, location, _ = case
-    return not any(r == reader and c in (None, codec) and d in (None, dtype) and i in (None, location) for r, c, d, i in CANNOT)
+    return not any(
+        r == reader and c in (None, codec) and d in (None, dtype) and i in (None, location)
+        for r, c, d, i in CANNOT
+    )
 
 
 def data(dtype, shape):
     rng = np.random.default_rng(len(shape))
-    a = (rng.integers(0, 2, shape) if dtype == "bool" else rng.integers(0, 100, shape)).astype(dtype)
+    a = (rng.integers(0, 2, shape) if dtype == "bool" else rng.integers(0, 100, shape)).astype(
+        dtype
+    )
     if dtype.startswith("complex"):
         a = a + 1j * a[..., ::-1]
     a[tuple(slice(0, n // 2) for n in shape)] = 0
@@ -104,7 +112,13 @@ def write(path, case):
     a = data(dtype, shape)
     with dask.config.set(scheduler="sync"):
         da.from_array(a, chunks=tuple(max(1, n // 2) for n in shape)).to_sharded_zarr(
-            path, shards=shards, chunks=chunks, strategy=strategy, index_location=location, durability="none", **keywords
+            path,
+            shards=shards,
+            chunks=chunks,
+            strategy=strategy,
+            index_location=location,
+            durability="none",
+            **keywords,
         )
     return a
 
@@ -132,7 +146,9 @@ def check(tmp_path, cases):
         a = write(path, case)
         for name, reader in [(name, reader) for name, reader in READERS.items() if can(name, case)]:
             np.testing.assert_array_equal(reader(path), a, err_msg=f"{name} {case}")
-        np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute(scheduler="sync"), a, err_msg=f"ours {case}")
+        np.testing.assert_array_equal(
+            shardwrite.from_sharded_zarr(path).compute(scheduler="sync"), a, err_msg=f"ours {case}"
+        )
         report = shardwrite.verify(path, deep=True)
         assert report.is_good, f"{case}: {report}"
         assert report.unused_nbytes == 0
@@ -159,29 +175,57 @@ def test_the_whole_matrix(tmp_path, codec, dtype):
 
 def test_zarrita(tmp_path):
     if shutil.which("node") is None or not (HERE / "node_modules" / "zarrita").exists():
-        pytest.skip("zarrita is not here: needs node and `npm install` in tests/conformance (make test does it)")
+        pytest.skip(
+            "zarrita is not here: needs node and `npm install` in tests/conformance (make test does it)"
+        )
     cases = [case for case in sampled() if can("zarrita", case)]
     assert len(cases) >= 30
-    expected = {str(tmp_path / str(n)): write(tmp_path / str(n), case) for n, case in enumerate(cases)}
-    ended = subprocess.run(["node", str(HERE / "read.mjs"), *expected], capture_output=True, text=True, timeout=120, check=True)
+    expected = {
+        str(tmp_path / str(n)): write(tmp_path / str(n), case) for n, case in enumerate(cases)
+    }
+    ended = subprocess.run(
+        ["node", str(HERE / "read.mjs"), *expected],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     for case, a, line in zip(cases, expected.values(), ended.stdout.splitlines(), strict=True):
         answer = json.loads(line)
         assert "error" not in answer, f"{case}: {answer}"
-        found = np.frombuffer(base64.b64decode(answer["data"]), dtype="uint8" if a.dtype == bool else a.dtype.newbyteorder("<"))
-        strides = [step * found.itemsize for step in answer["stride"]]  # a transposed array comes as it lies in memory
+        found = np.frombuffer(
+            base64.b64decode(answer["data"]),
+            dtype="uint8" if a.dtype == bool else a.dtype.newbyteorder("<"),
+        )
+        strides = [
+            step * found.itemsize for step in answer["stride"]
+        ]  # a transposed array comes as it lies in memory
         found = np.lib.stride_tricks.as_strided(found, answer["shape"], strides)
         np.testing.assert_array_equal(found, a, err_msg=str(case))
 
 
 @pytest.mark.parametrize("location", LOCATIONS)
-@pytest.mark.parametrize("pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"])
+@pytest.mark.parametrize(
+    "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
+)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_what_zarr_and_zarrs_write(tmp_path, location, pipeline, geometry):
     shape, shards, chunks = GEOMETRIES[geometry]
     a = data("float32", shape)
     with zarr.config.set({"codec_pipeline.path": pipeline}):
-        serializer = ShardingCodec(chunk_shape=chunks, codecs=[zarr.codecs.BytesCodec(), ZstdCodec()], index_location=location)
-        z = zarr.create_array(tmp_path / "x", shape=shape, chunks=shards, dtype="f4", serializer=serializer, compressors=None)
+        serializer = ShardingCodec(
+            chunk_shape=chunks,
+            codecs=[zarr.codecs.BytesCodec(), ZstdCodec()],
+            index_location=location,
+        )
+        z = zarr.create_array(
+            tmp_path / "x",
+            shape=shape,
+            chunks=shards,
+            dtype="f4",
+            serializer=serializer,
+            compressors=None,
+        )
         z[...] = a
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(tmp_path / "x").compute(), a)
@@ -198,7 +242,10 @@ def test_what_tensorstore_writes(tmp_path, location, geometry):
             {"name": "bytes", "configuration": {"endian": "big"}},
             {"name": "blosc", "configuration": {"cname": "lz4", "typesize": 2}},
         ],
-        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "index_codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "crc32c"},
+        ],
         "index_location": location,
     }
     spec = {

@@ -38,11 +38,19 @@ def written(path, values, shards, chunks, batch_nbytes, **layout):
     with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="sync"):
         patch.setattr(session, "BATCH_NBYTES", batch_nbytes)
         x = da.from_array(values, chunks=-1, name=False)
-        shardwrite.to_sharded_zarr(x, path, shards=shards, chunks=chunks, durability="none", mode="w", **layout)
-    return {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file() and "receipt" not in p.name}
+        shardwrite.to_sharded_zarr(
+            x, path, shards=shards, chunks=chunks, durability="none", mode="w", **layout
+        )
+    return {
+        p.relative_to(path): p.read_bytes()
+        for p in path.rglob("*")
+        if p.is_file() and "receipt" not in p.name
+    }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     array=arrays(),
     strategy=st.sampled_from(["C", "F", "morton", "append-only"]),
@@ -56,7 +64,9 @@ def test_batches_do_not_change_the_bytes(tmp_path_factory, array, n_together, **
     path = tmp_path_factory.mktemp("small")
     shard_nbytes = int(np.prod(shards)) * values.dtype.itemsize
     alone = written(path / "alone.zarr", values, shards, chunks, 1, **layout)
-    together = written(path / "together.zarr", values, shards, chunks, n_together * shard_nbytes, **layout)
+    together = written(
+        path / "together.zarr", values, shards, chunks, n_together * shard_nbytes, **layout
+    )
     at_once = written(path / "once.zarr", values, shards, chunks, 2**21, **layout)
     assert together == alone
     assert at_once == alone
@@ -69,7 +79,9 @@ def test_each_path_is_taken(tmp_path, monkeypatch):
     taken = []
     for module, name in ((small.ShardBatches, "encoded"), (tasks, "_stream_shard")):
         real = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *a, real=real, name=name: (taken.append(name), real(*a))[1])
+        monkeypatch.setattr(
+            module, name, lambda *a, real=real, name=name: (taken.append(name), real(*a))[1]
+        )
     written(tmp_path / "a.zarr", values, (4, 4), (2, 2), 128)
     assert taken == ["encoded"] * 4
     written(tmp_path / "b.zarr", values, (4, 4), (2, 2), 127)
@@ -103,5 +115,9 @@ def test_what_is_done_is_not_encoded_again(tmp_path, monkeypatch):
     with dask.config.set(scheduler="sync"):
         x = da.from_array(values, chunks=-1, name=False)
         shardwrite.to_sharded_zarr(x, path, shards=4, chunks=2, durability="none", mode="w")
-    assert {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file() and "receipt" not in p.name} == whole
+    assert {
+        p.relative_to(path): p.read_bytes()
+        for p in path.rglob("*")
+        if p.is_file() and "receipt" not in p.name
+    } == whole
     assert all(p.stat().st_mtime_ns == when for p, when in before.items())

@@ -11,7 +11,20 @@ from shardwrite.encode.unit import Pieces
 from shardwrite.grid import Box
 
 STRUCTURED = [("a", "<u2"), ("b", "<f8")]
-DTYPES = ["u1", "<u2", ">u2", "<f8", "c16", "M8[s]", "S40", "<U3", STRUCTURED, np.dtype(STRUCTURED, align=True), object, "T"]
+DTYPES = [
+    "u1",
+    "<u2",
+    ">u2",
+    "<f8",
+    "c16",
+    "M8[s]",
+    "S40",
+    "<U3",
+    STRUCTURED,
+    np.dtype(STRUCTURED, align=True),
+    object,
+    "T",
+]
 LAYOUTS = ["C", "F", "reversed", "strided", "broadcast"]
 
 
@@ -51,8 +64,13 @@ def test_inner_chunks_are_slices_of_the_source(counts, chunks, shape, cuts, star
     origin = (50, 60, 70)
     whole = source_of(shape, dtype, layout)
     edges = [[0, *sorted(e for e in some if e < n), n] for some, n in zip(cuts, shape, strict=True)]
-    parts = list(itertools.product(*([slice(a, b) for a, b in itertools.pairwise(along)] for along in edges)))
-    pieces = Pieces([tuple(o + s.start for o, s in zip(origin, part, strict=True)) for part in parts], [whole[p] for p in parts])
+    parts = list(
+        itertools.product(*([slice(a, b) for a, b in itertools.pairwise(along)] for along in edges))
+    )
+    pieces = Pieces(
+        [tuple(o + s.start for o, s in zip(origin, part, strict=True)) for part in parts],
+        [whole[p] for p in parts],
+    )
     tiles = np.zeros((int(np.prod(counts)), *chunks), dtype=whole.dtype)
     first = tuple(o + a for o, a in zip(origin, start, strict=True))
     region = Box(first, tuple(a + n * c for a, n, c in zip(first, counts, chunks, strict=True)))
@@ -64,7 +82,12 @@ def test_inner_chunks_are_slices_of_the_source(counts, chunks, shape, cuts, star
     pieces.copy_into(tiles, counts, chunks, region)
 
     for tile, index in zip(tiles, np.ndindex(counts), strict=True):
-        assert tile.tolist() == canvas[tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))].tolist()
+        assert (
+            tile.tolist()
+            == canvas[
+                tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, chunks, strict=True))
+            ].tolist()
+        )
 
 
 @pytest.mark.parametrize("stored", ["<u2", ">u2", "<f4"])

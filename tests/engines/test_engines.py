@@ -24,7 +24,13 @@ KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit="1GiB") as cluster:
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=None,
+        memory_limit="1GiB",
+    ) as cluster:
         yield cluster
 
 
@@ -61,7 +67,13 @@ def test_engines_write_the_same(tmp_path, array, engine, source):
 def test_direct_and_staged_on_every_engine(tmp_path, engine, memory_limit):
     a = np.random.default_rng(3).integers(0, 9, (128, 128, 64)).astype("u1")
     x = da.from_array(a, chunks=(32, 32, 32))
-    x.to_sharded_zarr(tmp_path / "x", shards=(128, 128, 64), chunks=16, memory_limit=memory_limit, durability="none")
+    x.to_sharded_zarr(
+        tmp_path / "x",
+        shards=(128, 128, 64),
+        chunks=16,
+        memory_limit=memory_limit,
+        durability="none",
+    )
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
 
 
@@ -86,7 +98,9 @@ def test_the_result_prints(tmp_path, array):
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_parts_without_a_scheduler(tmp_path, array, count):
     x = da.from_array(array, chunks=20)
-    plan = shardwrite.plan(x, shards=(32, 32, 32), chunks=8, memory_limit="1MB", max_source_reruns=3)
+    plan = shardwrite.plan(
+        x, shards=(32, 32, 32), chunks=8, memory_limit="1MB", max_source_reruns=3
+    )
     shardwrite.prepare(x, tmp_path / "x", plan)
     for index in reversed(range(count)):
         shardwrite.write_part(x, tmp_path / "x", index, count)
@@ -104,7 +118,9 @@ def test_a_missing_part_is_named(tmp_path, array):
     shardwrite.prepare(x, tmp_path / "x", plan)
     shardwrite.write_part(x, tmp_path / "x", 0, 3)
     shardwrite.write_part(x, tmp_path / "x", 2, 3)
-    with pytest.raises(shardwrite.IncompleteError, match="part 1 of 3 must be written again") as caught:
+    with pytest.raises(
+        shardwrite.IncompleteError, match="part 1 of 3 must be written again"
+    ) as caught:
         shardwrite.finalize(tmp_path / "x", n_parts=3)
     assert caught.value.missing == [ref.key for ref in plan.part(1, 3).shards]
     assert caught.value.parts == [1]
@@ -141,9 +157,18 @@ def calls(tmp_path):
 @pytest.mark.parametrize("kind", ["slabs", "mean", "rechunked", "unaligned"])
 def test_no_source_block_runs_twice(tmp_path, kind):
     a = np.random.default_rng(0).random((64, 64, 32)).astype("f4")
-    chunks = {"slabs": (1, 64, 32), "mean": (16, 16, 32), "rechunked": (16, 16, 32), "unaligned": (25, 25, 25)}[kind]
-    x = da.from_array(a, chunks=chunks).map_blocks(counting(tmp_path), dtype="f4", meta=np.empty((0, 0, 0), "f4"))
-    y = {"mean": lambda: x - x.mean(), "rechunked": lambda: x.rechunk((64, 7, 32))}.get(kind, lambda: x)()
+    chunks = {
+        "slabs": (1, 64, 32),
+        "mean": (16, 16, 32),
+        "rechunked": (16, 16, 32),
+        "unaligned": (25, 25, 25),
+    }[kind]
+    x = da.from_array(a, chunks=chunks).map_blocks(
+        counting(tmp_path), dtype="f4", meta=np.empty((0, 0, 0), "f4")
+    )
+    y = {"mean": lambda: x - x.mean(), "rechunked": lambda: x.rechunk((64, 7, 32))}.get(
+        kind, lambda: x
+    )()
     plan = shardwrite.plan(y, shards=32, chunks=8)
     y.to_sharded_zarr(tmp_path / "x", shards=32, chunks=8, durability="none")
     assert plan.source_reruns == 1
@@ -152,7 +177,9 @@ def test_no_source_block_runs_twice(tmp_path, kind):
 
 
 def test_waves_run_the_source_as_often_as_the_plan_says(tmp_path):
-    x = da.from_array(np.ones((64, 64), "f4"), chunks=8).map_blocks(counting(tmp_path), dtype="f4", meta=np.empty((0, 0), "f4"))
+    x = da.from_array(np.ones((64, 64), "f4"), chunks=8).map_blocks(
+        counting(tmp_path), dtype="f4", meta=np.empty((0, 0), "f4")
+    )
     keywords = {"shards": 16, "chunks": 8, "max_graph_tasks": 40, "memory_limit": "200kB"}
     plain = shardwrite.plan(x, **keywords)
     assert len(plain.waves) > 1
@@ -169,8 +196,12 @@ def test_waves_run_the_source_as_often_as_the_plan_says(tmp_path):
 
 def test_store_shares_common_work(tmp_path):
     a = np.random.default_rng(0).random((64, 64)).astype("f4")
-    x = da.from_array(a, chunks=16).map_blocks(counting(tmp_path), dtype="f4", meta=np.empty((0, 0), "f4"))
-    results = shardwrite.store([x, x * 2], [tmp_path / "a", tmp_path / "b"], shards=32, chunks=8, durability="none")
+    x = da.from_array(a, chunks=16).map_blocks(
+        counting(tmp_path), dtype="f4", meta=np.empty((0, 0), "f4")
+    )
+    results = shardwrite.store(
+        [x, x * 2], [tmp_path / "a", tmp_path / "b"], shards=32, chunks=8, durability="none"
+    )
     assert [r.n_shards for r in results] == [4, 4]
     assert set(calls(tmp_path)) == {1}
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "b", mode="r")[...], a * 2)
@@ -235,7 +266,9 @@ for scheduler, (get, kind) in zip(chosen, found):
         assert kind == active_engine().kind, scheduler
 assert "distributed" in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent.parent)
+    subprocess.run(
+        [sys.executable, "-c", program], check=True, cwd=Path(__file__).parent.parent.parent
+    )
 
 
 @pytest.mark.parametrize("chosen", ["distributed", "no such scheduler"])

@@ -105,10 +105,14 @@ class Row:
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch) / "out.json"
             script, *arguments = self.command.format(n=n_runs, seed=seed).split()
-            environment = preloaded.environment(preloaded.build(Path(scratch)) if self.needs_shim else None)
+            environment = preloaded.environment(
+                preloaded.build(Path(scratch)) if self.needs_shim else None
+            )
             command = [sys.executable, HERE / script, *arguments, "--json", out]
             done = subprocess.run(command, capture_output=True, text=True, env=environment)
-            assert out.exists(), f"{script} ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-3000:]}"
+            assert out.exists(), (
+                f"{script} ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-3000:]}"
+            )
             return self.read(json.loads(out.read_text()))
 
 
@@ -116,14 +120,28 @@ def of_states(found) -> Numbers:
     """Of `power_cut.py`."""
     names = ("states", "vacuous", "acked", "lost", "torn", "leaked")
     runs, vacuous, acked, lost, torn, left = (found[name] for name in names)
-    return Numbers(runs=runs, vacuous=vacuous, acked=acked, lost=lost, torn=torn, left=left, troubles=list(found["troubles"]))
+    return Numbers(
+        runs=runs,
+        vacuous=vacuous,
+        acked=acked,
+        lost=lost,
+        torn=torn,
+        left=left,
+        troubles=list(found["troubles"]),
+    )
 
 
 def of_cases(found) -> Numbers:
     """Of `interruptions.py` and `lossy_disk.py`."""
-    runs, vacuous, acked, lost, torn, left = (found[name] for name in ("cases", "vacuous", "acked", "lost", "torn", "left"))
-    troubles = list(found["troubles"]) + ["verify did not say what the readers found"] * found["false"]
-    return Numbers(runs=runs, vacuous=vacuous, acked=acked, lost=lost, torn=torn, left=left, troubles=troubles)
+    runs, vacuous, acked, lost, torn, left = (
+        found[name] for name in ("cases", "vacuous", "acked", "lost", "torn", "left")
+    )
+    troubles = (
+        list(found["troubles"]) + ["verify did not say what the readers found"] * found["false"]
+    )
+    return Numbers(
+        runs=runs, vacuous=vacuous, acked=acked, lost=lost, torn=torn, left=left, troubles=troubles
+    )
 
 
 def of_kills(found) -> Numbers:
@@ -136,7 +154,11 @@ def of_kills(found) -> Numbers:
 
 def of_ends(found) -> Numbers:
     """Of `ends.py`, which tells what the same call made of each kill."""
-    troubles = [f"{case['operation']}, killed at {case['kill_at']}: {case['trouble'][-300:]}" for case in found if case["trouble"]]
+    troubles = [
+        f"{case['operation']}, killed at {case['kill_at']}: {case['trouble'][-300:]}"
+        for case in found
+        if case["trouble"]
+    ]
     return Numbers(runs=len(found), troubles=troubles)
 
 
@@ -144,11 +166,21 @@ def of_freezes(found) -> Numbers:
     """Of `freeze.py`: acknowledged is what each of the two processes has returned from."""
     total = found["summary"]
     lost, torn = total["lost"], total["unreadable"]
-    others = [f"{case['operation']}, {case['takeover']}, {case['k']}: {case['trouble'][:300]}" for case in total["troubles"]]
+    others = [
+        f"{case['operation']}, {case['takeover']}, {case['k']}: {case['trouble'][:300]}"
+        for case in total["troubles"]
+    ]
     others = [] if len(others) == lost + torn else others
-    acked = total["outcomes"].get("done", 0) + total["freezes"] + total["vacuous"] - len(total["troubles"])
+    acked = (
+        total["outcomes"].get("done", 0)
+        + total["freezes"]
+        + total["vacuous"]
+        - len(total["troubles"])
+    )
     runs = total["freezes"] + total["vacuous"]
-    return Numbers(runs=runs, vacuous=total["vacuous"], acked=acked, lost=lost, torn=torn, troubles=others)
+    return Numbers(
+        runs=runs, vacuous=total["vacuous"], acked=acked, lost=lost, torn=torn, troubles=others
+    )
 
 
 def of_schedules(found) -> Numbers:
@@ -166,13 +198,19 @@ def of_calls(found) -> Numbers:
     total = found["summary"]
     lost = total.get("lost", 0)
     return Numbers(
-        runs=total["cases"], vacuous=total["vacuous"], acked=total.get("acked"), lost=lost, troubles=list(total["troubles"])
+        runs=total["cases"],
+        vacuous=total["vacuous"],
+        acked=total.get("acked"),
+        lost=lost,
+        troubles=list(total["troubles"]),
     )
 
 
 def of_mutants(found) -> Numbers:
     """Of `fuzz.py`."""
-    return Numbers(runs=found["mutants"], troubles=[json.dumps(case)[:400] for case in found["troubles"]])
+    return Numbers(
+        runs=found["mutants"], troubles=[json.dumps(case)[:400] for case in found["troubles"]]
+    )
 
 
 def rows() -> Iterator[Row]:
@@ -184,11 +222,22 @@ def rows() -> Iterator[Row]:
             yield Row(name, wanted, 125, command, of_states)
     for disk in ("ext4", "xfs"):
         command = f"interruptions.py --fault cut --filesystem {disk} --cases {{n}} --seed {{seed}}"
-        yield Row(f"power cut before an effect of any operation, {disk}", 800, 100, command, of_cases)
+        yield Row(
+            f"power cut before an effect of any operation, {disk}", 800, 100, command, of_cases
+        )
     for disk, wanted in {"ext4": 500, "xfs": 300}.items():
         name = f"write-back fails once, twice or until the disk is well, any operation, {disk}"
-        yield Row(name, wanted, 100, f"lossy_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}", of_cases)
-    name, command = "SIGKILL before an effect of any operation", "interruptions.py --fault kill --cases {n} --seed {seed}"
+        yield Row(
+            name,
+            wanted,
+            100,
+            f"lossy_disk.py --filesystem {disk} --cases {{n}} --seed {{seed}}",
+            of_cases,
+        )
+    name, command = (
+        "SIGKILL before an effect of any operation",
+        "interruptions.py --fault kill --cases {n} --seed {seed}",
+    )
     yield Row(name, 1000, 100, command, of_cases)
     name = "SIGKILL at a random moment while an array is made"
     yield Row(name, 200, 200, "kills.py --kills {n} --seed {seed}", of_kills)
@@ -210,7 +259,13 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1, 1, "failing_calls.py", of_calls, needs_shim=True)
     name = "the k-th call of one kind fails under an update or a stream, every k"
     yield Row(name, 1, 1, "failing_updates.py", of_calls, needs_shim=True)
-    yield Row("a file that is read is mutated", 100_000, 15_000, "fuzz.py --mutants {n} --seed {seed}", of_mutants)
+    yield Row(
+        "a file that is read is mutated",
+        100_000,
+        15_000,
+        "fuzz.py --mutants {n} --seed {seed}",
+        of_mutants,
+    )
 
 
 def stored() -> dict[str, list[dict[str, Any]]]:
@@ -225,21 +280,30 @@ def stored() -> dict[str, list[dict[str, Any]]]:
 def store(row: Row, seed: int, numbers: Numbers, commit: str) -> None:
     """Add a result; several campaigns may run side by side."""
     when = datetime.now(UTC).date().isoformat()
-    numbers = replace(numbers, troubles=[re.sub(r"/\S*/(?=x\.zarr)", "", trouble)[:300] for trouble in numbers.troubles])
-    line = json.dumps({"row": row.name, "seed": seed, "commit": commit, "date": when, "numbers": asdict(numbers)})
+    numbers = replace(
+        numbers,
+        troubles=[re.sub(r"/\S*/(?=x\.zarr)", "", trouble)[:300] for trouble in numbers.troubles],
+    )
+    line = json.dumps(
+        {"row": row.name, "seed": seed, "commit": commit, "date": when, "numbers": asdict(numbers)}
+    )
     with RESULTS.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(line + "\n")
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        ["git", *arguments], cwd=HERE, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 def commit_of_code() -> str:
     """The commit that is measured, which must be what lies here."""
     changed = [
-        line for line in git("status", "--porcelain", "--", "../../shardwrite", ".").splitlines() if RESULTS.name not in line
+        line
+        for line in git("status", "--porcelain", "--", "../../shardwrite", ".").splitlines()
+        if RESULTS.name not in line
     ]
     if changed:
         sys.exit("a result names a commit, so commit first: " + ", ".join(changed))
@@ -264,12 +328,27 @@ def run(minutes: float, pattern: str) -> None:
 def cells(row: Row, results: list[dict[str, Any]]) -> tuple[str, ...]:
     """A line of the table."""
     of = [Numbers(**result["numbers"]) for result in results]
-    runs, vacuous, lost, torn, left = (sum(getattr(n, name) for n in of) for name in ("runs", "vacuous", "lost", "torn", "left"))
+    runs, vacuous, lost, torn, left = (
+        sum(getattr(n, name) for n in of) for name in ("runs", "vacuous", "lost", "torn", "left")
+    )
     acked = None if any(n.acked is None for n in of) else sum(n.acked or 0 for n in of)
-    bound = "" if acked is None else "does not hold" if lost else f"{3 / acked:.1e}" if acked else "unknown"
+    bound = (
+        ""
+        if acked is None
+        else "does not hold"
+        if lost
+        else f"{3 / acked:.1e}"
+        if acked
+        else "unknown"
+    )
     commits = ", ".join(dict.fromkeys(result["commit"] for result in results))
     numbers = [runs, acked, lost, torn, left, sum(len(n.troubles) for n in of), vacuous]
-    return (row.name, *("" if number is None else f"{number:,}" for number in numbers), bound, commits)
+    return (
+        row.name,
+        *("" if number is None else f"{number:,}" for number in numbers),
+        bound,
+        commits,
+    )
 
 
 def table() -> str:
@@ -281,18 +360,30 @@ def table() -> str:
         results = known.get(row.name, [])
         if results:
             lines.append("| " + " | ".join(cells(row, results)) + " |")
-        if redone := [pair for result in results for pair in result["numbers"]["redone"] if "killed 20" in row.name]:
+        if redone := [
+            pair
+            for result in results
+            for pair in result["numbers"]["redone"]
+            if "killed 20" in row.name
+        ]:
             kills = ", ".join(f"{again} ({most})" for again, most in redone)
             head = row.name[0].upper() + row.name[1:]
-            costs += ["", f"{head}: shards written again after each kill, and in brackets the most that this may be: {kills}."]
+            costs += [
+                "",
+                f"{head}: shards written again after each kill, and in brackets the most that this may be: {kills}.",
+            ]
     return "\n".join(lines + costs)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     steps = parser.add_subparsers(dest="step", required=True)
     running = steps.add_parser("run", help="run what is missing")
-    running.add_argument("--minutes", type=float, default=1e6, help="begin no batch after so many minutes")
+    running.add_argument(
+        "--minutes", type=float, default=1e6, help="begin no batch after so many minutes"
+    )
     running.add_argument("--rows", default="", help="only rows whose name contains this")
     tabling = steps.add_parser("table", help="show the table")
     tabling.add_argument("--write", type=Path, help="replace the table in this document")

@@ -31,7 +31,19 @@ from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
 
-EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
+EFFECTS = (
+    "write",
+    "writev",
+    "pwrite",
+    "fsync",
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "ftruncate",
+    "copy_file_range",
+)
 OLD = (np.arange(400, dtype="u4") + 1).reshape(20, 20)
 NEW = OLD + 1000
 REGION = (slice(3, 17), slice(2, 12))
@@ -164,11 +176,19 @@ OPERATIONS = {
     "finalize": Operation(write_parts, lambda path: shardwrite.finalize(path), NEW),
     "update": Operation(make, update, UPDATED),
     "update, named source": Operation(make, lambda path: update(path, source_id="new"), UPDATED),
-    "update in place": Operation(make, lambda path: update(path, strategy=FixedOrder(in_place=True, max_unused=1.0)), UPDATED),
-    "append in place": Operation(make, lambda path: update(path, strategy=AppendOnly(in_place=True)), UPDATED),
+    "update in place": Operation(
+        make, lambda path: update(path, strategy=FixedOrder(in_place=True, max_unused=1.0)), UPDATED
+    ),
+    "append in place": Operation(
+        make, lambda path: update(path, strategy=AppendOnly(in_place=True)), UPDATED
+    ),
     "erase": Operation(make, lambda path: shardwrite.erase(path, REGION), ERASED),
-    "update by restart": Operation(interrupt_update, lambda path: update(path, restart=True), UPDATED),
-    "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED),
+    "update by restart": Operation(
+        interrupt_update, lambda path: update(path, restart=True), UPDATED
+    ),
+    "compaction": Operation(
+        make_wasteful, lambda path: shardwrite.compact(path, above=0.1), UPDATED
+    ),
     "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), OLD),
     "salvage": Operation(tear, lambda path: shardwrite.repair(path, scan=True), OLD),
     "stream": Operation(begin_stream, stream, NEW),
@@ -199,7 +219,10 @@ def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None 
     if not pid:
         status = 1
         try:
-            with before_effect(kill_at, lambda _: os.kill(os.getpid(), signal.SIGKILL)), dask.config.set(scheduler="sync"):
+            with (
+                before_effect(kill_at, lambda _: os.kill(os.getpid(), signal.SIGKILL)),
+                dask.config.set(scheduler="sync"),
+            ):
                 action()
             status = 0
         except BaseException:
@@ -246,7 +269,11 @@ def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[
 def check(path: Path, wanted: np.ndarray) -> None:
     """What must hold after the call has returned."""
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[:, :], wanted)
-    beside = [p for p in path.parent.iterdir() if p.name.startswith("x.") and not p.name.endswith(".quarantine")]
+    beside = [
+        p
+        for p in path.parent.iterdir()
+        if p.name.startswith("x.") and not p.name.endswith(".quarantine")
+    ]
     left = [*beside, *(q for p in beside for q in p.rglob("*")), *path.rglob("*.swtmp")]
     assert not left, f"left over: {sorted(str(p.relative_to(path.parent)) for p in left)}"
 
@@ -297,7 +324,10 @@ def n_effects(name: str, made: Path, home: Path) -> int:
     shutil.copytree(made, home)
     try:
         count = home / "count"
-        in_child(lambda: count_effects(lambda: OPERATIONS[name].perform(home / "x"), count), stage=home / "trouble")
+        in_child(
+            lambda: count_effects(lambda: OPERATIONS[name].perform(home / "x"), count),
+            stage=home / "trouble",
+        )
         return int(count.read_text())
     finally:
         shutil.rmtree(home)
@@ -314,7 +344,9 @@ def count_effects(action: Callable[[], object], into: Path) -> None:
 def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list[Case]:
     """Kill some operations before every effect, or every so many and each of the last; `twice` kills the second call, too."""
     done: list[Case] = []
-    top = Path(tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    top = Path(
+        tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    )
     try:
         for name in names:
             made = top / "made"
@@ -323,7 +355,9 @@ def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list
             n = n_effects(name, made, top / "home")
             for kill_at in sorted({*range(1, n + 1, every), *range(max(1, n + 1 - last), n + 1)}):
                 done += filter(None, [run_case(name, made, top / "home", kill_at)])
-                done += filter(None, [run_case(name, made, top / "home", kill_at, twice)] if twice else [])
+                done += filter(
+                    None, [run_case(name, made, top / "home", kill_at, twice)] if twice else []
+                )
             shutil.rmtree(made)
     finally:
         shutil.rmtree(top)
@@ -331,11 +365,15 @@ def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--operations", nargs="+", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--every", type=int, default=1, help="only every so many effects")
     parser.add_argument("--last", type=int, default=0, help="and each of the last so many")
-    parser.add_argument("--twice", type=int, default=0, help="kill the second call before this effect, too")
+    parser.add_argument(
+        "--twice", type=int, default=0, help="kill the second call before this effect, too"
+    )
     parser.add_argument("--json", help="write every case to this file")
     given = parser.parse_args()
     with dask.config.set(scheduler="sync"):
@@ -344,7 +382,9 @@ def main() -> None:
     if given.json:
         Path(given.json).write_text(json.dumps([asdict(case) for case in done]))
     for case in troubles[:50]:
-        print(f"{case.operation}, killed at {case.kill_at}: {case.trouble.strip().splitlines()[-1]}")
+        print(
+            f"{case.operation}, killed at {case.kill_at}: {case.trouble.strip().splitlines()[-1]}"
+        )
     print(json.dumps({"kills": len(done), "troubles": len(troubles)}))
     sys.exit(1 if troubles else 0)
 

@@ -61,7 +61,11 @@ PAIRS = [
     ("compact", "update replace"),
     ("update in place with room", "part in place"),
     ("takeover in place raw", "update in place"),
-    *((f"update {strategy} raw", takeover) for strategy in two_writers.STRATEGIES for takeover in (f"part {strategy}", "same")),
+    *(
+        (f"update {strategy} raw", takeover)
+        for strategy in two_writers.STRATEGIES
+        for takeover in (f"part {strategy}", "same")
+    ),
 ]
 
 
@@ -98,7 +102,10 @@ def is_visible(effect: str) -> bool:
     name = path.rpartition("/")[2]
     if call == "fsync" or name.startswith(("clock-", "probe-", ".probe-")):
         return False
-    return not (call in ("write", "copy", "ftruncate") and (name.endswith(".swtmp") or name.startswith("draft-")))
+    return not (
+        call in ("write", "copy", "ftruncate")
+        and (name.endswith(".swtmp") or name.startswith("draft-"))
+    )
 
 
 class Stepped:
@@ -192,7 +199,9 @@ def play(case: Case, home: Path) -> Iterator[None]:
     for process in both:
         if not process.has_ended:
             process.kill()
-            case.trouble = f"hang: the {process.place.who} process goes on and on, at {process.asked}"
+            case.trouble = (
+                f"hang: the {process.place.who} process goes on and on, at {process.asked}"
+            )
     if case.way == "killed":
         yield  # so that what was only just begun counts as left behind
 
@@ -206,9 +215,13 @@ def judge(case: Case, home: Path) -> None:
     is_new = case.operation.startswith(("write", "replacement", "parts"))
     is_done = [outcome == "done" for outcome in outcomes]
     path = home / "x.zarr"
-    if "killed" not in outcomes and any(is_done):  # of two that are in each other's way, both may give up
+    if "killed" not in outcomes and any(
+        is_done
+    ):  # of two that are in each other's way, both may give up
         oracle.check_tidy(path)
-    is_replaced = is_new and outcomes[1] == "killed"  # it may have taken away what the first has done
+    is_replaced = (
+        is_new and outcomes[1] == "killed"
+    )  # it may have taken away what the first has done
     if (any(is_done) or not is_new) and not is_replaced:
         compare(case, path, outcomes, [first.acks.ranks(), second.acks.ranks()])
     third = Place(home, "third")
@@ -238,9 +251,9 @@ def compare(case: Case, path: Path, outcomes: list[str], acked: list[set[int]]) 
     for rank in range(2):
         box = (slice(0, SHARD), slice(SHARD * rank, SHARD * (rank + 1)))
         musts = [done or rank in acks for done, acks in zip(is_done, acked, strict=True)]
-        assert any((found[box] == version[box]).all() for version in versions(operations, musts, outcomes)), (
-            f"lost: shard {rank} is of no version that may be there, {is_done=}, {acked=}"
-        )
+        assert any(
+            (found[box] == version[box]).all() for version in versions(operations, musts, outcomes)
+        ), f"lost: shard {rank} is of no version that may be there, {is_done=}, {acked=}"
 
 
 def versions(operations, musts: list[bool], outcomes: list[str]) -> Iterator[np.ndarray]:
@@ -252,7 +265,12 @@ def versions(operations, musts: list[bool], outcomes: list[str]) -> Iterator[np.
         for order in itertools.permutations(range(2), n):
             if any(must and i not in order for i, must in enumerate(musts)):
                 continue
-            if n == 2 and outcomes[order[0]] == "done" and outcomes[order[1]] not in ("done", "killed") and not musts[order[1]]:
+            if (
+                n == 2
+                and outcomes[order[0]] == "done"
+                and outcomes[order[1]] not in ("done", "killed")
+                and not musts[order[1]]
+            ):
                 continue
             for found in operations[0].before:
                 for i in order:
@@ -277,18 +295,26 @@ def effects(bench: freeze.Bench, operation: str, takeover: str) -> tuple[list[st
 
 def schedules(bench: freeze.Bench, pairs, ways, depth: int, before: str) -> Iterator[Case]:
     """Every schedule with a number of switches."""
-    possible = [way for way in ways if depth > 2 or way not in ("both frozen", "late")]  # before, the second never stands still
+    possible = [
+        way for way in ways if depth > 2 or way not in ("both frozen", "late")
+    ]  # before, the second never stands still
     for operation, takeover in pairs:
         of_first, of_second = effects(bench, operation, takeover)
         begins = [k for k, effect in enumerate(of_first) if re.search(before, effect)]
-        spans = [begins, range(len(of_second) + PATIENCE // 2), *itertools.repeat(range(len(of_first)), depth)][: depth - 1]
+        spans = [
+            begins,
+            range(len(of_second) + PATIENCE // 2),
+            *itertools.repeat(range(len(of_first)), depth),
+        ][: depth - 1]
         for way, turns in itertools.product(possible, itertools.product(*spans)):
             yield Case(operation, takeover, way, list(turns), [], [])
 
 
 def explore(bench: freeze.Bench, cases: list[Case]) -> None:
     """Go through some schedules at once, as far as they wait for leases to run out, and judge them."""
-    under_way = [(case, home, play(case, home)) for case in cases for home in [bench.fresh(case.operation)]]
+    under_way = [
+        (case, home, play(case, home)) for case in cases for home in [bench.fresh(case.operation)]
+    ]
     waiting = [entry for entry in under_way if goes_on(*entry)]
     while waiting:
         time.sleep(two_writers.TTL + 0.1)
@@ -305,12 +331,18 @@ def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
     notes = [Place(home, who).notes() for who in ("first", "second")]
     case.outcomes = [two_writers.shortened(note.get("outcome", "killed")) for note in notes]
     if not case.trouble:
-        case.trouble = in_child(judge, case, home).removeprefix("AssertionError: ")[:600].replace(str(home), "")
+        case.trouble = (
+            in_child(judge, case, home)
+            .removeprefix("AssertionError: ")[:600]
+            .replace(str(home), "")
+        )
     shutil.rmtree(home)
     return False
 
 
-def run(pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out: Path | None = None) -> list[Case]:
+def run(
+    pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out: Path | None = None
+) -> list[Case]:
     """Schedules, judged; what is known so far is in the file `out`."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="explorer-", dir=place))
@@ -325,7 +357,11 @@ def run(pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out
                 explore(bench, cases[begin : begin + AT_ONCE])
                 if out:
                     known = cases[: begin + AT_ONCE]
-                    out.write_text(json.dumps({"summary": summary(known), "cases": [asdict(case) for case in known]}))
+                    out.write_text(
+                        json.dumps(
+                            {"summary": summary(known), "cases": [asdict(case) for case in known]}
+                        )
+                    )
     finally:
         shutil.rmtree(top, ignore_errors=True)
     return cases
@@ -336,29 +372,68 @@ def summary(cases: list[Case]) -> dict:
     return {
         "cases": len(cases),
         "both done": sum(case.outcomes == ["done", "done"] for case in cases),
-        "none done": sum("done" not in case.outcomes and "killed" not in case.outcomes for case in cases),
-        "outcomes": dict(Counter(" | ".join(outcome.partition(":")[0] for outcome in case.outcomes) for case in cases)),
-        **{kind: sum(case.trouble.startswith(kind) for case in cases) for kind in ("lost", "unreadable", "hang")},
+        "none done": sum(
+            "done" not in case.outcomes and "killed" not in case.outcomes for case in cases
+        ),
+        "outcomes": dict(
+            Counter(
+                " | ".join(outcome.partition(":")[0] for outcome in case.outcomes) for case in cases
+            )
+        ),
+        **{
+            kind: sum(case.trouble.startswith(kind) for case in cases)
+            for kind in ("lost", "unreadable", "hang")
+        },
         "troubles": [asdict(case) for case in cases if case.trouble],
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--depth", type=int, default=2, help="switches from one process to the other")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--depth", type=int, default=2, help="switches from one process to the other"
+    )
     parser.add_argument("--cases", type=int, default=0, help="how many, sampled; all by default")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
-    parser.add_argument("--operations", nargs="+", choices=sorted({pair[0] for pair in PAIRS}), help="of the first process")
-    parser.add_argument("--before", default="", help="the first process stands before effects that match this pattern")
-    parser.add_argument("--takeovers", nargs="+", choices=sorted({pair[1] for pair in PAIRS}), help="of the second process")
+    parser.add_argument(
+        "--operations",
+        nargs="+",
+        choices=sorted({pair[0] for pair in PAIRS}),
+        help="of the first process",
+    )
+    parser.add_argument(
+        "--before",
+        default="",
+        help="the first process stands before effects that match this pattern",
+    )
+    parser.add_argument(
+        "--takeovers",
+        nargs="+",
+        choices=sorted({pair[1] for pair in PAIRS}),
+        help="of the second process",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write every case to this file")
     given = parser.parse_args()
     if "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
     wanted = (given.operations, given.takeovers)
-    pairs = [pair for pair in PAIRS if all(not names or name in names for name, names in zip(pair, wanted, strict=True))]
-    cases = run(pairs, given.ways, given.depth, given.cases, before=given.before, seed=given.seed, out=given.json)
+    pairs = [
+        pair
+        for pair in PAIRS
+        if all(not names or name in names for name, names in zip(pair, wanted, strict=True))
+    ]
+    cases = run(
+        pairs,
+        given.ways,
+        given.depth,
+        given.cases,
+        before=given.before,
+        seed=given.seed,
+        out=given.json,
+    )
     print(json.dumps(summary(cases), indent=1))
 
 

@@ -35,13 +35,31 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 LOOKS = ("stat", "opendir", "read")
-CALLS = ("open", "write", "fsync", "fsync-directory", "close", "rename", "link", "mkdir", "unlink", "rmdir", *LOOKS)
+CALLS = (
+    "open",
+    "write",
+    "fsync",
+    "fsync-directory",
+    "close",
+    "rename",
+    "link",
+    "mkdir",
+    "unlink",
+    "rmdir",
+    *LOOKS,
+)
 OF_LOOKS = ("EIO", "EACCES", "ESTALE")
 ERRORS = ("EIO", "ENOSPC", "EDQUOT", "EACCES", "EROFS", "ESTALE", "EINTR")
 RETRIED_BY_PYTHON = "EINTR"  # PEP 475: only close is not called again
 SHAPE = (48, 48)
 EMPTY = (slice(0, 16), slice(16, 32))
-KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+KEYWORDS = {
+    "shards": 16,
+    "chunks": 8,
+    "memory_limit": "60kB",
+    "source_id": "one",
+    "max_source_reruns": 100,
+}
 WANTED = oracle.values(SHAPE, 1, EMPTY)
 SOURCE = oracle.source(SHAPE, (16, 48), 1, EMPTY)
 
@@ -81,7 +99,9 @@ class Fault:
 
     def strike(self, library, path: Path, action) -> BaseException | None:
         """Do something while calls below a path fail; what it raised."""
-        library.shim_arm(str(path).encode(), self.call.encode(), self.k, self.number, self.persistent)
+        library.shim_arm(
+            str(path).encode(), self.call.encode(), self.k, self.number, self.persistent
+        )
         try:
             action()
         except BaseException as raised:
@@ -128,7 +148,13 @@ class Case(Fault):
 
 def shim():
     library = ctypes.CDLL(os.environ["SHIM"])
-    library.shim_arm.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int]
+    library.shim_arm.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
     library.shim_fired.restype = ctypes.c_long
     return library
 
@@ -150,11 +176,17 @@ def interrupt(_):
 
 def run_case(library, case: Case, directory: Path) -> Case:
     path, acks = directory / "x.zarr", oracle.Acks(directory / "acks")
-    keywords = {**KEYWORDS, "durability": case.durability, "publish": "first" if case.k % 2 else "last"}
+    keywords = {
+        **KEYWORDS,
+        "durability": case.durability,
+        "publish": "first" if case.k % 2 else "last",
+    }
     if case.resumed:
         with contextlib.suppress(InterruptedRunError):
             SOURCE.to_sharded_zarr(path, progress=interrupt, **keywords)
-    error = case.strike(library, path, lambda: SOURCE.to_sharded_zarr(path, progress=acks, **keywords))
+    error = case.strike(
+        library, path, lambda: SOURCE.to_sharded_zarr(path, progress=acks, **keywords)
+    )
     try:
         if error is not None:
             case.check_told(error)
@@ -207,7 +239,13 @@ def cases(calls, errors, durabilities):
                 continue
             if durability == "none" and call.startswith("fsync"):
                 continue
-            yield Case(call=call, error=error, persistent=persistent, durability=durability, resumed=resumed)
+            yield Case(
+                call=call,
+                error=error,
+                persistent=persistent,
+                durability=durability,
+                resumed=resumed,
+            )
 
 
 def run_all(kinds, run_case, *, share: float, seed: int) -> list:
@@ -246,7 +284,9 @@ def summary(done) -> dict:
 
 def parser(description: str, errors) -> argparse.ArgumentParser:
     """The arguments of a harness whose calls fail."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", nargs="+", choices=CALLS, default=CALLS)
     parser.add_argument("--errors", nargs="+", choices=errors, default=errors)
     parser.add_argument("--share", type=float, default=1.0, help="of the kinds of faults, sampled")
@@ -258,7 +298,9 @@ def parser(description: str, errors) -> argparse.ArgumentParser:
 def tell(done, found: dict, path: str | None) -> None:
     """Print a summary, and write it with every case to a file if one is named."""
     if path:
-        Path(path).write_text(json.dumps({"summary": found, "cases": [asdict(case) for case in done]}))
+        Path(path).write_text(
+            json.dumps({"summary": found, "cases": [asdict(case) for case in done]})
+        )
     print(json.dumps(found, indent=1))
 
 
@@ -266,7 +308,12 @@ def main() -> None:
     arguments = parser(__doc__, ERRORS)
     arguments.add_argument("--durabilities", nargs="+", default=["full", "batch", "none"])
     given = arguments.parse_args()
-    done = run_all(cases(given.calls, given.errors, given.durabilities), run_case, share=given.share, seed=given.seed)
+    done = run_all(
+        cases(given.calls, given.errors, given.durabilities),
+        run_case,
+        share=given.share,
+        seed=given.seed,
+    )
     acks = {name: sum(getattr(case, name) for case in done) for name in ("acked", "lost")}
     tell(done, {**summary(done), **acks}, given.json)
 

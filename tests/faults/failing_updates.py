@@ -45,14 +45,18 @@ class Case(failing_calls.Fault):
 def make(path: Path, operation: str) -> None:
     """The array as it is before; inner chunks of one size are what can be put in place."""
     compressors = "auto" if operation == "append in place" else []
-    da.from_array(OLD, chunks=16).to_sharded_zarr(path, shards=16, chunks=4, compressors=compressors)
+    da.from_array(OLD, chunks=16).to_sharded_zarr(
+        path, shards=16, chunks=4, compressors=compressors
+    )
 
 
 def operate(path: Path, operation: str) -> None:
     """Write the region, or append six slices."""
     if operation in UPDATES:
         x = da.from_array(NEW[REGION], chunks=13)
-        shardwrite.write_region(x, path, REGION, strategy=UPDATES[operation], source_id="new", memory_limit="200kB")
+        shardwrite.write_region(
+            x, path, REGION, strategy=UPDATES[operation], source_id="new", memory_limit="200kB"
+        )
         return
     first = shardwrite.open_sharded(path).shape[0]
     with ShardWriter(path, strategy=STREAMS[operation], n_threads=1) as writer:
@@ -65,7 +69,9 @@ def operate(path: Path, operation: str) -> None:
 def check(path: Path, operation: str) -> None:
     """All that an operation which succeeded has promised."""
     found = shardwrite.open_sharded(path)[:, :]
-    wanted = UPDATED if operation in UPDATES else np.concatenate([OLD, NEW[: len(found) - len(OLD)]])
+    wanted = (
+        UPDATED if operation in UPDATES else np.concatenate([OLD, NEW[: len(found) - len(OLD)]])
+    )
     np.testing.assert_array_equal(found, wanted)
     assert operation in UPDATES or len(found) >= len(OLD) + 6
 
@@ -90,7 +96,9 @@ def run_case(library, case: Case, directory: Path) -> Case:
 
 def kinds_of(operations, calls, errors) -> Iterator[Case]:
     """Kinds of faults; each is then tried for k = 1, 2, ... until it does not fire."""
-    for operation, call, error, persistent in itertools.product(operations, calls, errors, (False, True)):
+    for operation, call, error, persistent in itertools.product(
+        operations, calls, errors, (False, True)
+    ):
         yield Case(operation=operation, call=call, error=error, persistent=persistent)
 
 

@@ -96,7 +96,9 @@ def freeze_all(bench: Bench, freezes: list[Freeze], *, readers: float) -> None:
     frozen = []
     for case in freezes:
         home = bench.fresh(case.operation)
-        pid = two_writers.start(OPERATIONS[case.operation].run, Place(home, "first"), at=case.k, strike=signal.SIGSTOP)
+        pid = two_writers.start(
+            OPERATIONS[case.operation].run, Place(home, "first"), at=case.k, strike=signal.SIGSTOP
+        )
         _, status = os.waitpid(pid, os.WUNTRACED)
         is_frozen = os.WIFSTOPPED(status)
         case.before = Place(home, "first").effects()[0] if is_frozen else "nothing"
@@ -111,7 +113,9 @@ def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
     """Take over, thaw, judge."""
     first, second = Place(home, "first"), Place(home, "second")
     try:
-        two_writers.wait(two_writers.start(TAKEOVERS[case.takeover].run, second), "the second process")
+        two_writers.wait(
+            two_writers.start(TAKEOVERS[case.takeover].run, second), "the second process"
+        )
     except TimeoutError as error:
         case.trouble = f"hang: {error}"
     if pid:
@@ -122,7 +126,9 @@ def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
             case.trouble = case.trouble or f"hang: {error}"
     case.first = two_writers.shortened(first.notes().get("outcome", "no word"))
     if not case.trouble:
-        found = two_writers.in_child(lambda: two_writers.judge(home, case.operation, case.takeover, readers=with_readers))
+        found = two_writers.in_child(
+            lambda: two_writers.judge(home, case.operation, case.takeover, readers=with_readers)
+        )
         case.trouble = found.removeprefix("AssertionError: ")[:600].replace(str(home), "")
 
 
@@ -143,16 +149,22 @@ def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
         ks = list(range(1, len(effects) + 1))
         if n:
             ks.sort(key=lambda k: drawn.random() * weight(effects[k - 1]))
-        for i, takeover in enumerate(two_writers.takeovers_of(operation)):  # each begins with another effect
+        for i, takeover in enumerate(
+            two_writers.takeovers_of(operation)
+        ):  # each begins with another effect
             of_kinds.append([Freeze(operation, takeover, k) for k in ks[i:] + ks[:i]])
     if not n:
         return [case for cases in of_kinds for case in cases]
     drawn.shuffle(of_kinds)
-    in_turn = [cases[i] for i in range(max(map(len, of_kinds))) for cases in of_kinds if i < len(cases)]
+    in_turn = [
+        cases[i] for i in range(max(map(len, of_kinds))) for cases in of_kinds if i < len(cases)
+    ]
     return in_turn[:n]
 
 
-def run(operations, n: int, *, seed: int = 0, readers: float = 0.1, out: Path | None = None) -> list[Freeze]:
+def run(
+    operations, n: int, *, seed: int = 0, readers: float = 0.1, out: Path | None = None
+) -> list[Freeze]:
     """Freezes, judged; what is known so far is in the file `out`."""
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     top = Path(tempfile.mkdtemp(prefix="freezes-", dir=place))
@@ -178,27 +190,40 @@ def summary(freezes: list[Freeze]) -> dict:
         "vacuous": sum(case.before == "nothing" for case in freezes),
         "operations": len({case.operation for case in freezes}),
         "outcomes": dict(Counter(case.first.partition(":")[0] for case in freezes)),
-        **{kind: sum(case.trouble.startswith(kind) for case in freezes) for kind in ("lost", "unreadable")},
+        **{
+            kind: sum(case.trouble.startswith(kind) for case in freezes)
+            for kind in ("lost", "unreadable")
+        },
         "troubles": [asdict(case) for case in freezes if case.trouble],
     }
 
 
 def store(out: Path, freezes: list[Freeze]) -> None:
     """Write every freeze to a file."""
-    out.write_text(json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]}))
+    out.write_text(
+        json.dumps({"summary": summary(freezes), "freezes": [asdict(case) for case in freezes]})
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--operations", nargs="+", choices=sorted(OPERATIONS), default=list(OPERATIONS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--operations", nargs="+", choices=sorted(OPERATIONS), default=list(OPERATIONS)
+    )
     parser.add_argument("--freezes", type=int, default=0, help="how many, sampled; all by default")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--readers", type=float, default=0.1, help="share of the freezes that three readers look at")
+    parser.add_argument(
+        "--readers", type=float, default=0.1, help="share of the freezes that three readers look at"
+    )
     parser.add_argument("--json", type=Path, help="write every freeze to this file")
     given = parser.parse_args()
     if "SHIM" not in os.environ:
         sys.exit(preloaded.restarted(__file__, sys.argv[1:]))
-    freezes = run(given.operations, given.freezes, seed=given.seed, readers=given.readers, out=given.json)
+    freezes = run(
+        given.operations, given.freezes, seed=given.seed, readers=given.readers, out=given.json
+    )
     print(json.dumps(summary(freezes), indent=1))
 
 

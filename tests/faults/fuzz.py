@@ -87,7 +87,9 @@ def interrupt(_):
 def make_whole(path):
     """A finished array in a group with consolidated metadata, and its receipt, which knows of an update."""
     SOURCE.to_sharded_zarr(path, name="x", **KEYWORDS)
-    da.from_array(OLD[:16], chunks=16).to_sharded_zarr(path, name="x", region=REGION, source_id="same", durability="none")
+    da.from_array(OLD[:16], chunks=16).to_sharded_zarr(
+        path, name="x", region=REGION, source_id="same", durability="none"
+    )
     with warnings.catch_warnings(action="ignore"):
         zarr.consolidate_metadata(str(path))
     return "x"
@@ -139,13 +141,21 @@ def make_appended(path):
 
 def _dead():
     """The identity of a process on this host that is gone."""
-    return json.dumps({**lease.identity(), "pid": 2**22 - 1, "started": "1", "token": "none"}).encode()
+    return json.dumps(
+        {**lease.identity(), "pid": 2**22 - 1, "started": "1", "token": "none"}
+    ).encode()
 
 
 def _interrupted_update(path, strategy):
     with contextlib.suppress(InterruptedError):
         CHANGE.to_sharded_zarr(
-            path, region=REGION, source_id="two", strategy=strategy, progress=interrupt, durability="none", memory_limit="20kB"
+            path,
+            region=REGION,
+            source_id="two",
+            strategy=strategy,
+            progress=interrupt,
+            durability="none",
+            memory_limit="20kB",
         )
     (run,) = path.with_name(f"{path.name}.shardwrite").glob("updates/*/run-*")
     _leave_lease(run)
@@ -155,7 +165,9 @@ def _interrupted_update(path, strategy):
 def make_texts(path):
     """An array of texts."""
     x = da.from_array(TEXTS, chunks=4)
-    x.to_sharded_zarr(path, shards=4, chunks=2, serializer="vlen-utf8", durability="none", source_id="texts")
+    x.to_sharded_zarr(
+        path, shards=4, chunks=2, serializer="vlen-utf8", durability="none", source_id="texts"
+    )
 
 
 def make_nested(path):
@@ -163,13 +175,28 @@ def make_nested(path):
     inner = ShardingCodec(chunk_shape=(4, 4), codecs=[BytesCodec(), GzipCodec(level=1)])
     sharding = ShardingCodec(chunk_shape=(CHUNKS, CHUNKS), codecs=[inner])
     with warnings.catch_warnings(action="ignore"):
-        zarr.create_array(path, data=OLD, chunks=(SHARDS, SHARDS), serializer=sharding, compressors=None)
+        zarr.create_array(
+            path, data=OLD, chunks=(SHARDS, SHARDS), serializer=sharding, compressors=None
+        )
 
 
 def make_blosc(path):
     """Another codec, an index at the start, names of dimensions."""
-    names = [{"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 0}}]
-    SOURCE.to_sharded_zarr(path, compressors=names, index_location="start", dimension_names=["y", "x"], **KEYWORDS)
+    names = [
+        {
+            "name": "blosc",
+            "configuration": {
+                "cname": "lz4",
+                "clevel": 5,
+                "shuffle": "shuffle",
+                "typesize": 4,
+                "blocksize": 0,
+            },
+        }
+    ]
+    SOURCE.to_sharded_zarr(
+        path, compressors=names, index_location="start", dimension_names=["y", "x"], **KEYWORDS
+    )
 
 
 SCENES = {
@@ -214,7 +241,11 @@ def make_scenes(directory):
         with dask.config.set(scheduler="sync"):
             inside = make(root / "x.zarr")
         array = f"x.zarr/{inside}" if inside else "x.zarr"
-        files = {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
+        files = {
+            str(file.relative_to(root)): file.read_bytes()
+            for file in sorted(root.rglob("*"))
+            if file.is_file()
+        }
         text = oracle.metadata_of(root / array).text
         shards = {file: data for file, data in files.items() if file.startswith(f"{array}/c/")}
         scenes[name] = Scene(files, array, text, shards)
@@ -245,13 +276,30 @@ NASTY = (
     "../x",
     "a\0b",
 )
-NESTS = ([], {}, [[]], [{}], [[0, 1]], [[2**70, 1]], [None] * 3, {"name": "x"}, {"a": {"b": []}}, "x" * 5000)
+NESTS = (
+    [],
+    {},
+    [[]],
+    [{}],
+    [[0, 1]],
+    [[2**70, 1]],
+    [None] * 3,
+    {"name": "x"},
+    {"a": {"b": []}},
+    "x" * 5000,
+)
 
 
 def places(document, at=()):
     """Every place in a document."""
     yield at
-    inside = document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    inside = (
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
+    )
     for name, value in inside:
         yield from places(value, (*at, name))
 
@@ -298,7 +346,9 @@ def mutate_bytes(data, rng):
     made = bytearray(data)
     at = rng.randrange(len(data) + 1)
     n = rng.randrange(1, 200)
-    kind = rng.choice(["flip", "flip", "cut", "zero", "insert", "extend", "swap", "truncate", "empty", "lines"])
+    kind = rng.choice(
+        ["flip", "flip", "cut", "zero", "insert", "extend", "swap", "truncate", "empty", "lines"]
+    )
     if kind == "flip":
         for _ in range(rng.randrange(1, 4)):
             if made:
@@ -332,7 +382,20 @@ def mutate_shard(data, rng, scene):
     encoded = data[at : at + n]
     table = list(struct.unpack(f"<{(n - 4) // 8}Q", encoded[:-4]))
     word = rng.randrange(len(table))
-    near = [0, 1, 2**39, 2**40, 2**62, 2**63, 2**64 - 1, 2**64 - 2, len(data), table[word ^ 2], table[word] + 1, rng.randrange(999)]
+    near = [
+        0,
+        1,
+        2**39,
+        2**40,
+        2**62,
+        2**63,
+        2**64 - 1,
+        2**64 - 2,
+        len(data),
+        table[word ^ 2],
+        table[word] + 1,
+        rng.randrange(999),
+    ]
     table[word] = rng.choice(near) % 2**64
     made = struct.pack(f"<{len(table)}Q", *table)
     made += crc32c.crc32c(made).to_bytes(4, "little")
@@ -451,7 +514,13 @@ def opened(at):
 def source_of(scene_name):
     """What the scene's array was made of, and how."""
     if scene_name == "texts":
-        options = {"shards": 4, "chunks": 2, "serializer": "vlen-utf8", "source_id": "texts", "durability": "none"}
+        options = {
+            "shards": 4,
+            "chunks": 2,
+            "serializer": "vlen-utf8",
+            "source_id": "texts",
+            "durability": "none",
+        }
         return da.from_array(TEXTS, chunks=4), options
     return SOURCE, KEYWORDS
 
@@ -512,14 +581,20 @@ def update(at, scene_name):
         x, region = da.from_array(TEXTS[:4], chunks=4), (slice(0, 4), slice(0, 8))
     else:
         x, region = CHANGE, REGION
-    strategy = {"updated": FixedOrder(in_place=True), "appended": AppendOnly(in_place=True)}.get(scene_name, "fixed-order")
-    x.to_sharded_zarr(store, name=name, region=region, strategy=strategy, source_id="two", durability="none")
+    strategy = {"updated": FixedOrder(in_place=True), "appended": AppendOnly(in_place=True)}.get(
+        scene_name, "fixed-order"
+    )
+    x.to_sharded_zarr(
+        store, name=name, region=region, strategy=strategy, source_id="two", durability="none"
+    )
 
 
 def append(at, scene_name):
     store, name = opened(at)
     source, _ = source_of(scene_name)
-    source[:3].to_sharded_zarr(store, name=name, region="append", source_id="three", durability="none")
+    source[:3].to_sharded_zarr(
+        store, name=name, region="append", source_id="three", durability="none"
+    )
 
 
 def abandon(at, _):
@@ -534,7 +609,14 @@ def stream(at, scene_name):
         writer[3] = values
 
 
-READS = {"info": info, "verify": verify, "verify deep": verify_deep, "census": census, "read": read, "repair": repair_dry}
+READS = {
+    "info": info,
+    "verify": verify,
+    "verify deep": verify_deep,
+    "census": census,
+    "read": read,
+    "repair": repair_dry,
+}
 WRITES = {
     "resume": resume,
     "part": part,
@@ -609,7 +691,9 @@ class Worker:
         self.directory, self.seed = Path(directory), seed
         self.scenes = make_scenes(self.directory / "templates")
         self.fresh = {}
-        for name in self.scenes:  # everything is imported and has run once before memory is measured
+        for (
+            name
+        ) in self.scenes:  # everything is imported and has run once before memory is measured
             for operation in OPERATIONS.values():
                 with contextlib.suppress(ShardwriteError), dask.config.set(scheduler="sync"):
                     operation(str(self._laid(name) / self.scenes[name].array), name)
@@ -687,13 +771,17 @@ class Worker:
         now, before = self._look(root), self.fresh[case.scene]
         mutated = str(root / case.file)
         gone = [path for path in before if path not in now and path != mutated]
-        altered = [path for path in before if path in now and now[path] != before[path] and path != mutated]
+        altered = [
+            path for path in before if path in now and now[path] != before[path] and path != mutated
+        ]
         shards = {str(root / shard) for shard in scene.shards}
         if case.kind == "record":  # it says what its shard is to hold
             shards.discard(str(root / scene.array / ("c/0/1" if "redo-" in case.file else "c/0/0")))
         if case.operation in READS and (gone or altered):
             return f"a look changed {[*gone, *altered]}"
-        if case.operation == "salvage" and (cut := sorted({str(root / shard) for shard in scene.shards}.intersection(altered))):
+        if case.operation == "salvage" and (
+            cut := sorted({str(root / shard) for shard in scene.shards}.intersection(altered))
+        ):
             return f"shards were cut that were whole: {cut}"
         if lost := sorted(shards.intersection(gone)):
             return f"shards are lost: {lost}"
@@ -715,7 +803,11 @@ class Worker:
     def _lay_back(self, case, root, file, name):
         """Undo the mutation, or have the scene laid out anew."""
         path = root / file
-        if case.operation in WRITES or case.trouble or self._look(root).keys() != self.fresh[name].keys() - self._missing(path):
+        if (
+            case.operation in WRITES
+            or case.trouble
+            or self._look(root).keys() != self.fresh[name].keys() - self._missing(path)
+        ):
             self.fresh.pop(name)
             return
         if path.is_dir() and not path.is_symlink():
@@ -728,7 +820,11 @@ class Worker:
 
     @staticmethod
     def _missing(path):
-        return {str(path)} if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink()) else set()
+        return (
+            {str(path)}
+            if not os.path.lexists(path) or (path.is_dir() and not path.is_symlink())
+            else set()
+        )
 
 
 def chain_of(error):
@@ -774,8 +870,17 @@ class Process:
 
     def __init__(self, directory, seed):
         self.directory = Path(tempfile.mkdtemp(dir=directory))
-        command_line = [sys.executable, __file__, "--worker", str(self.directory), "--seed", str(seed)]
-        self.process = subprocess.Popen(command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command_line = [
+            sys.executable,
+            __file__,
+            "--worker",
+            str(self.directory),
+            "--seed",
+            str(seed),
+        ]
+        self.process = subprocess.Popen(
+            command_line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.lines = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
         if self.lines.get(timeout=300) != "ready\n":
@@ -846,7 +951,9 @@ def summary(cases, seconds):
     ran = [case for case in cases if case.outcome not in ("same", "vast")]
     return {
         "mutants": len(ran),
-        "left out": dict(Counter(case.outcome for case in cases if case.outcome in ("same", "vast"))),
+        "left out": dict(
+            Counter(case.outcome for case in cases if case.outcome in ("same", "vast"))
+        ),
         "seconds": round(seconds, 1),
         "mutants per second": round(len(ran) / seconds, 1),
         "slowest seconds": round(max((case.seconds for case in ran), default=0.0), 3),
@@ -871,9 +978,13 @@ def main():
     parser.add_argument("--mutants", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--only", type=int, help="run one mutant in this process, and show what it raises")
+    parser.add_argument(
+        "--only", type=int, help="run one mutant in this process, and show what it raises"
+    )
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--dir", type=Path, help="where scenes are laid out; a memory file system is fastest")
+    parser.add_argument(
+        "--dir", type=Path, help="where scenes are laid out; a memory file system is fastest"
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
@@ -884,7 +995,9 @@ def main():
             print(json.dumps(asdict(Worker(directory, given.seed).run(given.only)), indent=2))
             return
         start = time.perf_counter()
-        cases = campaign(given.mutants, given.seed, n_processes=given.processes, directory=directory)
+        cases = campaign(
+            given.mutants, given.seed, n_processes=given.processes, directory=directory
+        )
         found = summary(cases, time.perf_counter() - start)
     if given.json:
         given.json.write_text(json.dumps(found, indent=2))

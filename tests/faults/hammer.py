@@ -39,7 +39,9 @@ STRATEGIES = {
 
 def values(version: int) -> np.ndarray:
     """The version in the upper half of each element, its place in the lower."""
-    return (np.uint32(version) << np.uint32(16)) | np.arange(SIDE * SIDE, dtype=np.uint32).reshape(SIDE, SIDE)
+    return (np.uint32(version) << np.uint32(16)) | np.arange(SIDE * SIDE, dtype=np.uint32).reshape(
+        SIDE, SIDE
+    )
 
 
 def is_wrong(found: np.ndarray, row: int, column: int) -> bool:
@@ -68,13 +70,21 @@ def read(path: str, reader: str, stop: Path) -> dict:
             continue
         n_wrong += is_wrong(found, row, column)
         seen.add(int(found.flat[0]) >> 16)
-    return {"reads": n, "errors": n_errors, "wrong": n_wrong, "filled": n_filled, "versions": len(seen)}
+    return {
+        "reads": n,
+        "errors": n_errors,
+        "wrong": n_wrong,
+        "filled": n_filled,
+        "versions": len(seen),
+    }
 
 
 def hammer(directory: Path, strategy: str, seconds: float) -> dict[str, dict]:
     """Update an array for some time under readers of both kinds; what each of them met."""
     path, stop = directory / "x", directory / "stop"
-    da.from_array(values(0), chunks=SHARD).to_sharded_zarr(path, shards=SHARD, chunks=CHUNK, durability="none")
+    da.from_array(values(0), chunks=SHARD).to_sharded_zarr(
+        path, shards=SHARD, chunks=CHUNK, durability="none"
+    )
     command = [sys.executable, __file__, "--read", str(path), "--stop", str(stop)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([*command, "--reader", reader], **pipes) for reader in READERS]
@@ -87,8 +97,12 @@ def hammer(directory: Path, strategy: str, seconds: float) -> dict[str, dict]:
             row, column = (int(i) * CHUNK for i in rng.integers(0, SIDE // CHUNK - 1, 2))
             region = (slice(row, row + 2 * CHUNK), slice(column, column + 2 * CHUNK))
             new = da.from_array(values(version)[region], chunks=2 * CHUNK)
-            new.to_sharded_zarr(path, region=region, strategy=STRATEGIES[strategy], durability="none")
-            if version % 20 == 0:  # far from updates, for a reader that sleeps through two replacements is promised nothing
+            new.to_sharded_zarr(
+                path, region=region, strategy=STRATEGIES[strategy], durability="none"
+            )
+            if (
+                version % 20 == 0
+            ):  # far from updates, for a reader that sleeps through two replacements is promised nothing
                 time.sleep(PAUSE)
                 shardwrite.compact(path, above=0.1, durability="none")
                 time.sleep(PAUSE)
@@ -103,7 +117,9 @@ def hammer(directory: Path, strategy: str, seconds: float) -> dict[str, dict]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--read", help=argparse.SUPPRESS)
     parser.add_argument("--reader", help=argparse.SUPPRESS)
@@ -112,13 +128,26 @@ def main() -> None:
     if given.read:
         print(json.dumps(read(given.read, given.reader, given.stop)))
         return
-    columns = ("strategy", "reader", "updates", "reads", "errors per 1,000 reads", "fill values per 1,000 reads", "wrong values")
+    columns = (
+        "strategy",
+        "reader",
+        "updates",
+        "reads",
+        "errors per 1,000 reads",
+        "fill values per 1,000 reads",
+        "wrong values",
+    )
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for strategy in STRATEGIES:
         with tempfile.TemporaryDirectory() as directory:
             for reader, met in hammer(Path(directory), strategy, given.seconds).items():
-                rate = " | ".join(f"{1000 * met[what] / met['reads']:.2f}" for what in ("errors", "filled"))
-                print(f"| `{strategy}` | {reader} | {met['updates']:,} | {met['reads']:,} | {rate} | {met['wrong']} |", flush=True)
+                rate = " | ".join(
+                    f"{1000 * met[what] / met['reads']:.2f}" for what in ("errors", "filled")
+                )
+                print(
+                    f"| `{strategy}` | {reader} | {met['updates']:,} | {met['reads']:,} | {rate} | {met['wrong']} |",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

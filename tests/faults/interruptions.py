@@ -74,7 +74,9 @@ class Place:
         Whose power is cut.
     """
 
-    def __init__(self, directory: Path, notes: Path, machine: power_cut.Machine | None = None) -> None:
+    def __init__(
+        self, directory: Path, notes: Path, machine: power_cut.Machine | None = None
+    ) -> None:
         self.directory, self.notes, self._machine = directory, notes, machine
         self._n_effects: dict[tuple[str, str], int] = {}
 
@@ -174,7 +176,11 @@ def run(directory, fault: str, filesystem: str, n_cases: int, *, seed: int = 0) 
         with power_cut.Machine(top, filesystem) as machine:
             place = Place(machine.root, notes, machine)
             return [place.run_case(case, seed) for case in cases]
-    home = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    home = Path(
+        tempfile.mkdtemp(
+            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     try:
         place = Place(home, notes)
         return [place.run_case(case, seed) for case in cases]
@@ -194,7 +200,9 @@ def summary(cases: list[Case]) -> dict:
 
 
 def main() -> None:
-    parser = power_cut.parser("Cut the power or kill the process under every operation, many times.", "cases", 500)
+    parser = power_cut.parser(
+        "Cut the power or kill the process under every operation, many times.", "cases", 500
+    )
     parser.add_argument("--fault", choices=FAULTS, default="cut")
     given = parser.parse_args()
     if given.fault == "cut" and (why := power_cut.missing(given.filesystem)):
@@ -202,7 +210,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory() as directory:
         cases = run(directory, given.fault, given.filesystem, given.cases, seed=given.seed)
-    document = {"fault": given.fault, "filesystem": given.filesystem, "seed": given.seed, **summary(cases)}
+    document = {
+        "fault": given.fault,
+        "filesystem": given.filesystem,
+        "seed": given.seed,
+        **summary(cases),
+    }
     judging.tell(document, cases, given.json)
 
 

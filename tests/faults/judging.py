@@ -38,7 +38,9 @@ OPERATIONS = {
     "erase": tuple(STRATEGIES),
     **dict.fromkeys(("fresh", "replacement", "compact", "repair", "parts"), ("replace",)),
 }
-KINDS = [(operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies]
+KINDS = [
+    (operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies
+]
 FOLLOW_UPS = ("same", "abandon", "other", "writer", "nothing")
 
 
@@ -113,7 +115,9 @@ class Case:
             self.trouble = f"an error that is not ours: {self.error}"
 
 
-def draw(number: int, rng: np.random.Generator, kinds: Sequence[tuple[str, str]] = KINDS) -> dict[str, Any]:
+def draw(
+    number: int, rng: np.random.Generator, kinds: Sequence[tuple[str, str]] = KINDS
+) -> dict[str, Any]:
     """What every case has, as keywords: operations, strategies and follow-ups take turns, and all else is drawn."""
     operation, strategy = kinds[number % len(kinds)]
     return {
@@ -132,7 +136,9 @@ def set_up(case: Case, home: Path, seed: int) -> Iterator[Scenario]:
     """The scenario of a case, in a directory that is made for it; what goes wrong in the block is entered as a trouble."""
     start = time.perf_counter()
     home.mkdir()
-    scenario = SCENARIOS[case.operation](case, home / "x.zarr", np.random.default_rng([seed, case.number, 1]))
+    scenario = SCENARIOS[case.operation](
+        case, home / "x.zarr", np.random.default_rng([seed, case.number, 1])
+    )
     with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
         try:
             yield scenario
@@ -190,7 +196,8 @@ def judge_all(case: Case, scenario: Scenario) -> None:
     left = [p for p in scenario.path.rglob("*") if p.name.endswith(".swtmp")]
     beside = scenario.path.with_name(scenario.path.name + ".shardwrite")
     case.left = [
-        str(p.relative_to(scenario.path.parent)) for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))
+        str(p.relative_to(scenario.path.parent))
+        for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))
     ]
 
 
@@ -208,9 +215,14 @@ def judge(case: Case, scenario: Scenario) -> None:
             lost.add(f"{unit} is beyond the end")
     for reader, area, found in readings(scenario.path, metadata):
         for unit, at in scenario.boxes().items():
-            if any(a.start is not None and not b.start <= a.start < b.stop for a, b in zip(at, area, strict=True)):
+            if any(
+                a.start is not None and not b.start <= a.start < b.stop
+                for a, b in zip(at, area, strict=True)
+            ):
                 continue
-            what = what_is_wrong(case, scenario, unit, at, None if found is None else found[relative(at, area)])
+            what = what_is_wrong(
+                case, scenario, unit, at, None if found is None else found[relative(at, area)]
+            )
             if what:
                 (lost if unit in scenario.acked else torn).add(f"{unit} by {reader}: {what}")
     case.lost, case.torn = sorted(lost), sorted(torn)
@@ -218,7 +230,10 @@ def judge(case: Case, scenario: Scenario) -> None:
 
 def relative(at, area) -> tuple[slice, ...]:
     """A unit's box in the coordinates of an area."""
-    return tuple(a if a.start is None else slice(a.start - b.start, a.stop - b.start) for a, b in zip(at, area, strict=True))
+    return tuple(
+        a if a.start is None else slice(a.start - b.start, a.stop - b.start)
+        for a, b in zip(at, area, strict=True)
+    )
 
 
 def what_is_wrong(case: Case, scenario: Scenario, unit: int, at, seen: np.ndarray | None) -> str:
@@ -228,7 +243,11 @@ def what_is_wrong(case: Case, scenario: Scenario, unit: int, at, seen: np.ndarra
     allowed = scenario.allowed or [scenario.wanted]
     versions = allowed if unit in scenario.acked else [*allowed, *scenario.candidates]
     is_split = case.operation == "stream" and unit not in scenario.acked
-    return "" if is_one_of(seen, [version[at] for version in versions], is_split) else kind_of_loss(seen, scenario, at)
+    return (
+        ""
+        if is_one_of(seen, [version[at] for version in versions], is_split)
+        else kind_of_loss(seen, scenario, at)
+    )
 
 
 def is_one_of(seen: np.ndarray, versions: list[np.ndarray], is_split: bool) -> bool:
@@ -246,7 +265,9 @@ def kind_of_loss(seen: np.ndarray, scenario: Scenario, at) -> str:
     if any((seen == version[at]).all() for version in scenario.candidates):
         return "an old version"
     wrong = seen != scenario.wanted[at]
-    return f"{int(wrong.sum())} of {wrong.size} values, {int((seen[wrong] == 0).sum())} of them zero"
+    return (
+        f"{int(wrong.sum())} of {wrong.size} values, {int((seen[wrong] == 0).sum())} of them zero"
+    )
 
 
 def readings(path: Path, metadata) -> Iterator[tuple[str, tuple[slice, ...], np.ndarray | None]]:
@@ -276,7 +297,9 @@ def check_verify(case: Case, scenario: Scenario) -> None:
     case.is_good = report.is_good
     is_right = not (case.lost or case.torn)
     if report.is_good != is_right:
-        case.false = f"verify says {'good' if report.is_good else [p.message for p in report.problems][:2]}"
+        case.false = (
+            f"verify says {'good' if report.is_good else [p.message for p in report.problems][:2]}"
+        )
 
 
 def totals(cases: Sequence[Case], evidence: Sequence[Case]) -> dict[str, Any]:
@@ -285,9 +308,18 @@ def totals(cases: Sequence[Case], evidence: Sequence[Case]) -> dict[str, Any]:
         "cases": len(cases),
         "vacuous": len(cases) - len(evidence),
         "acked": sum(case.acked for case in evidence),
-        **{name: sum(len(getattr(case, name)) for case in cases) for name in ("lost", "torn", "left")},
+        **{
+            name: sum(len(getattr(case, name)) for case in cases)
+            for name in ("lost", "torn", "left")
+        },
         "false": sum(bool(case.false) for case in cases),
-        "troubles": dict(Counter(f"{case.operation}, {case.follow_up}: {case.trouble}"[:300] for case in cases if case.trouble)),
+        "troubles": dict(
+            Counter(
+                f"{case.operation}, {case.follow_up}: {case.trouble}"[:300]
+                for case in cases
+                if case.trouble
+            )
+        ),
         "seconds": round(sum(case.seconds for case in cases), 1),
     }
 
@@ -297,4 +329,13 @@ def tell(document: dict[str, Any], cases: Sequence[Case], out: Path | None) -> N
     power_cut.tell(document, cases, out)
     for case in cases:
         if case.is_bad:
-            print(json.dumps({**asdict(case), "lost": case.lost[:3], "torn": case.torn[:3], "left": case.left[:3]}))
+            print(
+                json.dumps(
+                    {
+                        **asdict(case),
+                        "lost": case.lost[:3],
+                        "torn": case.torn[:3],
+                        "left": case.left[:3],
+                    }
+                )
+            )

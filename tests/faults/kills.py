@@ -93,7 +93,13 @@ def child(function, *arguments, log):
 def ended_well(pid, log):
     """Wait for a child; what went wrong in it."""
     _, status = os.waitpid(pid, 0)
-    return "" if status == 0 else Path(log).read_text() if Path(log).exists() else f"ended with status {status}"
+    return (
+        ""
+        if status == 0
+        else Path(log).read_text()
+        if Path(log).exists()
+        else f"ended with status {status}"
+    )
 
 
 def is_over(pid):
@@ -118,11 +124,18 @@ def slowly(acks):
 
 def shards_on_disk(path):
     """Inode and time of every shard's file."""
-    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "c").rglob("*") if p.is_file() and p.suffix != ".swtmp"}
+    return {
+        p: (p.stat().st_ino, p.stat().st_mtime_ns)
+        for p in (path / "c").rglob("*")
+        if p.is_file() and p.suffix != ".swtmp"
+    }
 
 
 def ranks_of(path, files, counts):
-    return {int(np.ravel_multi_index(tuple(int(i) for i in file.relative_to(path / "c").parts), counts)) for file in files}
+    return {
+        int(np.ravel_multi_index(tuple(int(i) for i in file.relative_to(path / "c").parts), counts))
+        for file in files
+    }
 
 
 def draw(rng, directory):
@@ -147,12 +160,21 @@ def draw(rng, directory):
         keywords |= {"mode": "w", "source_id": "the values of this test"}
     import dask.array as da
 
-    return da.from_array(wanted, chunks=chunks), wanted, old, path, keywords, str(rng.choice(["sync", "threads"]))
+    return (
+        da.from_array(wanted, chunks=chunks),
+        wanted,
+        old,
+        path,
+        keywords,
+        str(rng.choice(["sync", "threads"])),
+    )
 
 
 def most_in_flight(plan):
     """Shards that may be committed and not in the journal yet: a task's, for each thread."""
-    return plan.resources.n_threads * max(len(list(plan.metadata.grid.shards_in(box))) for box in plan.partition.group_boxes())
+    return plan.resources.n_threads * max(
+        len(list(plan.metadata.grid.shards_in(box))) for box in plan.partition.group_boxes()
+    )
 
 
 def kill_once(directory, rng) -> Kill:
@@ -160,11 +182,23 @@ def kill_once(directory, rng) -> Kill:
     x, wanted, old, path, keywords, scheduler = draw(rng, directory)
     log, acks = directory / "log", oracle.Acks(directory / "acks")
     found = Kill({**keywords, "scheduler": scheduler})
-    with dask.config.set(scheduler=scheduler, num_workers=N_THREADS):  # tasks are larger where there are fewer threads
-        plan = shardwrite.plan(x, **{k: keywords[k] for k in ("shards", "chunks", "memory_limit", "strategy")})
+    with dask.config.set(
+        scheduler=scheduler, num_workers=N_THREADS
+    ):  # tasks are larger where there are fewer threads
+        plan = shardwrite.plan(
+            x, **{k: keywords[k] for k in ("shards", "chunks", "memory_limit", "strategy")}
+        )
     found.in_flight = most_in_flight(plan)
     if old is not None:
-        pid = child(write, old, path, lambda report: None, "sync", keywords | {"source_id": "an older array"}, log=log)
+        pid = child(
+            write,
+            old,
+            path,
+            lambda report: None,
+            "sync",
+            keywords | {"source_id": "an older array"},
+            log=log,
+        )
         found.trouble = ended_well(pid, log)
     pid = child(write, x, path, slowly(acks), scheduler, keywords, log=log)
     goal = int(rng.integers(1, max(2, plan.n_shards * 4 // 5)))
@@ -177,17 +211,23 @@ def kill_once(directory, rng) -> Kill:
     found.finished = os.WIFEXITED(status)
     found.acked = len(acked)
     run = list(path.with_name("x.zarr.shardwrite").glob("run-*"))
-    was_moved = old is None or bool(acked) or found.finished or bool(run and (run[0] / "replaced").exists())
+    was_moved = (
+        old is None or bool(acked) or found.finished or bool(run and (run[0] / "replaced").exists())
+    )
     counts = plan.metadata.grid.counts
     before = shards_on_disk(path) if was_moved and path.exists() else {}
     found.there = len(before)
     candidates = [wanted] if was_moved else [oracle.values(wanted.shape, 1000), wanted]
     if run or (path / "zarr.json").exists():
-        found.trouble += ended_well(child(oracle.check_partial, path, acked, *candidates, log=log), log)
+        found.trouble += ended_well(
+            child(oracle.check_partial, path, acked, *candidates, log=log), log
+        )
         found.lost = int("lost" in found.trouble)
     else:
         assert not acked, "shards were acknowledged before the run began"
-    found.trouble += ended_well(child(write, x, path, lambda report: None, scheduler, keywords, log=log), log)
+    found.trouble += ended_well(
+        child(write, x, path, lambda report: None, scheduler, keywords, log=log), log
+    )
     found.trouble += ended_well(child(oracle.check_whole, path, wanted, log=log), log)
     after = shards_on_disk(path)
     redone = [file for file in before if after.get(file) != before[file]]
@@ -200,7 +240,11 @@ def kill_many(n_kills, seed) -> list[Kill]:
     """Many arrays, a kill each."""
     kills = []
     for number in range(n_kills):
-        directory = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        directory = Path(
+            tempfile.mkdtemp(
+                prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            )
+        )
         try:
             kills.append(kill_once(directory, np.random.default_rng([seed, number])))
         finally:
@@ -216,7 +260,11 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
     side = round(n_shards**0.5)
     wanted = oracle.values((side * 8, side * 8), seed)
     x = da.from_array(wanted, chunks=(8 * 5, 8 * 5))
-    directory = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    directory = Path(
+        tempfile.mkdtemp(
+            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     path, log = directory / "x.zarr", directory / "log"
     keywords = {"shards": 8, "chunks": 4, "memory_limit": "200kB"}
     with dask.config.set(scheduler="threads", num_workers=N_THREADS):
@@ -229,7 +277,9 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
             found = Kill(keywords, in_flight=in_flight)
             before = shards_on_disk(path) if path.exists() else {}
             pid = child(write, x, path, acks, "threads", keywords, log=log)
-            goal = int(rng.uniform(0.5, 1.5) * (side * side - n_kills * in_flight) / (n_kills + 1))  # so that some are left for all
+            goal = int(
+                rng.uniform(0.5, 1.5) * (side * side - n_kills * in_flight) / (n_kills + 1)
+            )  # so that some are left for all
             deadline = time.monotonic() + 60
             while len(acks.ranks()) < goal and time.monotonic() < deadline and not is_over(pid):
                 time.sleep(0.005)
@@ -245,7 +295,9 @@ def kill_one_array(n_shards, n_kills, seed) -> list[Kill]:
             kills.append(found)
         last = Kill(keywords, in_flight=in_flight, there=len(shards_on_disk(path)))
         before = shards_on_disk(path)
-        last.trouble = ended_well(child(write, x, path, lambda report: None, "threads", keywords, log=log), log)
+        last.trouble = ended_well(
+            child(write, x, path, lambda report: None, "threads", keywords, log=log), log
+        )
         after = shards_on_disk(path)
         last.redone = sum(after.get(file) != identity for file, identity in before.items())
         last.trouble += ended_well(child(oracle.check_whole, path, wanted, log=log), log)
@@ -272,7 +324,10 @@ def journalled(path):
     run = find_run(resolve_target(path, None))
     metadata = oracle.metadata_of(path)
     done = np.flatnonzero(replay(run, metadata).ledger.is_done)
-    return {path / "c" / "/".join(map(str, np.unravel_index(rank, metadata.grid.counts))) for rank in done}
+    return {
+        path / "c" / "/".join(map(str, np.unravel_index(rank, metadata.grid.counts)))
+        for rank in done
+    }
 
 
 def lately(path, shards, seconds):
@@ -289,7 +344,11 @@ def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
     side = round(n_shards**0.5)
     wanted = oracle.values((side * 8, side * 8), seed)
     x = da.from_array(wanted, chunks=(-(-side // 4) * 8, side * 8))
-    directory = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    directory = Path(
+        tempfile.mkdtemp(
+            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     path, log = directory / "x.zarr", directory / "log"
     keywords = {"shards": 8, "chunks": 4, "durability": "none", "source_id": "groups"}
     with dask.config.set(scheduler="threads", num_workers=N_THREADS):
@@ -300,7 +359,9 @@ def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
             found = Kill({**keywords, "shards of a group": side * -(-side // 4)})
             pid = child(write_slowly, x, path, keywords, log=log)
             if number < n_kills:
-                while not is_over(pid) and not (path.exists() and set(shards_on_disk(path)) - set(before)):
+                while not is_over(pid) and not (
+                    path.exists() and set(shards_on_disk(path)) - set(before)
+                ):
                     time.sleep(0.01)
                 time.sleep(rng.uniform(0.2, 1.6))
                 os.kill(pid, signal.SIGKILL)
@@ -310,9 +371,14 @@ def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
             after = shards_on_disk(path)
             rewritten = {file for file, identity in before.items() if after.get(file) != identity}
             if rewritten - unknown:
-                found.trouble += f"{len(rewritten - unknown)} shards were in the journal and were written again"
+                found.trouble += (
+                    f"{len(rewritten - unknown)} shards were in the journal and were written again"
+                )
             if kills:
-                print(f"kill {number}: {len(unknown)} to be done again, at most {kills[-1].in_flight}", flush=True)
+                print(
+                    f"kill {number}: {len(unknown)} to be done again, at most {kills[-1].in_flight}",
+                    flush=True,
+                )
             found.there = len(after)
             if not found.finished:
                 unknown = set(after) - journalled(path)
@@ -343,20 +409,30 @@ def summary(kills) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--one-array", action="store_true", help="kill one job again and again")
-    parser.add_argument("--groups", action="store_true", help="the same of a job in four groups, and what each kill costs")
+    parser.add_argument(
+        "--groups",
+        action="store_true",
+        help="the same of a job in four groups, and what each kill costs",
+    )
     parser.add_argument("--shards", type=int, default=10_000, help="of that job")
     parser.add_argument("--json", help="write every kill to this file")
     given = parser.parse_args()
     if given.one_array or given.groups:
-        kills = (kill_groups if given.groups else kill_one_array)(given.shards, given.kills, given.seed)
+        kills = (kill_groups if given.groups else kill_one_array)(
+            given.shards, given.kills, given.seed
+        )
     else:
         kills = kill_many(given.kills, given.seed)
     if given.json:
-        Path(given.json).write_text(json.dumps({"summary": summary(kills), "kills": [asdict(kill) for kill in kills]}))
+        Path(given.json).write_text(
+            json.dumps({"summary": summary(kills), "kills": [asdict(kill) for kill in kills]})
+        )
     print(json.dumps(summary(kills), indent=1))
 
 

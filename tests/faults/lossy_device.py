@@ -77,16 +77,22 @@ class Disk:
 
     def __enter__(self) -> Disk:
         daemon = self._directory / "lossy_disk"
-        subprocess.run(["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", daemon, SOURCE], check=True)
+        subprocess.run(
+            ["gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", daemon, SOURCE], check=True
+        )
         for path in (self._below, self.root):
             path.mkdir()
         try:
             command = [daemon, self._below, str(_NBYTES[self._filesystem])]
-            self._daemon = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+            self._daemon = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
             if self._daemon.stdout.readline() != "ready\n":
                 raise OSError("the daemon did not start")
             self._loop = _loop_device(self._below / "disk")
-            Path(f"/sys/block/{Path(self._loop).name}/queue/max_sectors_kb").write_text(_MAX_REQUEST_KIB)
+            Path(f"/sys/block/{Path(self._loop).name}/queue/max_sectors_kb").write_text(
+                _MAX_REQUEST_KIB
+            )
             subprocess.run([*power_cut.MKFS[self._filesystem], self._loop], check=True)
             self._mount()
         except BaseException:
@@ -109,7 +115,9 @@ class Disk:
         times : int
             Such writes that fail then; -1 for all until :meth:`heal`.
         """
-        self._command(" ".join(["arm", str(skip), str(times), *(pattern.hex() for pattern in patterns)]))
+        self._command(
+            " ".join(["arm", str(skip), str(times), *(pattern.hex() for pattern in patterns)])
+        )
 
     def heal(self) -> tuple[int, int]:
         """Have nothing fail any more; how many writes carried a pattern and failed meanwhile."""
@@ -178,7 +186,9 @@ class Disk:
 def _loop_device(image: Path) -> str:
     """Set a loop device up; another process may take the free one first, and then the next is tried."""
     for _ in range(20):
-        done = subprocess.run(["losetup", "--find", "--show", str(image)], capture_output=True, text=True)
+        done = subprocess.run(
+            ["losetup", "--find", "--show", str(image)], capture_output=True, text=True
+        )
         if not done.returncode:
             return done.stdout.strip()
         time.sleep(0.05)

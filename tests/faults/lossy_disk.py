@@ -130,21 +130,33 @@ def summary(cases: list[Case]) -> dict:
         **judging.totals(cases, evidence),
         "failed": sum(case.failed for case in cases),
         "raised": sum(bool(case.error) for case in evidence),
-        "cases with a loss": dict(Counter(f"{case.operation}, {case.strategy}" for case in cases if case.lost or case.torn)),
+        "cases with a loss": dict(
+            Counter(
+                f"{case.operation}, {case.strategy}" for case in cases if case.lost or case.torn
+            )
+        ),
     }
 
 
 def main() -> None:
-    parser = power_cut.parser("Have write-back fail under every operation, many times.", "cases", 500)
-    parser.add_argument("--operations", nargs="+", choices=sorted(OPERATIONS), default=sorted(OPERATIONS))
-    parser.add_argument("--strategies", nargs="+", choices=sorted(STRATEGIES), default=sorted(STRATEGIES))
+    parser = power_cut.parser(
+        "Have write-back fail under every operation, many times.", "cases", 500
+    )
+    parser.add_argument(
+        "--operations", nargs="+", choices=sorted(OPERATIONS), default=sorted(OPERATIONS)
+    )
+    parser.add_argument(
+        "--strategies", nargs="+", choices=sorted(STRATEGIES), default=sorted(STRATEGIES)
+    )
     parser.add_argument("--only", type=int, nargs="+", help="the numbers of some of these cases")
     given = parser.parse_args()
     if why := lossy_device.missing(given.filesystem):
         sys.exit(why)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     kinds = [
-        (operation, strategy) for operation, strategy in KINDS if operation in given.operations and strategy in given.strategies
+        (operation, strategy)
+        for operation, strategy in KINDS
+        if operation in given.operations and strategy in given.strategies
     ]
     cases = [draw(given.seed, number, kinds) for number in given.only or range(given.cases)]
     with tempfile.TemporaryDirectory() as directory:

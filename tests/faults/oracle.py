@@ -24,7 +24,9 @@ from shardwrite.grid import Box
 def values(shape, version=0, empty=None):
     """The array of a version: uint32, never the fill value 0 but inside the box `empty` (a tuple of slices)."""
     linear = np.arange(np.prod(shape, dtype=np.uint64), dtype=np.uint64).reshape(shape)
-    mixed = (linear * np.uint64(2654435761) + np.uint64(version) * np.uint64(97531)) & np.uint64(0xFFFFFFFF)
+    mixed = (linear * np.uint64(2654435761) + np.uint64(version) * np.uint64(97531)) & np.uint64(
+        0xFFFFFFFF
+    )
     found = (mixed | np.uint64(1)).astype(np.uint32)
     if empty is not None:
         found[empty] = 0
@@ -67,13 +69,17 @@ def metadata_of(path) -> ArrayMetadata:
     """Of an array, published or not."""
     path = Path(path)
     pending = sorted(path.with_name(path.name + ".shardwrite").glob("run-*/zarr.json"))
-    return parse_metadata((path / "zarr.json" if (path / "zarr.json").exists() else pending[0]).read_text())
+    return parse_metadata(
+        (path / "zarr.json" if (path / "zarr.json").exists() else pending[0]).read_text()
+    )
 
 
 def shard_boxes(metadata: ArrayMetadata) -> dict[int, Box]:
     """In-bounds box of every shard by its rank."""
     grid = metadata.grid
-    return {n: grid.shard_box(i).intersect(grid.whole) for n, i in enumerate(grid.shards_in(grid.whole))}
+    return {
+        n: grid.shard_box(i).intersect(grid.whole) for n, i in enumerate(grid.shards_in(grid.whole))
+    }
 
 
 def _by_tensorstore(path, region):
@@ -128,11 +134,15 @@ def check_partial(path, acked, *candidates):
             shard = found[box.slices]
             wanted = candidates[-1][box.slices]
             if rank in acked:
-                assert (shard == wanted).all(), f"{reader}: acknowledged shard {rank} is lost or wrong"
+                assert (shard == wanted).all(), (
+                    f"{reader}: acknowledged shard {rank} is lost or wrong"
+                )
                 n_there += 1
                 continue
             allowed = [c[box.slices] for c in candidates] + [np.zeros_like(wanted)]
-            assert any((shard == a).all() for a in allowed), f"{reader}: shard {rank} is torn or mixed"
+            assert any((shard == a).all() for a in allowed), (
+                f"{reader}: shard {rank} is torn or mixed"
+            )
             n_there += bool((shard == wanted).all() and wanted.any())
     return n_there
 

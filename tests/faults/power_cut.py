@@ -56,7 +56,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 FILESYSTEMS = ("ext4", "xfs")
-_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125  # FS_IOC_SHUTDOWN, that is _IOR('X', 125, __u32)
+_SHUTDOWN = (
+    (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
+)  # FS_IOC_SHUTDOWN, that is _IOR('X', 125, __u32)
 _NO_LOG_FLUSH = struct.pack("I", 2)
 _NBYTES = {"ext4": 48 * 2**20, "xfs": 304 * 2**20}  # xfs makes none smaller than 300 MiB
 # Nothing is discarded, so that the drive's file keeps its blocks and every write to it is one in place.
@@ -80,11 +82,16 @@ def missing(filesystem: str) -> str:
     for name in {"ext4", filesystem}:
         if shutil.which(f"mkfs.{name}") is None:
             return f"mkfs.{name} is not here (Debian's packages e2fsprogs and xfsprogs)"
-        if name not in Path("/proc/filesystems").read_text().split() and subprocess.run(["modprobe", name]).returncode:
+        if (
+            name not in Path("/proc/filesystems").read_text().split()
+            and subprocess.run(["modprobe", name]).returncode
+        ):
             return f"the kernel has no {name}"
     with tempfile.NamedTemporaryFile() as image:
         image.truncate(2**20)
-        tried = subprocess.run(["losetup", "--find", "--show", image.name], capture_output=True, text=True)
+        tried = subprocess.run(
+            ["losetup", "--find", "--show", image.name], capture_output=True, text=True
+        )
         if tried.returncode:
             return f"no loop device can be made: {tried.stderr.strip()}"
         subprocess.run(["losetup", "--detach", tried.stdout.strip()], check=True)
@@ -124,7 +131,11 @@ class Machine:
     """
 
     def __init__(self, directory, filesystem: str, options: str = "") -> None:
-        self._directory, self._filesystem, self._options = Path(directory).resolve(), filesystem, options
+        self._directory, self._filesystem, self._options = (
+            Path(directory).resolve(),
+            filesystem,
+            options,
+        )
         self._drive = self._directory / "drive"
         self._image = self._drive / "image"
         self.root = self._directory / "mnt"
@@ -183,7 +194,16 @@ class Machine:
             raise OSError("; ".join(troubles))
 
     def _mount(self, image: Path, path: Path, filesystem: str, options: str = "") -> None:
-        mount_loop(["-t", filesystem, "-o", ",".join(filter(None, ("loop", options))), str(image), str(path)])
+        mount_loop(
+            [
+                "-t",
+                filesystem,
+                "-o",
+                ",".join(filter(None, ("loop", options))),
+                str(image),
+                str(path),
+            ]
+        )
 
     def _destage(self, rng: np.random.Generator) -> None:
         """Have the drive write random parts of its cache, which is not a flush: no later write waits for them."""
@@ -192,7 +212,10 @@ class Machine:
         fd = os.open(self._image, os.O_RDONLY)
         try:
             for part in parts[: int(rng.integers(len(parts)))]:
-                offset, nbytes = ctypes.c_int64(int(part) * _DESTAGED_NBYTES), ctypes.c_int64(_DESTAGED_NBYTES)
+                offset, nbytes = (
+                    ctypes.c_int64(int(part) * _DESTAGED_NBYTES),
+                    ctypes.c_int64(_DESTAGED_NBYTES),
+                )
                 libc.sync_file_range(fd, offset, nbytes, _SYNC_FILE_RANGE_WRITE_AND_WAIT)
         finally:
             os.close(fd)
@@ -200,7 +223,10 @@ class Machine:
 
 def is_mounted(path: Path) -> bool:
     """As the system's table has it: after a cut, xfs does not even say what its root is."""
-    return any(line.split()[4] == str(path) for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return any(
+        line.split()[4] == str(path)
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
 
 
 def unmount(path: Path, seconds: float) -> str:
@@ -311,7 +337,9 @@ class Recorder:
     def __call__(self, report) -> None:
         """Given to `to_sharded_zarr` as `progress`."""
         if self.metadata is None:
-            with contextlib.suppress(OSError, IndexError):  # the cut may be quicker; then nothing was acknowledged
+            with contextlib.suppress(
+                OSError, IndexError
+            ):  # the cut may be quicker; then nothing was acknowledged
                 self.metadata = oracle.metadata_of(self._path)
         self._acks(report)
         self._n_acks -= len(report.shards)
@@ -322,11 +350,16 @@ class Recorder:
 @contextlib.contextmanager
 def scheduler(name: str) -> Iterator[None]:
     """A dask scheduler whose tasks have all ended at the end, those too that an error has made useless."""
-    with ThreadPoolExecutor(_N_WORKERS) as pool, dask.config.set(scheduler=name, pool=pool, num_workers=_N_WORKERS):
+    with (
+        ThreadPoolExecutor(_N_WORKERS) as pool,
+        dask.config.set(scheduler=name, pool=pool, num_workers=_N_WORKERS),
+    ):
         yield
 
 
-def judge(path: Path, metadata, acked: set[int], wanted: np.ndarray) -> tuple[int, list[int], list[int]]:
+def judge(
+    path: Path, metadata, acked: set[int], wanted: np.ndarray
+) -> tuple[int, list[int], list[int]]:
     """How many shards are there, which of the acknowledged are lost, and which of the others are torn; by all readers."""
     boxes = oracle.shard_boxes(metadata)
     whole, absent = set(boxes), set(boxes)
@@ -343,7 +376,9 @@ def judge(path: Path, metadata, acked: set[int], wanted: np.ndarray) -> tuple[in
 def _readings(path, metadata, boxes) -> Iterator[tuple[set[int], np.ndarray | None]]:
     """Shards and the array as a reader sees it; alone, shard by shard, where some shard is unreadable."""
     try:
-        yield from ((set(boxes), found) for found in oracle.read_everywhere(path, metadata).values())
+        yield from (
+            (set(boxes), found) for found in oracle.read_everywhere(path, metadata).values()
+        )
     except Exception:
         for rank, index in enumerate(metadata.grid.shards_in(metadata.grid.whole)):
             key = metadata.shard_key(index)
@@ -352,7 +387,10 @@ def _readings(path, metadata, boxes) -> Iterator[tuple[set[int], np.ndarray | No
                     (Path(scratch) / key).parent.mkdir(parents=True)
                     shutil.copyfile(path / key, Path(scratch) / key)
                 try:
-                    yield from (({rank}, found) for found in oracle.read_everywhere(scratch, metadata).values())
+                    yield from (
+                        ({rank}, found)
+                        for found in oracle.read_everywhere(scratch, metadata).values()
+                    )
                 except Exception:
                     yield {rank}, None
 
@@ -381,11 +419,23 @@ def draw(rng: np.random.Generator, durability: str) -> tuple[np.ndarray, da.Arra
         "memory_limit": memory,
         "max_source_reruns": 100,
     }
-    values = oracle.values(shape, int(rng.integers(1000)), (slice(0, 64), slice(64, 200)) if rng.random() < 0.25 else None)
+    values = oracle.values(
+        shape,
+        int(rng.integers(1000)),
+        (slice(0, 64), slice(64, 200)) if rng.random() < 0.25 else None,
+    )
     return values, da.from_array(values, chunks=chunks), name, keywords
 
 
-def run_state(machine: Machine, acks_path: Path, seed: int, number: int, durability: str, *, resume: bool = True) -> State:
+def run_state(
+    machine: Machine,
+    acks_path: Path,
+    seed: int,
+    number: int,
+    durability: str,
+    *,
+    resume: bool = True,
+) -> State:
     """One array, one cut, one judgement."""
     start = time.perf_counter()
     rng = np.random.default_rng([seed, number])
@@ -397,7 +447,9 @@ def run_state(machine: Machine, acks_path: Path, seed: int, number: int, durabil
     acks_path.unlink(missing_ok=True)
     acks = oracle.Acks(acks_path)
     at_the_end = rng.random() < 0.1  # while the metadata is published and the run tidies up
-    recorder = Recorder(path, acks, n_shards if at_the_end else int(rng.integers(1, 1 + n_shards * 2 // 3)))
+    recorder = Recorder(
+        path, acks, n_shards if at_the_end else int(rng.integers(1, 1 + n_shards * 2 // 3))
+    )
     delay = rng.uniform(0, 0.0005 if durability == "none" else 0.004)
     acked: set[int] = set()
 
@@ -410,7 +462,10 @@ def run_state(machine: Machine, acks_path: Path, seed: int, number: int, durabil
     cutter = ThreadPoolExecutor(1)
     cutting = cutter.submit(cut)
     try:
-        with scheduler(scheduler_name), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):  # nothing comes back here
+        with (
+            scheduler(scheduler_name),
+            mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)),
+        ):  # nothing comes back here
             source.to_sharded_zarr(path, progress=recorder, **keywords)
         state.finished = True
     except Exception as error:
@@ -430,7 +485,10 @@ def run_state(machine: Machine, acks_path: Path, seed: int, number: int, durabil
         state.orphaned = bool(acked) and not has_metadata(path)
     if resume:
         try:
-            with scheduler(scheduler_name), mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"):
+            with (
+                scheduler(scheduler_name),
+                mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"),
+            ):
                 source.to_sharded_zarr(path, **keywords)
             oracle.check_whole(path, wanted)
             state.resumed = True
@@ -451,7 +509,14 @@ def has_metadata(path: Path) -> bool:
 
 
 def run(
-    directory, filesystem: str, durability: str, n_states: int, *, seed: int = 0, resume: bool = True, options: str = ""
+    directory,
+    filesystem: str,
+    durability: str,
+    n_states: int,
+    *,
+    seed: int = 0,
+    resume: bool = True,
+    options: str = "",
 ) -> list[State]:
     """Many states on one machine.
 
@@ -470,7 +535,10 @@ def run(
     """
     with Machine(directory, filesystem, options) as machine:
         acks = Path(directory) / "acks"
-        return [run_state(machine, acks, seed, number, durability, resume=resume) for number in range(n_states)]
+        return [
+            run_state(machine, acks, seed, number, durability, resume=resume)
+            for number in range(n_states)
+        ]
 
 
 def summary(states: list[State]) -> dict:
@@ -513,7 +581,10 @@ def main() -> None:
     arguments.add_argument("--durability", choices=("full", "batch", "none"), default="full")
     arguments.add_argument("--options", default="", help="for the mount")
     arguments.add_argument(
-        "--resume", action=argparse.BooleanOptionalAction, default=True, help="run the same command after each cut"
+        "--resume",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="run the same command after each cut",
     )
     given = arguments.parse_args()
     if why := missing(given.filesystem):
@@ -528,7 +599,12 @@ def main() -> None:
             resume=given.resume,
             options=given.options,
         )
-    document = {"filesystem": given.filesystem, "durability": given.durability, "seed": given.seed, **summary(states)}
+    document = {
+        "filesystem": given.filesystem,
+        "durability": given.durability,
+        "seed": given.seed,
+        **summary(states),
+    }
     tell(document, states, given.json)
 
 

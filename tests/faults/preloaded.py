@@ -16,13 +16,20 @@ SETTINGS = ("SHIM", "LD_PRELOAD")
 
 def missing() -> str:
     """Why no shim can be had here, or an empty string."""
-    return "needs Linux and gcc (Debian's package gcc)" if shutil.which("gcc") is None or sys.platform != "linux" else ""
+    return (
+        "needs Linux and gcc (Debian's package gcc)"
+        if shutil.which("gcc") is None or sys.platform != "linux"
+        else ""
+    )
 
 
 def build(directory: Path) -> Path:
     """The shim, compiled."""
     shim = directory / "shim.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", shim, HERE / "shim.c", "-ldl"], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", shim, HERE / "shim.c", "-ldl"],
+        check=True,
+    )
     return shim
 
 
@@ -36,7 +43,9 @@ def restarted(script: str, arguments: list[str]) -> int:
     """Start a script anew with the shim; its exit code."""
     with tempfile.TemporaryDirectory() as directory:
         shim = build(Path(directory))
-        return subprocess.run([sys.executable, script, *arguments], env=environment(shim), check=False).returncode
+        return subprocess.run(
+            [sys.executable, script, *arguments], env=environment(shim), check=False
+        ).returncode
 
 
 def outcome(directory: Path, script: str, *arguments: str, shim: Path | None = None) -> dict:

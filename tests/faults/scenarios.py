@@ -36,7 +36,9 @@ _MEMORY = "1.4MB"
 
 def values(shape, version: int, chunks=CHUNKS) -> np.ndarray:
     """A hash of coordinate and version that is never the fill value, with the marks."""
-    x = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64).reshape(shape) + np.uint64(version << 40)
+    x = np.arange(np.prod(shape, dtype=np.int64), dtype=np.uint64).reshape(shape) + np.uint64(
+        version << 40
+    )
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     found = np.maximum((x >> np.uint64(32)).astype(np.uint32), 1)
@@ -111,15 +113,23 @@ class Scenario:
     def enter_journalled(self) -> None:
         """Have what journals say count as acknowledged."""
         target = resolve_target(self.path, None)
-        for run in [found for place in (target, *target.others) if (found := find_run(place)) is not None]:
+        for run in [
+            found for place in (target, *target.others) if (found := find_run(place)) is not None
+        ]:
             metadata = parse_metadata(json.dumps(run.document))
             if run.facts.get("shards_from"):
                 first, counts = run.facts["shards_from"]
                 shards, shape = metadata.grid.shards, metadata.grid.shape
                 start = tuple(a * s for a, s in zip(first, shards, strict=True))
-                stop = tuple(min((a + k) * s, n) for a, k, s, n in zip(first, counts, shards, shape, strict=True))
+                stop = tuple(
+                    min((a + k) * s, n)
+                    for a, k, s, n in zip(first, counts, shards, shape, strict=True)
+                )
                 metadata, _ = metadata.part(Box(start, stop))
-            self.acknowledge(self.rank_of(int(rank)) for rank in np.flatnonzero(replay(run, metadata).ledger.is_done))
+            self.acknowledge(
+                self.rank_of(int(rank))
+                for rank in np.flatnonzero(replay(run, metadata).ledger.is_done)
+            )
 
     def boxes(self) -> dict[int, tuple[slice, ...]]:
         """Units that are judged."""
@@ -134,7 +144,9 @@ class Scenario:
         new = values(SHAPE, 9)[region]
         strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
         with self.overlaid(region, new):
-            da.from_array(new, chunks=(80, 100)).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
+            da.from_array(new, chunks=(80, 100)).to_sharded_zarr(
+                self.path, region=region, strategy=strategy, restart=True
+            )
 
     @contextlib.contextmanager
     def overlaid(self, region, new) -> Iterator[None]:
@@ -147,7 +159,10 @@ class Scenario:
             return found
 
         after, before = over(self.candidates), over(self.allowed or [self.wanted])
-        self.candidates, self.allowed = self.candidates + after, (self.allowed or [self.wanted]) + before
+        self.candidates, self.allowed = (
+            self.candidates + after,
+            (self.allowed or [self.wanted]) + before,
+        )
         yield
         self.candidates, self.allowed = after, before
         self.wanted = self.rerun_over(over([self.wanted])[0])
@@ -172,7 +187,10 @@ class Update(Scenario):
         old[first] = values(SHAPE, 2)[first]
         self._write(old[first], first)
         start = int(self.rng.integers(1, 128))
-        self.region = (slice(start, start + int(self.rng.integers(2, 128))), slice(int(self.rng.integers(1, 250)), 260))
+        self.region = (
+            slice(start, start + int(self.rng.integers(2, 128))),
+            slice(int(self.rng.integers(1, 250)), 260),
+        )
         self.wanted = old.copy()
         self.wanted[self.region] = self.new()[self.region]
         self.candidates = [old]
@@ -188,7 +206,9 @@ class Update(Scenario):
     def _write(self, data, region, **keywords) -> None:
         strategy = STRATEGIES[self.case.strategy]
         source = da.from_array(data, chunks=(64, 100))
-        source.to_sharded_zarr(self.path, region=region, strategy=strategy, memory_limit=_MEMORY, **keywords)
+        source.to_sharded_zarr(
+            self.path, region=region, strategy=strategy, memory_limit=_MEMORY, **keywords
+        )
 
     def act(self) -> None:
         keywords = {"durability": self.case.durability, "progress": self.report}
@@ -227,12 +247,16 @@ class Compact(Scenario):
         for version in (2, 3):
             region = (slice(30, 240), slice(16 * version, 480))
             old[region] = values(SHAPE, version)[region]
-            da.from_array(old[region]).to_sharded_zarr(self.path, region=region, strategy=AppendOnly())
+            da.from_array(old[region]).to_sharded_zarr(
+                self.path, region=region, strategy=AppendOnly()
+            )
         self.wanted, self.candidates = old.copy(), []
         self.acked = set(self.boxes())
 
     def act(self) -> None:
-        shardwrite.compact(self.path, above=0.05, durability=self.case.durability, progress=self.report)
+        shardwrite.compact(
+            self.path, above=0.05, durability=self.case.durability, progress=self.report
+        )
 
 
 class Repair(Scenario):
@@ -252,7 +276,9 @@ class Repair(Scenario):
 
     def act(self) -> None:
         x = da.from_array(self.wanted, chunks=SHARDS)
-        found = shardwrite.repair(self.path, x, durability=self.case.durability, progress=self.report)
+        found = shardwrite.repair(
+            self.path, x, durability=self.case.durability, progress=self.report
+        )
         assert found.is_done
 
     def bad_before(self) -> set[int]:
@@ -263,7 +289,9 @@ class Repair(Scenario):
         region = (slice(0, 128), slice(0, 256))
         new = values(SHAPE, 9)[region]
         with self.overlaid(region, new):
-            da.from_array(new, chunks=(64, 128)).to_sharded_zarr(self.path, region=region, restart=True)
+            da.from_array(new, chunks=(64, 128)).to_sharded_zarr(
+                self.path, region=region, restart=True
+            )
         self.acknowledge([0])
 
 
@@ -285,7 +313,9 @@ class Fresh(Scenario):
         }
 
     def act(self) -> None:
-        da.from_array(self.wanted, chunks=(64, 512)).to_sharded_zarr(self.path, progress=self.report, **self.keywords)
+        da.from_array(self.wanted, chunks=(64, 512)).to_sharded_zarr(
+            self.path, progress=self.report, **self.keywords
+        )
 
     def other(self) -> None:
         wanted = values(SHAPE, 9)
@@ -293,7 +323,12 @@ class Fresh(Scenario):
         self.candidates += [self.wanted, wanted]
         self.acked = set()
         da.from_array(wanted, chunks=(64, 512)).to_sharded_zarr(self.path, restart=True, **keywords)
-        self.wanted, self.acked, self.allowed, self.keywords = wanted, set(self.boxes()), [wanted], keywords
+        self.wanted, self.acked, self.allowed, self.keywords = (
+            wanted,
+            set(self.boxes()),
+            [wanted],
+            keywords,
+        )
 
 
 class Replacement(Fresh):
@@ -315,7 +350,9 @@ class Parts(Fresh):
         x = da.from_array(self.wanted, chunks=(64, 512))
         source_id = self.keywords["source_id"]
         plan = shardwrite.plan(x, **self.layout, source_id=source_id, memory_limit=_MEMORY)
-        shardwrite.prepare(x, self.path, plan, mode=self.keywords["mode"], durability=self.case.durability)
+        shardwrite.prepare(
+            x, self.path, plan, mode=self.keywords["mode"], durability=self.case.durability
+        )
         for part in range(3):
             shardwrite.write_part(x, self.path, part, 3, source_id=source_id, progress=self.report)
         shardwrite.finalize(self.path, n_parts=3)
@@ -334,7 +371,9 @@ class Stream(Scenario):
 
     def _feed(self, stop: int) -> None:
         strategy = STRATEGIES[self.case.strategy]
-        with ShardWriter(self.path, strategy=strategy, durability=self.case.durability, n_threads=2) as writer:
+        with ShardWriter(
+            self.path, strategy=strategy, durability=self.case.durability, n_threads=2
+        ) as writer:
             for t in range(writer.shape[0], stop):
                 writer.append(self.wanted[t])
                 if (t + 1) % self.most == 0:
@@ -358,7 +397,9 @@ class Stream(Scenario):
             new = values(FRAMES, 9, FRAME_CHUNKS)[region]
             strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
             with self.overlaid(region, new):
-                da.from_array(new).to_sharded_zarr(self.path, region=region, strategy=strategy, restart=True)
+                da.from_array(new).to_sharded_zarr(
+                    self.path, region=region, strategy=strategy, restart=True
+                )
 
 
 SCENARIOS: dict[str, Callable[..., Scenario]] = {

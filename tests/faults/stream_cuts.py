@@ -40,10 +40,14 @@ class State:
     trouble: str = ""
 
 
-def feed(path: Path, strategy: str, durability: str, first: int, flushed: list[int], *, most: int) -> None:
+def feed(
+    path: Path, strategy: str, durability: str, first: int, flushed: list[int], *, most: int
+) -> None:
     """Append slices, and flush after every one or few."""
     whole = oracle.values(SHAPE, 1)
-    with ShardWriter(path, strategy=update_cuts.STRATEGIES[strategy], durability=durability, n_threads=2) as writer:
+    with ShardWriter(
+        path, strategy=update_cuts.STRATEGIES[strategy], durability=durability, n_threads=2
+    ) as writer:
         for t in range(first, SHAPE[0]):
             writer.append(whole[t])
             if t % most == 0:
@@ -64,12 +68,17 @@ def judge(state: State, path: Path) -> None:
             state.torn += int((~good).sum())
 
 
-def run_state(machine: power_cut.Machine, seed: int, number: int, strategy: str, durability: str) -> State:
+def run_state(
+    machine: power_cut.Machine, seed: int, number: int, strategy: str, durability: str
+) -> State:
     """One stream, one cut."""
     rng, state, flushed = np.random.default_rng([seed, number]), State(), [0]
     home = machine.root / f"stream-{seed}-{number}"
     path = home / "x.zarr"
-    layout = {"index_location": ["start", "end"][rng.integers(2)], "compressors": ["auto", None][rng.integers(2)]}
+    layout = {
+        "index_location": ["start", "end"][rng.integers(2)],
+        "compressors": ["auto", None][rng.integers(2)],
+    }
     shardwrite.create(path, (0, *SHAPE[1:]), "u4", shards=SHARDS, chunks=CHUNKS, **layout)
     when, delay, most = int(rng.integers(1, 9)), rng.uniform(0, 0.01), int(rng.integers(1, 3))
 
@@ -91,13 +100,17 @@ def run_state(machine: power_cut.Machine, seed: int, number: int, strategy: str,
     machine.restart()
     with mock.patch.object(lease, "boot_id", return_value=f"boot {seed} {number}"):
         try:
-            if durability == "none":  # the run's own files may be torn, too, so that there is no recovery
+            if (
+                durability == "none"
+            ):  # the run's own files may be torn, too, so that there is no recovery
                 judge(state, path)
             shardwrite.abandon(path)
             judge(state, path)
             found = shardwrite.verify(path, deep=True)
             assert found.is_good or durability == "none", found
-            feed(path, strategy, durability, shardwrite.open_sharded(path).shape[0], flushed, most=3)
+            feed(
+                path, strategy, durability, shardwrite.open_sharded(path).shape[0], flushed, most=3
+            )
             oracle.check_whole(path, oracle.values(SHAPE, 1))
         except Exception as error:
             state.trouble = f"{type(error).__name__}: {error}"
@@ -105,28 +118,57 @@ def run_state(machine: power_cut.Machine, seed: int, number: int, strategy: str,
     return state
 
 
-def run(directory, filesystem: str, strategy: str, n_states: int, *, durability: str = "full", seed: int = 0) -> list[State]:
+def run(
+    directory,
+    filesystem: str,
+    strategy: str,
+    n_states: int,
+    *,
+    durability: str = "full",
+    seed: int = 0,
+) -> list[State]:
     """Many states on one machine."""
     with power_cut.Machine(directory, filesystem) as machine:
-        return [run_state(machine, seed, number, strategy, durability) for number in range(n_states)]
+        return [
+            run_state(machine, seed, number, strategy, durability) for number in range(n_states)
+        ]
 
 
 def summary(states: list[State]) -> dict:
     """Totals."""
-    totals = {name: sum(getattr(state, name) for state in states) for name in ("flushed", "lost", "torn")}
-    return {"states": len(states), **totals, "troubles": sorted({state.trouble[:300] for state in states if state.trouble})}
+    totals = {
+        name: sum(getattr(state, name) for state in states) for name in ("flushed", "lost", "torn")
+    }
+    return {
+        "states": len(states),
+        **totals,
+        "troubles": sorted({state.trouble[:300] for state in states if state.trouble}),
+    }
 
 
 def main() -> None:
     parser = power_cut.parser("Cut the power under a stream, many times.", "states", 100)
-    parser.add_argument("--strategy", choices=sorted(update_cuts.STRATEGIES), default="append in place")
+    parser.add_argument(
+        "--strategy", choices=sorted(update_cuts.STRATEGIES), default="append in place"
+    )
     parser.add_argument("--durability", choices=("full", "batch", "none"), default="full")
     given = parser.parse_args()
     if why := power_cut.missing(given.filesystem):
         sys.exit(why)
     with tempfile.TemporaryDirectory() as directory:
-        states = run(directory, given.filesystem, given.strategy, given.states, durability=given.durability, seed=given.seed)
-    power_cut.tell({"filesystem": given.filesystem, "strategy": given.strategy, **summary(states)}, states, given.json)
+        states = run(
+            directory,
+            given.filesystem,
+            given.strategy,
+            given.states,
+            durability=given.durability,
+            seed=given.seed,
+        )
+    power_cut.tell(
+        {"filesystem": given.filesystem, "strategy": given.strategy, **summary(states)},
+        states,
+        given.json,
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,14 @@ import numpy as np
 import pytest
 
 import shardwrite
-from shardwrite import CodecError, CorruptShardError, JournalError, ShardwriteError, SpecError, StoreError
+from shardwrite import (
+    CodecError,
+    CorruptShardError,
+    JournalError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+)
 from shardwrite.target import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,7 +36,13 @@ import fuzz
 import oracle
 
 SHAPE = (32, 32)
-KEYWORDS = {"shards": 16, "chunks": 8, "source_id": "one", "memory_limit": "20kB", "max_source_reruns": 100}
+KEYWORDS = {
+    "shards": 16,
+    "chunks": 8,
+    "source_id": "one",
+    "memory_limit": "20kB",
+    "max_source_reruns": 100,
+}
 MEMORY_NBYTES = 512 * 2**20
 
 
@@ -85,7 +98,9 @@ def interrupted_update(path):
     def fail(_):
         raise InterruptedError("told to")
 
-    x = oracle.source((16, 32), (16, 16), 1).map_blocks(fail, dtype="u4", meta=np.empty((0, 0), "u4"))
+    x = oracle.source((16, 32), (16, 16), 1).map_blocks(
+        fail, dtype="u4", meta=np.empty((0, 0), "u4")
+    )
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
         x.to_sharded_zarr(path, region=(slice(0, 16), slice(0, 32)), source_id="two")
     (run,) = path.with_name("x.zarr.shardwrite").glob("updates/*/run-*")
@@ -125,7 +140,9 @@ def looks(path):
 def changes(path, source):
     """Everything that writes an array."""
     yield lambda: source.to_sharded_zarr(path, durability="none", **KEYWORDS)
-    yield lambda: (source[:16] + 1).to_sharded_zarr(path, region=(slice(0, 16), slice(0, 32)), durability="none")
+    yield lambda: (source[:16] + 1).to_sharded_zarr(
+        path, region=(slice(0, 16), slice(0, 32)), durability="none"
+    )
     yield lambda: shardwrite.abandon(path)
 
     def append():
@@ -152,7 +169,9 @@ def outcomes(calls):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["zarr.json", RECEIPT_NAME, "c/0/1"])
 def test_something_else_in_the_array(path, source, name, kind):
-    shards = {p: p.read_bytes() for p in (path / "c").rglob("*") if p.is_file() and p != path / name}
+    shards = {
+        p: p.read_bytes() for p in (path / "c").rglob("*") if p.is_file() and p != path / name
+    }
     put(path / name, kind)
     if name == "c/0/1":
         with dask.config.set(scheduler="sync"), within():
@@ -164,7 +183,9 @@ def test_something_else_in_the_array(path, source, name, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("pattern", ["plan.json", "run-*/journal-*.jsonl", "run-*/zarr.json", "run-*/lease-*.json"])
+@pytest.mark.parametrize(
+    "pattern", ["plan.json", "run-*/journal-*.jsonl", "run-*/zarr.json", "run-*/lease-*.json"]
+)
 def test_something_else_beside_a_run(tmp_path, source, pattern, kind):
     path = tmp_path / "x.zarr"
     run = interrupted(path, source)
@@ -176,7 +197,17 @@ def test_something_else_beside_a_run(tmp_path, source, pattern, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["plan.json", "zarr.json", "redo-c.0.0", "lock-c.0.0.json", "lease-other.json", "lock-end.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plan.json",
+        "zarr.json",
+        "redo-c.0.0",
+        "lock-c.0.0.json",
+        "lease-other.json",
+        "lock-end.json",
+    ],
+)
 def test_something_else_beside_an_update(path, source, name, kind):
     run = interrupted_update(path)
     places = {"plan.json": run.parent, "lock-end.json": path.with_name("x.zarr.shardwrite")}
@@ -205,9 +236,15 @@ def test_documents_that_are_bombs(path):
             (path / name).write_bytes(data)
             assert any(outcomes([lambda: shardwrite.verify(path)]))
             (path / name).write_bytes(before)
-    with dask.config.set({"shardwrite.read.limit": 100}), pytest.raises(StoreError, match=r"raise shardwrite\.read\.limit"):
+    with (
+        dask.config.set({"shardwrite.read.limit": 100}),
+        pytest.raises(StoreError, match=r"raise shardwrite\.read\.limit"),
+    ):
         shardwrite.verify(path)
-    with dask.config.set({"shardwrite.read.limit": "much"}), pytest.raises(SpecError, match="not a size"):
+    with (
+        dask.config.set({"shardwrite.read.limit": "much"}),
+        pytest.raises(SpecError, match="not a size"),
+    ):
         shardwrite.verify(path)
 
 
@@ -230,17 +267,32 @@ def bombs():
     import zstandard
 
     compressor = zstandard.ZstdCompressor(level=1).compressobj()
-    streamed = b"".join([compressor.compress(body), *(compressor.compress(zeros) for _ in range(2048)), compressor.flush()])
+    streamed = b"".join(
+        [
+            compressor.compress(body),
+            *(compressor.compress(zeros) for _ in range(2048)),
+            compressor.flush(),
+        ]
+    )
     sized = zstandard.ZstdCompressor(level=1).compressobj(size=2**31)
     framed = b"".join(
-        [sized.compress(body), *(sized.compress(zeros) for _ in range(2047)), sized.compress(zeros[8:]), sized.flush()]
+        [
+            sized.compress(body),
+            *(sized.compress(zeros) for _ in range(2047)),
+            sized.compress(zeros[8:]),
+            sized.flush(),
+        ]
     )
     yield "zstd", {"level": 1}, streamed
     yield "zstd", {"level": 1}, framed
     yield "gzip", {"level": 1}, pieces
     blosc = bytearray(numcodecs.Blosc("lz4").encode(body + zeros))
     blosc[4:8] = (2**31 - 17).to_bytes(4, "little")
-    yield "blosc", {"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0}, bytes(blosc)
+    yield (
+        "blosc",
+        {"cname": "lz4", "clevel": 5, "shuffle": "noshuffle", "typesize": 1, "blocksize": 0},
+        bytes(blosc),
+    )
 
 
 @pytest.mark.parametrize("without", [False, True], ids=["zstandard", "plain"])
@@ -249,14 +301,21 @@ def test_bombs_in_chunks_of_variable_length(tmp_path, without, monkeypatch):
         import importlib.util as util
 
         find = util.find_spec
-        monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "zstandard" else find(name, *rest))
+        monkeypatch.setattr(
+            util,
+            "find_spec",
+            lambda name, *rest: None if name == "zstandard" else find(name, *rest),
+        )
     for number, (name, configuration, data) in enumerate(bombs()):
         path = tmp_path / f"{number}.zarr"
         x = da.from_array(np.array(["a"], dtype=object), chunks=1)
         codec = {"name": name, "configuration": configuration}
         x.to_sharded_zarr(path, shards=1, chunks=1, serializer="vlen-utf8", compressors=[codec])
         (path / "c/0").write_bytes(shard_of(data))
-        for call in (lambda: shardwrite.from_sharded_zarr(path).compute(), lambda: shardwrite.verify(path, deep=True)):  # noqa: B023
+        for call in (
+            lambda: shardwrite.from_sharded_zarr(path).compute(),
+            lambda: shardwrite.verify(path, deep=True),
+        ):  # noqa: B023
             with within(20), little_memory(), dask.config.set(scheduler="sync"):
                 try:
                     report = call()
@@ -283,7 +342,10 @@ def test_more_elements_than_a_chunk_has_bytes_for(tmp_path):
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path):
     x = da.from_array(np.array(["a" * 1000], dtype=object), chunks=1)
-    with dask.config.set({"shardwrite.read.chunk-limit": 500}), pytest.raises(CodecError, match="chunk-limit"):
+    with (
+        dask.config.set({"shardwrite.read.chunk-limit": 500}),
+        pytest.raises(CodecError, match="chunk-limit"),
+    ):
         x.to_sharded_zarr(tmp_path / "x", shards=1, chunks=1, serializer="vlen-utf8")
     x.to_sharded_zarr(tmp_path / "y", shards=1, chunks=1, serializer="vlen-utf8")
     with dask.config.set({"shardwrite.read.chunk-limit": 500}), pytest.raises(CorruptShardError):
@@ -341,7 +403,9 @@ def test_a_copy_is_kept_where_nothing_can_be_linked(path, source, monkeypatch):
 
     (path / "c/0/0").write_bytes(b"torn")
     link = os.link
-    monkeypatch.setattr(os, "link", lambda a, b, **more: refuse() if "quarantine" in str(b) else link(a, b, **more))
+    monkeypatch.setattr(
+        os, "link", lambda a, b, **more: refuse() if "quarantine" in str(b) else link(a, b, **more)
+    )
     (copy,) = shardwrite.repair(path, source).quarantined
     assert Path(copy).read_bytes() == b"torn"
 
@@ -355,7 +419,11 @@ def everywhere(document, at=()):
     """Every place in a document."""
     yield at
     for name, value in (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
     ):
         yield from everywhere(value, (*at, name))
 
@@ -384,15 +452,23 @@ def places(document, stride, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_wrong_values_in_a_receipt(path, source, seed):
     with dask.config.set(scheduler="sync"):
-        (source[:16] + 1).to_sharded_zarr(path, region=(slice(0, 16), slice(0, 32)), source_id="two")
+        (source[:16] + 1).to_sharded_zarr(
+            path, region=(slice(0, 16), slice(0, 32)), source_id="two"
+        )
     good = json.loads((path / RECEIPT_NAME).read_text())
 
     def append():
-        return source[:1].to_sharded_zarr(path, region="append", source_id="three", durability="none")
+        return source[:1].to_sharded_zarr(
+            path, region="append", source_id="three", durability="none"
+        )
 
     for at, value in places(good, 29, seed):
         (path / RECEIPT_NAME).write_text(json.dumps(put_at(good, at, value)))
-        calls = [lambda: shardwrite.verify(path), lambda: source.to_sharded_zarr(path, **KEYWORDS), append]
+        calls = [
+            lambda: shardwrite.verify(path),
+            lambda: source.to_sharded_zarr(path, **KEYWORDS),
+            append,
+        ]
         outcomes(calls)
 
 
@@ -406,7 +482,12 @@ def test_wrong_values_in_a_plan(tmp_path, source, seed):
     good.pop("crc32c", None)
     for at, value in places(good, 61, seed):
         plan.write_text(json.dumps(put_at(good, at, value)))
-        outcomes([lambda: shardwrite.verify(path), lambda: shardwrite.write_part(source, path, 0, 2, source_id="one")])
+        outcomes(
+            [
+                lambda: shardwrite.verify(path),
+                lambda: shardwrite.write_part(source, path, 0, 2, source_id="one"),
+            ]
+        )
         if not run.exists():
             run = interrupted(path, source)
             plan = run.parent / "plan.json"

@@ -40,7 +40,9 @@ CAUGHT_BY = {
     "empty-taken-for-lost": "tests/operations/test_bad_input.py::test_a_faulty_block",
     "journal-trusted-by-finalize": "tests/operations/test_parts.py::test_finalize_looks_at_shards_and_the_same_part_heals_them",
     "plan-of-this-machine": "tests/operations/test_parts.py::test_machines_of_different_sizes_write_the_same_bytes",
-    "array-given-up-in-passing": ("tests/test_remedies.py::test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself"),
+    "array-given-up-in-passing": (
+        "tests/test_remedies.py::test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself"
+    ),
     "repair-not-ended": "tests/test_remedies.py::test_a_repair_that_was_interrupted_at_its_end",
     "salvage-beside-updates": "tests/operations/test_repair.py::test_nobody_updates_a_shard_during_its_salvage",
     "nothing-tidied": "tests/faults/test_ends.py::test_the_same_call_again_leaves_nothing[stream]",
@@ -77,7 +79,9 @@ CAUGHT_BY = {
     "late-recovery": "tests/journal/test_changes_in_place.py::test_a_recovery_that_comes_late_takes_nothing_back",
     "published-not-told": "tests/test_remedies.py::test_a_finalize_that_was_interrupted_after_it_published",
 }
-needs_patch = pytest.mark.skipif(shutil.which("patch") is None, reason="needs patch (Debian's package patch)")
+needs_patch = pytest.mark.skipif(
+    shutil.which("patch") is None, reason="needs patch (Debian's package patch)"
+)
 FROZEN = {
     "late-rename": ["update clone", "update replace"],
     "recovered-in-place": ["update in place raw", "update append in place raw"],
@@ -102,7 +106,11 @@ def copy(tmp_path):
     """A copy of what the tests need."""
     for part in ("shardwrite", "tests", "pyproject.toml"):
         if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "node_modules"))
+            shutil.copytree(
+                ROOT / part,
+                tmp_path / part,
+                ignore=shutil.ignore_patterns("__pycache__", "node_modules"),
+            )
         else:
             shutil.copy(ROOT / part, tmp_path / part)
     return tmp_path
@@ -117,9 +125,25 @@ def put_in(root, bug):
 
 def run(root, test):
     """Exit code of pytest, 0 passed, 1 failed; and what it printed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not long", f"{root}/{test}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not long",
+        f"{root}/{test}",
+    ]
     ended = subprocess.run(
-        command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300
+        command,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert ended.returncode in (0, 1), ended.stdout[-2000:] + ended.stderr[-2000:]
     return ended.returncode, ended.stdout
@@ -143,7 +167,13 @@ def harness(root, script, *arguments):
     out = root / "out.json"
     environ = {name: value for name, value in os.environ.items() if name != "SHIM"}
     command = [sys.executable, root / "tests/faults" / script, *arguments, "--json", out]
-    ended = subprocess.run(command, env={**environ, "PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(
+        command,
+        env={**environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     return json.loads(out.read_text())
 
@@ -154,7 +184,9 @@ def harness(root, script, *arguments):
 @pytest.mark.parametrize("bug", FROZEN)
 def test_freezes_find_a_seeded_bug(copy, bug):
     put_in(copy, bug)
-    summary = harness(copy, "freeze.py", "--operations", *FROZEN[bug], "--freezes", str(N_FREEZES))["summary"]
+    summary = harness(copy, "freeze.py", "--operations", *FROZEN[bug], "--freezes", str(N_FREEZES))[
+        "summary"
+    ]
     assert summary["freezes"] == N_FREEZES
     assert summary["troubles"], "no freeze found it"
 

@@ -30,7 +30,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 SHAPE = (128, 128)
-KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+KEYWORDS = {
+    "shards": 16,
+    "chunks": 8,
+    "memory_limit": "60kB",
+    "source_id": "one",
+    "max_source_reruns": 100,
+}
 
 
 def slow(block):
@@ -53,7 +59,10 @@ def finish(path, acked):
 
 def test_a_worker_without_nanny_is_killed(tmp_path):
     """The other worker takes over what was lost with it."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         pids = iter(client.run(os.getpid).values())
         reports = []
 
@@ -79,7 +88,9 @@ if __name__ == "__main__":
 @pytest.mark.filterwarnings("ignore")
 def test_the_scheduler_is_killed(tmp_path):
     (tmp_path / "scheduler.py").write_text(SCHEDULER)
-    process = subprocess.Popen([sys.executable, tmp_path / "scheduler.py"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "scheduler.py"], stdout=subprocess.PIPE, text=True
+    )
     acks = oracle.Acks(tmp_path / "acks")
     try:
         address = process.stdout.readline().strip()
@@ -89,9 +100,14 @@ def test_the_scheduler_is_killed(tmp_path):
             if len(acks.ranks()) >= 8:
                 process.kill()
 
-        with dask.config.set({"distributed.comm.timeouts.connect": "2s"}), Client(address, timeout=20) as client:
+        with (
+            dask.config.set({"distributed.comm.timeouts.connect": "2s"}),
+            Client(address, timeout=20) as client,
+        ):
             client.upload_file(str(Path(__file__).with_name("oracle.py")))
-            x = oracle.source(SHAPE, (16, 32)).map_blocks(lambda b: (__import__("time").sleep(0.05), b)[1], dtype="u4")
+            x = oracle.source(SHAPE, (16, 32)).map_blocks(
+                lambda b: (__import__("time").sleep(0.05), b)[1], dtype="u4"
+            )
             with pytest.raises(BaseException):  # noqa: B017, PT011 (whatever the client makes of it)
                 x.to_sharded_zarr(tmp_path / "x", progress=progress, **KEYWORDS)
     finally:
@@ -125,7 +141,11 @@ if __name__ == "__main__":
         x.to_sharded_zarr(sys.argv[1], progress=progress, **{KEYWORDS})
 """
     )
-    ended = subprocess.run([sys.executable, script, tmp_path / "x", tmp_path / "acks"], check=False, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, script, tmp_path / "x", tmp_path / "acks"],
+        check=False,
+        capture_output=True,
+    )
     assert ended.returncode == -9, ended.stderr
     time.sleep(1)  # its workers find out
     finish(tmp_path / "x", oracle.Acks(tmp_path / "acks").ranks())
@@ -140,7 +160,9 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
     directory.make_room("full")
     admit(directory.path, session.driver)
-    graph, keys = session.graph("all", type("Engine", (), {"kind": "sync"})()).fused(range(plan.partition.n_groups))
+    graph, keys = session.graph("all", type("Engine", (), {"kind": "sync"})()).fused(
+        range(plan.partition.n_groups)
+    )
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
     reports = []
     for key in keys:
@@ -148,7 +170,10 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
         spec, pieces, sources = layer[key].args
         arrays = list(dask.get(dict(x.dask), [source.key for source in sources.args]))
         twice = [
-            threading.Thread(target=lambda *task: reports.append(write_group(*task)), args=(spec, pieces, arrays)) for _ in range(2)
+            threading.Thread(
+                target=lambda *task: reports.append(write_group(*task)), args=(spec, pieces, arrays)
+            )
+            for _ in range(2)
         ]
         for thread in twice:
             thread.start()
@@ -175,7 +200,9 @@ def deadly(block, path):
 def test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone(tmp_path):
     """dask gives it up at once here; it is tried three times, and all others are written meanwhile."""
     values, times = oracle.values(SHAPE), tmp_path / "times"
-    x = dask.array.from_array(values, chunks=(16, 32)).map_blocks(deadly, str(times), dtype="u4", meta=values[:0, :0])
+    x = dask.array.from_array(values, chunks=(16, 32)).map_blocks(
+        deadly, str(times), dtype="u4", meta=values[:0, :0]
+    )
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),

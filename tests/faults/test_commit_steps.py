@@ -22,7 +22,13 @@ from shardwrite.write import commit
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
-KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "60kB", "source_id": "one", "max_source_reruns": 100}
+KEYWORDS = {
+    "shards": 16,
+    "chunks": 8,
+    "memory_limit": "60kB",
+    "source_id": "one",
+    "max_source_reruns": 100,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +56,10 @@ def test_an_error_of_close_is_raised(tmp_path, monkeypatch, number):
         raise OSError(number, "on close")
 
     monkeypatch.setattr(posix.PosixWriter, "close", close)
-    with pytest.raises(StoreError, match="on close"), PosixStore(tmp_path).transaction("none", "a.b") as transaction:  # noqa: PT012
+    with (
+        pytest.raises(StoreError, match="on close"),
+        PosixStore(tmp_path).transaction("none", "a.b") as transaction,
+    ):  # noqa: PT012
         writer = transaction.create("x")
         writer.write([b"x"])
         writer.finish()
@@ -69,7 +78,10 @@ def test_the_system_is_asked_whether_the_close_went_well(tmp_path, monkeypatch):
             raise OSError(errno.EDQUOT, "over quota")
 
     monkeypatch.setattr(os, "close", close)
-    with pytest.raises(StoreError, match="over quota"), PosixStore(tmp_path).transaction("full", "a.b") as transaction:  # noqa: PT012
+    with (
+        pytest.raises(StoreError, match="over quota"),
+        PosixStore(tmp_path).transaction("full", "a.b") as transaction,
+    ):  # noqa: PT012
         writer = transaction.create("x")
         writer.write([b"x"])
         writer.finish()
@@ -117,7 +129,9 @@ def test_what_is_not_committed_is_not_in_the_journal(tmp_path, monkeypatch, x, s
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EAGAIN])
 @pytest.mark.parametrize("durability", ["full", "batch"])
-def test_what_may_pass_is_tried_again_under_another_name_and_no_file_is_synced_twice(tmp_path, monkeypatch, x, number, durability):
+def test_what_may_pass_is_tried_again_under_another_name_and_no_file_is_synced_twice(
+    tmp_path, monkeypatch, x, number, durability
+):
     synced, names = [], []
     real = posix.PosixWriter.sync
 
@@ -159,11 +173,15 @@ def test_a_source_error_keeps_what_was_committed_before_it(tmp_path):
     def wrong_dtype(block, block_info=None):
         return block.astype("f4") if block_info[0]["chunk-location"] == (3, 0) else block
 
-    y = oracle.da.from_array(wanted, chunks=(16, 64)).map_blocks(wrong_dtype, dtype="u4", meta=np.empty((0, 0), "u4"))
+    y = oracle.da.from_array(wanted, chunks=(16, 64)).map_blocks(
+        wrong_dtype, dtype="u4", meta=np.empty((0, 0), "u4")
+    )
     with pytest.raises(SourceError, match=r"48:64"):
         y.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
     done = journalled(tmp_path / "x")
     assert len(done) <= 12  # dask may begin with any group
-    result = oracle.da.from_array(wanted, chunks=(16, 64)).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    result = oracle.da.from_array(wanted, chunks=(16, 64)).to_sharded_zarr(
+        tmp_path / "x", **KEYWORDS
+    )
     assert result.n_resumed_shards == len(done)
     oracle.check_whole(tmp_path / "x", wanted)

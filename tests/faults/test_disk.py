@@ -24,8 +24,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 SHAPE = (512, 512)  # 1 MiB, that does not compress
-KEYWORDS = {"shards": 64, "chunks": 16, "memory_limit": "1MB", "source_id": "one", "max_source_reruns": 100}
-needs_root = pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="mounts file systems: needs root on Linux")
+KEYWORDS = {
+    "shards": 64,
+    "chunks": 16,
+    "memory_limit": "1MB",
+    "source_id": "one",
+    "max_source_reruns": 100,
+}
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or sys.platform != "linux", reason="mounts file systems: needs root on Linux"
+)
 
 
 @pytest.fixture
@@ -46,7 +54,9 @@ def mounted(tmp_path):
 
 def write(path, x=None, **more):
     with dask.config.set(scheduler="threads", num_workers=2):
-        return (oracle.source(SHAPE, (64, 512)) if x is None else x).to_sharded_zarr(path, **{**KEYWORDS, **more})
+        return (oracle.source(SHAPE, (64, 512)) if x is None else x).to_sharded_zarr(
+            path, **{**KEYWORDS, **more}
+        )
 
 
 def check_interrupted(path, acks):
@@ -87,7 +97,9 @@ def test_there_are_no_inodes(tmp_path, mounted):
 
 
 @needs_root
-@pytest.mark.skipif(shutil.which("mkfs.ext4") is None, reason="needs mkfs.ext4 (Debian's package e2fsprogs)")
+@pytest.mark.skipif(
+    shutil.which("mkfs.ext4") is None, reason="needs mkfs.ext4 (Debian's package e2fsprogs)"
+)
 def test_it_becomes_read_only(tmp_path):
     """The kernel does that to a file system in which it finds an error."""
     image, disk = tmp_path / "image", tmp_path / "disk"
@@ -99,7 +111,9 @@ def test_it_becomes_read_only(tmp_path):
     subprocess.run(mount, check=True)
     acks = oracle.Acks(tmp_path / "acks")
     try:
-        device = subprocess.run(["findmnt", "-no", "SOURCE", disk], check=True, capture_output=True, text=True).stdout.strip()
+        device = subprocess.run(
+            ["findmnt", "-no", "SOURCE", disk], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
         def progress(report):
             acks(report)
@@ -126,7 +140,17 @@ def test_the_command_says_that_it_may_pass(tmp_path, mounted):
     disk, remount = mounted
     remount("size=600k")
     np.save(tmp_path / "a.npy", oracle.values(SHAPE))
-    command = ["write", str(tmp_path / "a.npy"), str(disk / "x"), "--shards", "64", "--chunks", "16", "--memory-limit", "4MB"]
+    command = [
+        "write",
+        str(tmp_path / "a.npy"),
+        str(disk / "x"),
+        "--shards",
+        "64",
+        "--chunks",
+        "16",
+        "--memory-limit",
+        "4MB",
+    ]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 75, done.output
     assert "No space left" in done.output
@@ -196,7 +220,9 @@ with dask.config.set(scheduler="sync"):
     except MemoryError:
         raise SystemExit(42)
 """
-    assert subprocess.run([sys.executable, "-c", script, tmp_path / "x"], check=False).returncode == 42
+    assert (
+        subprocess.run([sys.executable, "-c", script, tmp_path / "x"], check=False).returncode == 42
+    )
     write(tmp_path / "x")
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
 
@@ -206,7 +232,10 @@ def test_a_worker_is_killed_as_for_its_memory(tmp_path):
 
     killed = []
 
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         pids = client.run(os.getpid)
 
         def progress(report):
@@ -214,7 +243,9 @@ def test_a_worker_is_killed_as_for_its_memory(tmp_path):
                 killed.append(next(iter(pids.values())))
                 os.kill(killed[0], signal.SIGKILL)
 
-        result = oracle.source(SHAPE, (64, 512)).to_sharded_zarr(tmp_path / "x", progress=progress, **KEYWORDS)
+        result = oracle.source(SHAPE, (64, 512)).to_sharded_zarr(
+            tmp_path / "x", progress=progress, **KEYWORDS
+        )
     assert killed
     assert result.n_shards == 64
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))

@@ -28,9 +28,18 @@ OPERATIONS = ("write", "write into a group", "finalize", "compaction", "salvage"
 def run(tmp_path, *arguments):
     """Kill operations in a process of its own, which has no threads when it forks."""
     out = tmp_path / "out.json"
-    subprocess.run([sys.executable, SCRIPT, *arguments, "--json", out], capture_output=True, timeout=1500, check=False)
+    subprocess.run(
+        [sys.executable, SCRIPT, *arguments, "--json", out],
+        capture_output=True,
+        timeout=1500,
+        check=False,
+    )
     found = json.loads(out.read_text())
-    troubles = [f"{case['operation']}, killed at {case['kill_at']}: {case['trouble']}" for case in found if case["trouble"]]
+    troubles = [
+        f"{case['operation']}, killed at {case['kill_at']}: {case['trouble']}"
+        for case in found
+        if case["trouble"]
+    ]
     assert not troubles, "\n".join(troubles[:5])
     return found
 
@@ -44,7 +53,9 @@ def test_the_same_call_again_leaves_nothing(tmp_path, operation):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("arguments", ["--every 11 --last 10", "--every 40 --last 4 --twice 23"], ids=["once", "twice"])
+@pytest.mark.parametrize(
+    "arguments", ["--every 11 --last 10", "--every 40 --last 4 --twice 23"], ids=["once", "twice"]
+)
 def test_every_operation(tmp_path, arguments):
     """A sample: ``python tests/faults/ends.py`` kills before every effect of every operation."""
     found = run(tmp_path, *arguments.split())
@@ -69,7 +80,9 @@ def write(path):
 
 def test_a_draft_stays_as_long_as_its_process_may_live(tmp_path):
     says = "import sys, shardwrite.journal.lease as l; print(l.signature(), flush=True); sys.stdin.read()"
-    other = subprocess.Popen([sys.executable, "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     draft = draft_of(tmp_path / "x", other.stdout.readline().strip())
     write(tmp_path / "x")
     assert draft.exists(), "its process lives"
@@ -91,7 +104,10 @@ def test_a_draft_of_which_nobody_knows_is_removed_when_it_is_old(tmp_path, name)
 
 def test_probing_brings_no_run_back_that_has_ended(tmp_path):
     """An empty directory of the run was made anew, and stayed."""
-    assert probe(str(tmp_path / "run-1"), "zarr.json") == (f"{tmp_path / 'run-1'} is missing here", errno.ENOENT)
+    assert probe(str(tmp_path / "run-1"), "zarr.json") == (
+        f"{tmp_path / 'run-1'} is missing here",
+        errno.ENOENT,
+    )
     assert not list(tmp_path.iterdir())
     assert "another directory" in probe(str(tmp_path), "zarr.json")[0]
     (tmp_path / "zarr.json").touch()

@@ -23,7 +23,9 @@ def test_a_sample_of_freezes(tmp_path):
     summary, freezes = run(tmp_path, "--freezes", "40", "--seed", "1")
     assert summary["freezes"] >= 38
     assert summary["operations"] >= 15
-    assert summary["outcomes"]["RunEndedError"] >= 5, "hardly any process was told that its run had ended"
+    assert summary["outcomes"]["RunEndedError"] >= 5, (
+        "hardly any process was told that its run had ended"
+    )
     calls = {case["before"].partition(" ")[0] for case in freezes}
     assert calls >= {"pwrite", "rename", "unlink"}
 

@@ -14,11 +14,17 @@ import fuzz
 
 
 @pytest.mark.parametrize(
-    ("n_mutants", "seed"), [pytest.param(200, 20, id="sample"), pytest.param(2000, 2000, id="long", marks=pytest.mark.long)]
+    ("n_mutants", "seed"),
+    [
+        pytest.param(200, 20, id="sample"),
+        pytest.param(2000, 2000, id="long", marks=pytest.mark.long),
+    ],
 )
 def test_mutants(tmp_path, n_mutants, seed):
     start = time.perf_counter()
-    found = fuzz.summary(fuzz.campaign(n_mutants, seed, directory=tmp_path), time.perf_counter() - start)
+    found = fuzz.summary(
+        fuzz.campaign(n_mutants, seed, directory=tmp_path), time.perf_counter() - start
+    )
     assert not found["troubles"], json.dumps(found["troubles"][:5], indent=2)
     assert found["mutants"] > 0.9 * n_mutants
     assert len(found["operations"]) == len(fuzz.OPERATIONS)
@@ -42,8 +48,15 @@ def test_what_the_fuzzer_tells(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fuzz, "SECONDS", 0.5)
     worker = fuzz.Worker(tmp_path, 0)
-    for operation, told in ((hang, "Late"), (fail, "KeyError"), (eat, "memory"), (lose, "look changed")):
+    for operation, told in (
+        (hang, "Late"),
+        (fail, "KeyError"),
+        (eat, "memory"),
+        (lose, "look changed"),
+    ):
         for name in fuzz.READS:
             monkeypatch.setitem(fuzz.OPERATIONS, name, operation)
-        number = next(n for n in range(100) if fuzz.draw(0, n, worker.scenes)[0].operation in fuzz.READS)
+        number = next(
+            n for n in range(100) if fuzz.draw(0, n, worker.scenes)[0].operation in fuzz.READS
+        )
         assert told in worker.run(number).trouble

@@ -21,7 +21,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 SHAPE = (32, 32)
-KEYWORDS = {"shards": 16, "chunks": 8, "memory_limit": "20kB", "source_id": "one", "max_source_reruns": 100}
+KEYWORDS = {
+    "shards": 16,
+    "chunks": 8,
+    "memory_limit": "20kB",
+    "source_id": "one",
+    "max_source_reruns": 100,
+}
 N_INDEX = 4 * 16
 INDEX_NBYTES = N_INDEX + 4
 
@@ -31,7 +37,18 @@ def with_index(data, rng):
     table = list(struct.unpack("<8Q", data[-INDEX_NBYTES:-4]))
     at = rng.randrange(8)
     table[at] = rng.choice(
-        [0, 1, 2**40, 2**63, 2**64 - 1, 2**64 - 2, len(data), rng.randrange(2 * len(data)), table[at ^ 2], (table[at] + 1) % 2**64]
+        [
+            0,
+            1,
+            2**40,
+            2**63,
+            2**64 - 1,
+            2**64 - 2,
+            len(data),
+            rng.randrange(2 * len(data)),
+            table[at ^ 2],
+            (table[at] + 1) % 2**64,
+        ]
     )
     encoded = struct.pack("<8Q", *table)
     return data[:-INDEX_NBYTES] + encoded + crc32c.crc32c(encoded).to_bytes(4, "little")
@@ -39,7 +56,15 @@ def with_index(data, rng):
 
 def mutate(data, rng, *, is_shard):
     """Bytes that some fault may have made of these."""
-    kinds = ["flip", "cut", "zero", "insert", "extend", "swap", *(["index"] * 3 if is_shard else ["lines"])]
+    kinds = [
+        "flip",
+        "cut",
+        "zero",
+        "insert",
+        "extend",
+        "swap",
+        *(["index"] * 3 if is_shard else ["lines"]),
+    ]
     changed = bytearray(data)
     at = rng.randrange(len(data))
     n = rng.randrange(1, 1 + min(200, len(data) - at))
@@ -97,7 +122,9 @@ def test_five_hundred_mutated_shards(tmp_path, source, seed):
             else:
                 if report.is_good:  # bytes that belong to nothing may differ; an entry may be empty where the chunk was
                     differs = found != wanted
-                    assert not differs.any() or not found[differs].any(), "a wrong value was taken for good"
+                    assert not differs.any() or not found[differs].any(), (
+                        "a wrong value was taken for good"
+                    )
                     if differs.any():
                         assert not shardwrite.verify(path, against=source).is_good
             file.write_bytes(good)
@@ -115,10 +142,14 @@ def interrupted(path, source):
         return block
 
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
-        source.map_blocks(fail, dtype="u4", meta=np.empty((0, 0), "u4")).to_sharded_zarr(path, durability="none", **KEYWORDS)
+        source.map_blocks(fail, dtype="u4", meta=np.empty((0, 0), "u4")).to_sharded_zarr(
+            path, durability="none", **KEYWORDS
+        )
 
 
-@pytest.mark.parametrize(("pattern", "n"), [("run-*/journal-*.jsonl", 120), ("plan.json", 60), ("run-*/lease-*.json", 0)])
+@pytest.mark.parametrize(
+    ("pattern", "n"), [("run-*/journal-*.jsonl", 120), ("plan.json", 60), ("run-*/lease-*.json", 0)]
+)
 def test_mutated_journals_and_plans(tmp_path, source, pattern, n):
     rng = random.Random(n)
     interrupted(tmp_path / "begun", source)
@@ -156,7 +187,10 @@ def test_mutated_receipts(tmp_path, source):
     with dask.config.set(scheduler="sync"):
         for _ in range(100):
             file.write_bytes(mutate(good, rng, is_shard=False))
-            for call in (lambda: shardwrite.verify(path), lambda: source.to_sharded_zarr(path, **KEYWORDS)):
+            for call in (
+                lambda: shardwrite.verify(path),
+                lambda: source.to_sharded_zarr(path, **KEYWORDS),
+            ):
                 try:
                     call()
                 except ShardwriteError:

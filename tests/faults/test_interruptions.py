@@ -39,7 +39,9 @@ def test_a_strike_under_each_operation(tmp_path, fault):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("fault", "filesystem"), [("cut", "ext4"), ("cut", "xfs"), ("kill", "ext4")])
+@pytest.mark.parametrize(
+    ("fault", "filesystem"), [("cut", "ext4"), ("cut", "xfs"), ("kill", "ext4")]
+)
 def test_many_strikes(tmp_path, fault, filesystem):
     found = run(tmp_path, fault, filesystem, 2 * N_KINDS, seed=2)
     assert len(found["operations"]) > 0.9 * N_KINDS

@@ -21,7 +21,12 @@ SCRIPT = Path(__file__).with_name("kills.py")
 
 def run(tmp_path, *arguments):
     out = tmp_path / "out.json"
-    ended = subprocess.run([sys.executable, SCRIPT, *arguments, "--json", out], capture_output=True, text=True, timeout=900)
+    ended = subprocess.run(
+        [sys.executable, SCRIPT, *arguments, "--json", out],
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
     assert ended.returncode == 0, ended.stderr[-3000:]
     found = json.loads(out.read_text())
     print(json.dumps(found["summary"]))
@@ -63,7 +68,8 @@ def test_ten_thousand_shards_killed_twenty_times(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("n_shards", "n_kills"), [(900, 3), pytest.param(10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(900)])]
+    ("n_shards", "n_kills"),
+    [(900, 3), pytest.param(10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
 )
 def test_groups_of_many_shards(tmp_path, n_shards, n_kills):
     """What is written again is what a second of work and the tasks in flight had written, and no group."""
@@ -87,16 +93,35 @@ with dask.config.set(scheduler="sync"):
 CALLS = ("rename", "fsync", "writev", "link,linkat", "mkdir", "unlink", "rmdir,unlinkat")
 
 
-@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here (Debian's package strace)")
-@pytest.mark.parametrize("call", [pytest.param(call, marks=[] if call == "rename" else pytest.mark.long) for call in CALLS])
+@pytest.mark.skipif(
+    shutil.which("strace") is None, reason="strace is not here (Debian's package strace)"
+)
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param(call, marks=[] if call == "rename" else pytest.mark.long) for call in CALLS],
+)
 def test_killed_at_a_system_call(tmp_path, call):
     """Right before the k-th call of a kind on the array or beside it, for steps of k until there is none."""
     n_killed = 0
     for k in (1, 5, 14):
         path, acks = tmp_path / f"x{k}", oracle.Acks(tmp_path / f"acks{k}")
-        command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={k}"]
+        command = [
+            "strace",
+            "-f",
+            "-qq",
+            "-o",
+            "/dev/null",
+            "-e",
+            f"trace={call}",
+            "-e",
+            f"inject={call}:signal=KILL:when={k}",
+        ]
         ended = subprocess.run(
-            [*command, sys.executable, "-c", WRITER, path, acks.path], capture_output=True, text=True, timeout=120, check=False
+            [*command, sys.executable, "-c", WRITER, path, acks.path],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         if "ptrace" in ended.stderr:
             pytest.skip(f"strace may not trace here: {ended.stderr.splitlines()[0]}")
@@ -105,7 +130,9 @@ def test_killed_at_a_system_call(tmp_path, call):
         n_killed += 1
         if path.exists() and (path.with_name(path.name + ".shardwrite") / "plan.json").exists():
             oracle.check_partial(path, acks.ranks(), oracle.values((32, 32)))
-        subprocess.run([sys.executable, "-c", WRITER, path, tmp_path / "more"], check=True, timeout=120)
+        subprocess.run(
+            [sys.executable, "-c", WRITER, path, tmp_path / "more"], check=True, timeout=120
+        )
         found = shardwrite.open_sharded(path)[:, :]
         np.testing.assert_array_equal(found, oracle.values((32, 32)))
         assert not list(path.rglob("*.swtmp"))

@@ -27,8 +27,13 @@ from shardwrite.target import resolve_target
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
-replay = importlib.import_module("shardwrite.journal.replay")  # the package gives the function of that name
-SHAPE, KEYWORDS = (32, 32), {"shards": 8, "chunks": 4, "memory_limit": "20kB", "max_source_reruns": 100}
+replay = importlib.import_module(
+    "shardwrite.journal.replay"
+)  # the package gives the function of that name
+SHAPE, KEYWORDS = (
+    (32, 32),
+    {"shards": 8, "chunks": 4, "memory_limit": "20kB", "max_source_reruns": 100},
+)
 
 
 class Gate:
@@ -37,7 +42,9 @@ class Gate:
     def __init__(self, version=0, *, fail=False):
         self.reached, self.go = threading.Event(), threading.Event()
         self._calls, self._lock, self._fail = 0, threading.Lock(), fail
-        self.x = oracle.source(SHAPE, (8, 8), version).map_blocks(self._pass, dtype="u4", meta=np.empty((0, 0), "u4"))
+        self.x = oracle.source(SHAPE, (8, 8), version).map_blocks(
+            self._pass, dtype="u4", meta=np.empty((0, 0), "u4")
+        )
 
     def _pass(self, block):
         with self._lock:
@@ -143,7 +150,12 @@ def test_many_processes_write_one_plan(tmp_path):
         "    oracle.source((64, 64), (8, 64)).to_sharded_zarr(array, shards=8, chunks=4, memory_limit='60kB')\n"
     )
     arrays = [str(tmp_path / f"x{number}") for number in range(5)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
     writers = [subprocess.Popen([sys.executable, "-c", script, *arrays], **pipes) for _ in range(4)]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
@@ -163,9 +175,18 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
     interrupted(tmp_path / "x")
     run = find_run(resolve_target(tmp_path / "x", None))
     late, beginning = run.path / "lease-late.json", Beginning("late.1", (0, 0), (1, 1))
-    lines = [{"writer": {**lease.identity(), "host": "elsewhere"}, "driver": "late", "durability": "full"}, beginning.to_dict()]
+    lines = [
+        {
+            "writer": {**lease.identity(), "host": "elsewhere"},
+            "driver": "late",
+            "durability": "full",
+        },
+        beginning.to_dict(),
+    ]
     (run.path / "journal-late-elsewhere-1-a.jsonl").write_bytes(b"".join(map(encode_line, lines)))
-    assert beginning in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended  # it has no lease
+    assert (
+        beginning in replay.replay(run, oracle.metadata_of(tmp_path / "x")).unended
+    )  # it has no lease
     parse = replay._parse
 
     def parse_as_it_comes(path, n_shards):
@@ -200,7 +221,10 @@ def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_
     run = find_run(resolve_target(tmp_path / "x", None))
     elsewhere = {**lease.identity(), "host": "elsewhere"}
     (run.path / "lease-late.json").write_text(json.dumps(elsewhere))
-    lines = [{"writer": elsewhere, "driver": "late", "durability": "full"}, Beginning("late.1", (0, 0), (1, 1)).to_dict()]
+    lines = [
+        {"writer": elsewhere, "driver": "late", "durability": "full"},
+        Beginning("late.1", (0, 0), (1, 1)).to_dict(),
+    ]
     (run.path / "journal-late-elsewhere-1-a.jsonl").write_bytes(b"".join(map(encode_line, lines)))
     torn = tmp_path / "x" / "c" / "0" / ".0.late.1.swtmp"
     torn.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +236,9 @@ def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_
 
 def test_a_writer_that_thaws_after_its_run_was_taken_away_commits_nothing(tmp_path):
     gate, thread, outcome = running(tmp_path / "x", source_id="a")
-    with mock.patch("shardwrite.journal.takeover.live_holders", return_value=[]):  # its lease has run out meanwhile
+    with mock.patch(
+        "shardwrite.journal.takeover.live_holders", return_value=[]
+    ):  # its lease has run out meanwhile
         write(oracle.source(SHAPE, (8, 8), 2), tmp_path / "x", source_id="b", restart=True)
     end(gate, thread)
     assert isinstance(outcome[0], RunEndedError), outcome
@@ -239,7 +265,11 @@ def lease_of(path, **changes):
         ({"host": "elsewhere"}, lease.TTL_SECONDS + 5, False),
         ({"pids": "another namespace"}, 0, True),
         ({"pids": "another namespace"}, lease.TTL_SECONDS + 5, False),
-        ({"pid": os.getppid(), "started": lease._started(os.getppid())}, lease.TTL_SECONDS + 5, False),
+        (
+            {"pid": os.getppid(), "started": lease._started(os.getppid())},
+            lease.TTL_SECONDS + 5,
+            False,
+        ),
     ],
 )
 def test_who_lives(tmp_path, changes, age, lives):
@@ -292,7 +322,10 @@ def test_a_lease_beats_while_it_is_held(tmp_path, monkeypatch):
 
 def test_lease_times_are_a_setting(tmp_path):
     assert lease.lease_times() == (15, 120)
-    with dask.config.set({"shardwrite.lease.heartbeat": 0.02, "shardwrite.lease.ttl": 0.5}), Lease(tmp_path, "me") as held:
+    with (
+        dask.config.set({"shardwrite.lease.heartbeat": 0.02, "shardwrite.lease.ttl": 0.5}),
+        Lease(tmp_path, "me") as held,
+    ):
         assert json.loads(held.path.read_text())["ttl"] == 0.5
         os.utime(held.path, (0, 0))
         deadline = time.monotonic() + 10
@@ -303,8 +336,14 @@ def test_lease_times_are_a_setting(tmp_path):
 
 def test_lease_times_can_be_set_in_the_environment():
     script = "from shardwrite.journal.lease import lease_times; print(lease_times())"
-    environment = {**os.environ, "DASK_SHARDWRITE__LEASE__TTL": "4", "DASK_SHARDWRITE__LEASE__HEARTBEAT": "1.5"}
-    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment)
+    environment = {
+        **os.environ,
+        "DASK_SHARDWRITE__LEASE__TTL": "4",
+        "DASK_SHARDWRITE__LEASE__HEARTBEAT": "1.5",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+    )
     assert done.stdout.strip() == "(1.5, 4.0)"
 
 
@@ -331,7 +370,9 @@ def test_lease_times_that_make_no_sense_are_refused(tmp_path, setting, field):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("ttl", "lives"), [(600, True), (5, False), ("torn", False), (-1, False), (None, False)])
+@pytest.mark.parametrize(
+    ("ttl", "lives"), [(600, True), (5, False), ("torn", False), (-1, False), (None, False)]
+)
 def test_a_lease_is_judged_by_the_time_that_it_says(tmp_path, ttl, lives):
     interrupted(tmp_path / "x")
     file, run = lease_of(tmp_path / "x", host="elsewhere", ttl=ttl)

@@ -100,7 +100,9 @@ def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
     ways = [(1, 3), (2, 0), (-1, 3)]
     cases = [
         lossy_disk.Case(
-            number=number + 1000 * judging.FOLLOW_UPS.index(follow_up) + 100_000 * (strategy == "in place"),
+            number=number
+            + 1000 * judging.FOLLOW_UPS.index(follow_up)
+            + 100_000 * (strategy == "in place"),
             operation="stream",
             strategy=strategy,
             compressed=strategy == "append in place",
@@ -123,7 +125,9 @@ def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
 def test_a_sample_of_failed_writes(disks):
     """Each operation by each strategy, with three of the five follow-ups."""
     n_kinds, n_follow_ups = len(judging.KINDS), len(judging.FOLLOW_UPS)
-    numbers = [n for n in range(n_kinds * n_follow_ups) if (n % n_kinds + n // n_kinds) % n_follow_ups < 3]
+    numbers = [
+        n for n in range(n_kinds * n_follow_ups) if (n % n_kinds + n // n_kinds) % n_follow_ups < 3
+    ]
     cases = [lossy_disk.draw(1, n) for n in numbers]
     found = check([lossy_disk.run_case(disks("ext4"), case, 1) for case in cases])
     assert found["failed"] > 60

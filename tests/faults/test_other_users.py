@@ -79,7 +79,12 @@ def held_by(path):
         facts = entry.lstat()
         is_file = entry.is_file() and not entry.is_symlink()
         content = entry.read_bytes() if is_file else None
-        found[str(entry.relative_to(path))] = (facts.st_ino, facts.st_mode, facts.st_mtime_ns, content)
+        found[str(entry.relative_to(path))] = (
+            facts.st_ino,
+            facts.st_mode,
+            facts.st_mtime_ns,
+            content,
+        )
     return found
 
 
@@ -127,7 +132,13 @@ def plant_update(path, place):
     (run.parent / "plan.json").write_text(facts)
     (run / "zarr.json").write_bytes((path / "zarr.json").read_bytes())
     data = b"planted"
-    head = {"key": "zarr.json", "old_nbytes": 4000, "writes": [[0, len(data)]], "append": False, "crc32c": crc32c(data)}
+    head = {
+        "key": "zarr.json",
+        "old_nbytes": 4000,
+        "writes": [[0, len(data)]],
+        "append": False,
+        "crc32c": crc32c(data),
+    }
     text = json.dumps(head).encode()
     (run / "redo-zarr.json").write_bytes(b"%08x %s\n" % (crc32c(text), text) + data)
 
@@ -139,7 +150,12 @@ def plant_redo(path, place):
     (run / "taken-abc").rename(run / "run-abc")
 
 
-PLANTED = {"taken": plant_taken, "link": plant_link, "taken update": plant_update, "redo record": plant_redo}
+PLANTED = {
+    "taken": plant_taken,
+    "link": plant_link,
+    "taken update": plant_update,
+    "redo record": plant_redo,
+}
 LOOKS = {
     "verify": ("command", "verify", "PATH"),
     "info": ("command", "info", "PATH"),
@@ -166,7 +182,9 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("planted", PLANTED)
-def test_state_planted_in_a_sticky_directory_is_reported_and_never_followed(machine, place, planted):
+def test_state_planted_in_a_sticky_directory_is_reported_and_never_followed(
+    machine, place, planted
+):
     path = directory(place / "scratch", 0o1777) / NAME
     whole(machine, path)
     PLANTED[planted](path, place)
@@ -187,7 +205,10 @@ def test_state_planted_in_a_sticky_directory_is_reported_and_never_followed(mach
     for name, (action, keywords) in WRITERS.items():
         told = machine.do(ALICE, action, path, **keywords)
         assert held_by(path) == before, f"{name} has changed the array"
-        assert told.get("error") in ("UntrustedStateError", "SpecError" if planted == "link" else ""), (name, told)
+        assert told.get("error") in (
+            "UntrustedStateError",
+            "SpecError" if planted == "link" else "",
+        ), (name, told)
         assert f"owner is uid {EVE.uid}" in told["message"], (name, told)
         assert str(beside(path)) in told["message"], (name, told)
     beside(path).rename(place / "aside")  # what the message says
@@ -200,18 +221,30 @@ def test_a_planted_lease_or_journal_is_noticed_in_a_run_of_ones_own(machine, pla
     careless = User(ALICE.uid, ALICE.gid, umask=0)
     assert machine.do(careless, "write", path, at=9) == {"died": KILLED}
     (run,) = beside(path).glob("run-*")
-    for name in ("lease-somebody.json", "journal-x-y-1-z.jsonl", "redo-zarr.json", "lock-c.0.0.json", "jobs-7.json"):
+    for name in (
+        "lease-somebody.json",
+        "journal-x-y-1-z.jsonl",
+        "redo-zarr.json",
+        "lock-c.0.0.json",
+        "jobs-7.json",
+    ):
         planted = run / name
         planted.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
         give(planted, EVE)
         told = machine.do(careless, "write", path)
-        assert (told["error"], told["owner"]) == ("UntrustedStateError", f"uid {EVE.uid}"), (name, told)
+        assert (told["error"], told["owner"]) == ("UntrustedStateError", f"uid {EVE.uid}"), (
+            name,
+            told,
+        )
         assert str(planted) in told["message"]
         planted.unlink()
     fifo = run / "lease-fifo.json"
     os.mkfifo(fifo)
     os.chown(fifo, ALICE.uid, ALICE.gid)
-    assert "neither a plain directory nor a plain file" in machine.do(careless, "write", path)["message"]
+    assert (
+        "neither a plain directory nor a plain file"
+        in machine.do(careless, "write", path)["message"]
+    )
     fifo.unlink()
     assert "value" in machine.do(careless, "write", path)
     oracle.check_whole(path, WANTED)
@@ -252,10 +285,18 @@ COLLEAGUES = {
     "write": (("write", {"at": 9}), ("write", {}), WANTED),
     "start over": (("write", {"at": 9, "version": 4}), ("write", {"restart": True}), WANTED),
     **{
-        f"update, {strategy}": (("update", {"sync": 4, "strategy": strategy}), ("update", {"strategy": strategy}), UPDATED)
+        f"update, {strategy}": (
+            ("update", {"sync": 4, "strategy": strategy}),
+            ("update", {"strategy": strategy}),
+            UPDATED,
+        )
         for strategy in STRATEGIES
     },
-    "take over an update": (("update", {"at": 5, "version": 6}), ("update", {"restart": True}), UPDATED),
+    "take over an update": (
+        ("update", {"at": 5, "version": 6}),
+        ("update", {"restart": True}),
+        UPDATED,
+    ),
     "stream": (("stream", {"at": 1}), ("update", {}), UPDATED),
 }
 
@@ -278,7 +319,9 @@ def test_a_colleague_abandons_and_repairs(machine, place):
     path = directory(place / "lab", 0o2775, 0, LAB) / NAME
     whole(machine, path, member(ALICE))
     for strategy in STRATEGIES:
-        assert machine.do(member(ALICE), "update", path, strategy=strategy, sync=4) == {"died": KILLED}
+        assert machine.do(member(ALICE), "update", path, strategy=strategy, sync=4) == {
+            "died": KILLED
+        }
         told = machine.do(member(BOB), "abandon", path)
         assert told == {"value": [[[0, 16], [0, 32]]]}, (strategy, told)
         oracle.check_tidy(path)
@@ -317,7 +360,12 @@ def set_acl(path, *entries):
 def test_colleagues_of_an_access_control_list(machine, place):
     path = directory(place / "shared", 0o755) / NAME
     nobody = 2**32 - 1
-    owner, group, mask, other = (0x01, 7, nobody), (0x04, 5, nobody), (0x10, 7, nobody), (0x20, 5, nobody)
+    owner, group, mask, other = (
+        (0x01, 7, nobody),
+        (0x04, 5, nobody),
+        (0x10, 7, nobody),
+        (0x20, 5, nobody),
+    )
     set_acl(path.parent, owner, (0x02, 7, ALICE.uid), (0x02, 7, BOB.uid), group, mask, other)
     assert machine.do(ALICE, "write", path, at=9) == {"died": KILLED}
     told = machine.do(BOB, "write", path)
@@ -381,7 +429,9 @@ def test_state_that_may_not_be_read_is_reported(machine, place):
     assert machine.do(User(0, 0, umask=0o077), "update", path, at=5) == {"died": KILLED}
     told = machine.do(NOBODY, "command", "info", str(path))
     assert told["value"]["code"] == 0, told
-    assert "cannot be read by this user; its owner is root" in " ".join(told["value"]["text"].split())
+    assert "cannot be read by this user; its owner is root" in " ".join(
+        told["value"]["text"].split()
+    )
     told = machine.do(NOBODY, "update", path)
     assert (told["error"], told["owner"]) == ("UntrustedStateError", "root"), told
 
@@ -396,5 +446,7 @@ def test_an_interrupted_removal_is_told_as_what_it_is(tmp_path):
     assert shardwrite.census(path).warnings == report.warnings
     assert shardwrite.repair(path).is_look
     np.testing.assert_array_equal(np.asarray(shardwrite.open_sharded(path)[:, :]), WANTED)
-    oracle.source(SHAPE, (8, 8), 1).to_sharded_zarr(path, **users.LAYOUT)  # the next writer finishes the removal
+    oracle.source(SHAPE, (8, 8), 1).to_sharded_zarr(
+        path, **users.LAYOUT
+    )  # the next writer finishes the removal
     oracle.check_whole(path, oracle.values(SHAPE, 1))

@@ -46,7 +46,9 @@ def check(states):
         assert not state.torn, state
         assert not state.leaked, state
         assert not state.error or is_ours(state.error), state
-        assert not state.orphaned or (state.keywords["publish"] == "last" and not state.finished), state
+        assert not state.orphaned or (state.keywords["publish"] == "last" and not state.finished), (
+            state
+        )
     for state in states:
         assert state.resumed or state.finished, state
 
@@ -68,7 +70,9 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
     states = cuts(filesystem, durability, n_states, seed=1)
     check(states)
-    assert sum(not state.vacuous for state in states) >= n_states * 4 // 5, power_cut.summary(states)
+    assert sum(not state.vacuous for state in states) >= n_states * 4 // 5, power_cut.summary(
+        states
+    )
 
 
 def check_updates(directory, filesystem, strategy, n_states):
@@ -131,5 +135,7 @@ def test_what_a_stream_has_flushed_is_there_after_many_cuts(tmp_path, filesystem
 def test_a_stream_that_does_not_sync_loses_slices(tmp_path):
     if why := power_cut.missing("ext4"):
         pytest.skip(why)
-    found = stream_cuts.summary(stream_cuts.run(tmp_path, "ext4", "append in place", 12, durability="none"))
+    found = stream_cuts.summary(
+        stream_cuts.run(tmp_path, "ext4", "append in place", 12, durability="none")
+    )
     assert found["lost"] > 0, found

@@ -48,13 +48,25 @@ print(n, n_partial, errors)
 
 
 @pytest.mark.parametrize(
-    "durability", ["none", pytest.param("full", marks=pytest.mark.long), pytest.param("batch", marks=pytest.mark.long)]
+    "durability",
+    [
+        "none",
+        pytest.param("full", marks=pytest.mark.long),
+        pytest.param("batch", marks=pytest.mark.long),
+    ],
 )
 def test_nobody_reads_a_wrong_value_while_it_is_written(tmp_path, durability):
     path, stop = tmp_path / "x", tmp_path / "stop"
     readers = [
         subprocess.Popen(
-            [sys.executable, "-c", READER.format(here=str(Path(__file__).parent)), path, which, stop],
+            [
+                sys.executable,
+                "-c",
+                READER.format(here=str(Path(__file__).parent)),
+                path,
+                which,
+                stop,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -71,7 +83,13 @@ def test_nobody_reads_a_wrong_value_while_it_is_written(tmp_path, durability):
     x = oracle.source((128, 128), (8, 64)).map_blocks(slow, dtype="u4", meta=np.empty((0, 0), "u4"))
     with dask.config.set(scheduler="threads", num_workers=2):
         x.to_sharded_zarr(
-            path, shards=8, chunks=4, publish="first", durability=durability, memory_limit="60kB", max_source_reruns=100
+            path,
+            shards=8,
+            chunks=4,
+            publish="first",
+            durability=durability,
+            memory_limit="60kB",
+            max_source_reruns=100,
         )
     stop.touch()
     for reader in readers:
@@ -109,7 +127,9 @@ def check_hammered(directory, strategy, seconds):
         assert met["reads"] > 20, met
         assert met["versions"] > 1, "it never read what was new"
         assert met["wrong"] == 0, (reader, met)
-        assert met["filled"] == 0 or (reader == "zarr-python" and strategy != "FixedOrder()"), "only where a shard was made shorter"
+        assert met["filled"] == 0 or (reader == "zarr-python" and strategy != "FixedOrder()"), (
+            "only where a shard was made shorter"
+        )
         if reader == "tensorstore" and "in_place" not in strategy:
             assert met["errors"] == 0, met
         assert met["errors"] < met["reads"] / 10, met

@@ -59,7 +59,9 @@ def files_of(path):
 
 def test_one_group_of_729_shards(tmp_path):
     path = tmp_path / "x.zarr"
-    ended = subprocess.run([sys.executable, "-c", PROGRAM, path, "540", str(SECONDS)], check=False, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, path, "540", str(SECONDS)], check=False, timeout=60
+    )
     assert ended.returncode == -9
     before = files_of(path)
     assert len(before) == 540
@@ -133,7 +135,9 @@ def test_a_group_that_is_half_done_reads_only_what_is_left(tmp_path, monkeypatch
         n_read.append(block_info[None]["chunk-location"])
         return np.full((8, 8), 1 + sum(n_read[-1]), "u2")
 
-    x = da.map_blocks(block, chunks=((8,) * 12, (8,) * 12), dtype="u2", name="blocks", meta=np.empty((0, 0), "u2"))
+    x = da.map_blocks(
+        block, chunks=((8,) * 12, (8,) * 12), dtype="u2", name="blocks", meta=np.empty((0, 0), "u2")
+    )
     keywords = {"shards": 8, "chunks": 4, "strategy": "append-only", "source_id": "blocks"}
     real, published = posix.PosixWriter.publish, []
 
@@ -153,7 +157,9 @@ def test_a_group_that_is_half_done_reads_only_what_is_left(tmp_path, monkeypatch
         result = x.to_sharded_zarr(tmp_path / "x", **keywords)
     assert result.n_resumed_shards == 100
     assert len(n_read) == 144 + 44
-    assert shardwrite.open_sharded(tmp_path / "x")[88:, 88:].tolist() == np.full((8, 8), 23).tolist()
+    assert (
+        shardwrite.open_sharded(tmp_path / "x")[88:, 88:].tolist() == np.full((8, 8), 23).tolist()
+    )
 
 
 @pytest.fixture
@@ -198,7 +204,15 @@ def test_a_line_of_before_ends_its_task(tmp_path, run):
     writer = JournalWriter(str(run.path), "dead", "full")
     writer.append(Beginning("dead.1", (0, 0), (4, 4)).to_dict())
     line = entry("dead.1", 3, 4)
-    assert sorted(line) == ["attempt", "index_crcs", "n_chunks", "nbytes", "peak_nbytes", "seconds", "shards"]
+    assert sorted(line) == [
+        "attempt",
+        "index_crcs",
+        "n_chunks",
+        "nbytes",
+        "peak_nbytes",
+        "seconds",
+        "shards",
+    ]
     writer.append(line)
     writer.append(entry("dead.2", 5, more="maybe"))
     writer.close()
@@ -235,7 +249,9 @@ def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
     monkeypatch.setattr(PosixStore, "sync_parents", syncing)
     monkeypatch.setattr(JournalWriter, "append", appending)
     with dask.config.set(scheduler="sync"):
-        oracle.source((80, 80), -1).to_sharded_zarr(tmp_path / "x", shards=8, chunks=4, durability=durability)
+        oracle.source((80, 80), -1).to_sharded_zarr(
+            tmp_path / "x", shards=8, chunks=4, durability=durability
+        )
     assert sorted(rank for line in lines for rank in line) == list(range(100))
     assert len(lines) == (2 if durability == "batch" else 100)
 

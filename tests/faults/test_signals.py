@@ -51,7 +51,13 @@ def start(tmp_path):
     started = []
 
     def begin(*more, pause=0.05):
-        command = [sys.executable, "-c", "from shardwrite.cli import main; main()", "exec", str(script)]
+        command = [
+            sys.executable,
+            "-c",
+            "from shardwrite.cli import main; main()",
+            "exec",
+            str(script),
+        ]
         process = subprocess.Popen(
             [*command, str(tmp_path / "x"), str(tmp_path / "acks"), *more],
             env={**os.environ, "PAUSE": str(pause), "DASK_NUM_WORKERS": "2"},
@@ -119,7 +125,9 @@ def test_drain(tmp_path, start, where):
     report = shardwrite.verify(tmp_path / "x", deep=True)
     assert report.is_good
     assert report.expected_by == "journal"
-    assert report.n_shards - report.n_pending == len(files), "what was in flight is finished, and in the journal"
+    assert report.n_shards - report.n_pending == len(files), (
+        "what was in flight is finished, and in the journal"
+    )
     finish(tmp_path, start, len(acked))
 
 
@@ -142,17 +150,26 @@ def test_a_request_on_the_way_out_is_too_late_to_kill():
         "os.kill(os.getpid(), signal.SIGUSR1)\n"
         "raise SystemExit(85)"
     )
-    assert subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode == 85
+    assert (
+        subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode
+        == 85
+    )
 
 
 SCRIPTS = {
     "complete": ("import shardwrite", 0),
     "error": ("1 / 0", 1),
-    "usage": ("import shardwrite; raise shardwrite.SpecError('no', field='a', value=1, remedy='b')", 2),
+    "usage": (
+        "import shardwrite; raise shardwrite.SpecError('no', field='a', value=1, remedy='b')",
+        2,
+    ),
     "storage": ("raise OSError(28, 'No space left on device')", 75),
     "a code of its own": ("raise SystemExit(7)", 7),
     "incomplete": ("import shardwrite; raise shardwrite.IncompleteError('x', missing=['c/0'])", 85),
-    "arguments": ("import sys; assert sys.argv[1:] == ['--deep', '-x'], sys.argv; assert __name__ == '__main__'", 0),
+    "arguments": (
+        "import sys; assert sys.argv[1:] == ['--deep', '-x'], sys.argv; assert __name__ == '__main__'",
+        0,
+    ),
 }
 
 
@@ -175,11 +192,15 @@ def test_exec_maps_the_outcome(tmp_path, kind):
 
 
 def test_the_library_installs_no_handler(tmp_path):
-    before = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)]
+    before = [
+        signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+    ]
     seen = []
 
     def look(block):
-        seen.append([signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)])
+        seen.append(
+            [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)]
+        )
         return block
 
     x = oracle.source((8, 8), (8, 8)).map_blocks(look, dtype="u4", meta=np.empty((0, 0), "u4"))

@@ -21,7 +21,13 @@ import tensorstore as ts
 import zarr
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import shardwrite
 from shardwrite import JournalError, SpecError
@@ -51,7 +57,11 @@ def crashing(step, at):
             raise Crash
         return real(*arguments, **keywords)
 
-    leave, give_back, discard = posix.PosixTransaction.__exit__, lease.Lease.__exit__, Session.discard_parts
+    leave, give_back, discard = (
+        posix.PosixTransaction.__exit__,
+        lease.Lease.__exit__,
+        Session.discard_parts,
+    )
 
     def transaction_exit(self, kind, *rest):
         return None if kind is Crash else leave(self, kind, *rest)
@@ -85,7 +95,11 @@ class Runs(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.home = Path(tempfile.mkdtemp(prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.home = Path(
+            tempfile.mkdtemp(
+                prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            )
+        )
         self.path = self.home / "x"
         self.finished = None
         self.begun = None
@@ -101,10 +115,21 @@ class Runs(RuleBasedStateMachine):
     def call(self, plan, **more):
         number, chunks, strategy, durability, replaces = plan
         x = da.from_array(version(number), chunks=chunks)
-        keywords = {"shards": 8, "chunks": 4, "memory_limit": "40kB", "source_id": f"version {number}", "max_source_reruns": 100}
+        keywords = {
+            "shards": 8,
+            "chunks": 4,
+            "memory_limit": "40kB",
+            "source_id": f"version {number}",
+            "max_source_reruns": 100,
+        }
         with dask.config.set(scheduler="sync"):
             return x.to_sharded_zarr(
-                self.path, strategy=strategy, durability=durability, mode="w" if replaces else "w-", **keywords, **more
+                self.path,
+                strategy=strategy,
+                durability=durability,
+                mode="w" if replaces else "w-",
+                **keywords,
+                **more,
             )
 
     PLANS = st.tuples(
@@ -141,7 +166,11 @@ class Runs(RuleBasedStateMachine):
         self.call(plan)
         self.ended(plan[0])
 
-    @rule(plan=PLANS, step=st.sampled_from(["rename", "open", "writev", "write", "fsync", "link", "unlink"]), at=st.integers(1, 40))
+    @rule(
+        plan=PLANS,
+        step=st.sampled_from(["rename", "open", "writev", "write", "fsync", "link", "unlink"]),
+        at=st.integers(1, 40),
+    )
     def crash(self, plan, step, at):
         plan = self.begun or self.new(plan)
         try:
@@ -202,7 +231,9 @@ class Runs(RuleBasedStateMachine):
             file.unlink()
         else:
             file.write_bytes(file.read_bytes()[:-3])
-        assert [p.key for p in shardwrite.verify(self.path).problems] == [str(file.relative_to(self.path))]
+        assert [p.key for p in shardwrite.verify(self.path).problems] == [
+            str(file.relative_to(self.path))
+        ]
         x = da.from_array(version(self.finished), chunks=24)
         with dask.config.set(scheduler="sync"):
             assert shardwrite.repair(self.path, x).is_done
@@ -210,7 +241,9 @@ class Runs(RuleBasedStateMachine):
 
 
 def run(n_runs, n_steps):
-    with mock.patch("shardwrite.journal.lease.TTL_SECONDS", -1.0):  # what a crash left is stale at once
+    with mock.patch(
+        "shardwrite.journal.lease.TTL_SECONDS", -1.0
+    ):  # what a crash left is stale at once
         run_state_machine_as_test(
             Runs,
             settings=settings(

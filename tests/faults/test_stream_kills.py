@@ -51,8 +51,13 @@ def check(path, n_flushed):
         assert len(seen) >= n_flushed
         np.testing.assert_array_equal(seen[:n_flushed], WHOLE[:n_flushed])
         for t in range(n_flushed, len(seen)):
-            chunks = seen[t].reshape(3, 2, 2, 4).swapaxes(1, 2), WHOLE[t].reshape(3, 2, 2, 4).swapaxes(1, 2)
-            assert ((chunks[0] == chunks[1]).all(axis=(2, 3)) | (chunks[0] == 0).all(axis=(2, 3))).all()
+            chunks = (
+                seen[t].reshape(3, 2, 2, 4).swapaxes(1, 2),
+                WHOLE[t].reshape(3, 2, 2, 4).swapaxes(1, 2),
+            )
+            assert (
+                (chunks[0] == chunks[1]).all(axis=(2, 3)) | (chunks[0] == 0).all(axis=(2, 3))
+            ).all()
     assert shardwrite.verify(path, deep=True).is_good
     oracle.check_tidy(path)
 
@@ -60,17 +65,36 @@ def check(path, n_flushed):
 @pytest.mark.parametrize(
     ("strategy", "location", "compressed", "every"),
     [
-        *(pytest.param(*case, 5, id=f"{case[0]}-{case[1]}-{case[2]}, every fifth") for case in QUICK),
-        *(pytest.param(*case, 1, marks=pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}") for case in CASES),
+        *(
+            pytest.param(*case, 5, id=f"{case[0]}-{case[1]}-{case[2]}, every fifth")
+            for case in QUICK
+        ),
+        *(
+            pytest.param(*case, 1, marks=pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}")
+            for case in CASES
+        ),
     ],
 )
 def test_killed_at_every_step(monkeypatch, strategy, location, compressed, every):
-    monkeypatch.setattr("shardwrite.journal.lease.TTL_SECONDS", -1.0)  # what a kill left is stale at once
-    top = Path(tempfile.mkdtemp(prefix="streams-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    monkeypatch.setattr(
+        "shardwrite.journal.lease.TTL_SECONDS", -1.0
+    )  # what a kill left is stale at once
+    top = Path(
+        tempfile.mkdtemp(
+            prefix="streams-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     layout = {} if compressed else {"compressors": None}
     shards, chunks = (4, 6, 8), (2, 2, 4)
     made = da.from_array(WHOLE[:BEGUN], chunks=4)
-    made.to_sharded_zarr(top / "made", shards=shards, chunks=chunks, index_location=location, durability="none", **layout)
+    made.to_sharded_zarr(
+        top / "made",
+        shards=shards,
+        chunks=chunks,
+        index_location=location,
+        durability="none",
+        **layout,
+    )
     n_kills, n_seen = 0, set()
     for at in range(1, 2000, every):
         home = top / str(at)

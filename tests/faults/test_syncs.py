@@ -35,4 +35,9 @@ def test_a_directory_is_taken_for_synced_only_once_all_above_it_are(tmp_path, mo
     synced.clear()
     synced.append(tmp_path)
     commit(store, "c/0/1")
-    assert set(synced[1:]) == {tmp_path / "x.zarr/c/0", tmp_path / "x.zarr/c", tmp_path / "x.zarr", tmp_path}
+    assert set(synced[1:]) == {
+        tmp_path / "x.zarr/c/0",
+        tmp_path / "x.zarr/c",
+        tmp_path / "x.zarr",
+        tmp_path,
+    }

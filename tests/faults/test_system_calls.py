@@ -62,6 +62,8 @@ def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("operation", failing_updates.OPERATIONS)
 def test_every_failing_call_under_updates(shim, tmp_path, operation):
-    summary = run(shim, tmp_path, "failing_updates.py", "--operations", operation, "--errors", "EIO")
+    summary = run(
+        shim, tmp_path, "failing_updates.py", "--operations", operation, "--errors", "EIO"
+    )
     assert summary["fired"] > 300
     assert summary["raised"] > 100

@@ -21,7 +21,13 @@ import tensorstore as ts
 import zarr
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder
@@ -29,7 +35,19 @@ from shardwrite import AppendOnly, FixedOrder
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
-EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
+EFFECTS = (
+    "write",
+    "writev",
+    "pwrite",
+    "fsync",
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "ftruncate",
+    "copy_file_range",
+)
 STRATEGIES = [
     FixedOrder("C"),
     FixedOrder("morton"),
@@ -63,7 +81,9 @@ def killed_at(at):
     open_file = os.open
 
     def open_or_die(path, flags, *rest, **keywords):
-        return (mortal(open_file) if flags & os.O_CREAT else open_file)(path, flags, *rest, **keywords)
+        return (mortal(open_file) if flags & os.O_CREAT else open_file)(
+            path, flags, *rest, **keywords
+        )
 
     with contextlib.ExitStack() as stack:
         for name in EFFECTS:
@@ -89,7 +109,11 @@ class Updates(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.home = Path(tempfile.mkdtemp(prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+        self.home = Path(
+            tempfile.mkdtemp(
+                prefix="machine-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+            )
+        )
         self.path = self.home / "x"
         self.model = None
         self.pending = None
@@ -112,23 +136,48 @@ class Updates(RuleBasedStateMachine):
         if maker == "shardwrite":
             codecs = {} if compressed else {"compressors": None}
             x = da.from_array(self.model, chunks=5)
-            x.to_sharded_zarr(self.path, shards=self.shards, chunks=chunks, index_location=location, durability="none", **codecs)
+            x.to_sharded_zarr(
+                self.path,
+                shards=self.shards,
+                chunks=chunks,
+                index_location=location,
+                durability="none",
+                **codecs,
+            )
         elif maker == "zarr-python":
             sharding = {"shape": self.shards, "index_location": location}
             compressors = "auto" if compressed else None
             array = zarr.create_array(
-                self.path, shape=shape, dtype="u4", chunks=chunks, shards=sharding, compressors=compressors, fill_value=0
+                self.path,
+                shape=shape,
+                dtype="u4",
+                chunks=chunks,
+                shards=sharding,
+                compressors=compressors,
+                fill_value=0,
             )
             array[...] = self.model
         else:
-            configuration = {"chunk_shape": list(chunks), "index_location": location, "codecs": [{"name": "bytes"}]}
+            configuration = {
+                "chunk_shape": list(chunks),
+                "index_location": location,
+                "codecs": [{"name": "bytes"}],
+            }
             metadata = {
                 "shape": list(shape),
                 "data_type": "uint32",
-                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(self.shards)}},
+                "chunk_grid": {
+                    "name": "regular",
+                    "configuration": {"chunk_shape": list(self.shards)},
+                },
                 "codecs": [{"name": "sharding_indexed", "configuration": configuration}],
             }
-            spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(self.path)}, "metadata": metadata, "create": True}
+            spec = {
+                "driver": "zarr3",
+                "kvstore": {"driver": "file", "path": str(self.path)},
+                "metadata": metadata,
+                "create": True,
+            }
             ts.open(spec).result().write(self.model).result()
         self.check()
 
@@ -156,7 +205,9 @@ class Updates(RuleBasedStateMachine):
         kind, where, strategy, values, chunks = operation
         with dask.config.set(scheduler="sync"):
             if kind == "compact":
-                shardwrite.compact(self.path, above=where, order=strategy, durability="none", **more)
+                shardwrite.compact(
+                    self.path, above=where, order=strategy, durability="none", **more
+                )
                 return
             keywords = {"strategy": STRATEGIES[strategy], "durability": "none", **more}
             if kind == "erase":
@@ -190,7 +241,13 @@ class Updates(RuleBasedStateMachine):
     def operate(self, data, kind, kill, strategy):
         chunks = data.draw(st.integers(1, 6))
         if kind == "compact":
-            operation = (kind, data.draw(st.sampled_from([0.0, 0.3])), data.draw(st.sampled_from(["C", "F", "morton"])), None, None)
+            operation = (
+                kind,
+                data.draw(st.sampled_from([0.0, 0.3])),
+                data.draw(st.sampled_from(["C", "F", "morton"])),
+                None,
+                None,
+            )
         elif kind == "append":
             axis, n = data.draw(st.integers(0, 1)), data.draw(st.integers(1, 5))
             if self.model.shape[axis] + n > MAX_EXTENT:
@@ -204,7 +261,13 @@ class Updates(RuleBasedStateMachine):
             )
         else:
             where = box_of(data.draw(st.tuples(FRACTION, FRACTION)), self.model.shape)
-            operation = (kind, where, strategy, self.values(self.model[where].shape) if kind == "write" else None, chunks)
+            operation = (
+                kind,
+                where,
+                strategy,
+                self.values(self.model[where].shape) if kind == "write" else None,
+                chunks,
+            )
         try:
             with killed_at(kill) if kill else contextlib.nullcontext():
                 self.perform(operation)
@@ -229,7 +292,9 @@ class Updates(RuleBasedStateMachine):
         new = new[tuple(slice(n) for n in seen.shape)]
         for at in np.ndindex(*(-(-n // s) for n, s in zip(seen.shape, self.shards, strict=True))):
             shard = tuple(slice(i * s, (i + 1) * s) for i, s in zip(at, self.shards, strict=True))
-            assert any((seen[shard] == version[shard]).all() for version in (self.model, new)), f"shard {at} is neither old nor new"
+            assert any((seen[shard] == version[shard]).all() for version in (self.model, new)), (
+                f"shard {at} is neither old nor new"
+            )
 
     @precondition(lambda self: self.pending is not None)
     @rule()
@@ -258,7 +323,9 @@ class Updates(RuleBasedStateMachine):
 
 
 def run(machine, n_runs, n_steps):
-    with mock.patch("shardwrite.journal.lease.TTL_SECONDS", -1.0):  # what a kill left is stale at once
+    with mock.patch(
+        "shardwrite.journal.lease.TTL_SECONDS", -1.0
+    ):  # what a kill left is stale at once
         run_state_machine_as_test(
             machine,
             settings=settings(
@@ -285,14 +352,24 @@ def test_many_sequences_of_updates(part):
 
 REGION = (slice(1, 7), slice(2, 9))
 CASES = [
-    (strategy, location, compressed) for strategy in STRATEGIES for location in ("end", "start") for compressed in (True, False)
+    (strategy, location, compressed)
+    for strategy in STRATEGIES
+    for location in ("end", "start")
+    for compressed in (True, False)
 ]
 QUICK = [(STRATEGIES[0], "end", True), (STRATEGIES[3], "end", True), (STRATEGIES[5], "end", True)]
 
 
 @pytest.mark.parametrize(
     ("strategy", "location", "compressed"),
-    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}") for case in CASES],
+    [
+        pytest.param(
+            *case,
+            marks=[] if case in QUICK else pytest.mark.long,
+            id=f"{case[0]}-{case[1]}-{case[2]}",
+        )
+        for case in CASES
+    ],
 )
 def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
     """Given up, each shard is old or new; called again, all is new: for a kill before each effect on the file system."""
@@ -301,9 +378,15 @@ def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
     after = old.copy()
     after[REGION] = new[REGION]
     layout = {} if compressed else {"compressors": None}
-    top = Path(tempfile.mkdtemp(prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    top = Path(
+        tempfile.mkdtemp(
+            prefix="kills-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     made = top / "made"
-    da.from_array(old, chunks=12).to_sharded_zarr(made, shards=8, chunks=2, index_location=location, durability="none", **layout)
+    da.from_array(old, chunks=12).to_sharded_zarr(
+        made, shards=8, chunks=2, index_location=location, durability="none", **layout
+    )
     source = da.from_array(new[REGION], chunks=4)
     n_new = set()
     for at in range(1, 1000):
@@ -311,19 +394,27 @@ def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
         shutil.copytree(made, home / "x")
         try:
             with killed_at(at), dask.config.set(scheduler="sync"):
-                source.to_sharded_zarr(home / "x", region=REGION, strategy=strategy, durability="none")
+                source.to_sharded_zarr(
+                    home / "x", region=REGION, strategy=strategy, durability="none"
+                )
         except Kill:
             shutil.copytree(home, home / "given-up")
             shardwrite.abandon(home / "given-up" / "x")
-            seen = oracle.read_everywhere(home / "given-up" / "x", oracle.metadata_of(home / "given-up" / "x"))
+            seen = oracle.read_everywhere(
+                home / "given-up" / "x", oracle.metadata_of(home / "given-up" / "x")
+            )
             for found in seen.values():
                 shards = [(slice(a, a + 8), slice(b, b + 8)) for a in (0, 8) for b in (0, 8)]
-                assert all((found[s] == old[s]).all() or (found[s] == after[s]).all() for s in shards), f"torn by a kill at {at}"
+                assert all(
+                    (found[s] == old[s]).all() or (found[s] == after[s]).all() for s in shards
+                ), f"torn by a kill at {at}"
             n_new.add(sum(bool((found[s] == after[s]).all()) for s in shards))
             assert shardwrite.verify(home / "given-up" / "x", deep=True).is_good
             oracle.check_tidy(home / "given-up" / "x")
             with dask.config.set(scheduler="sync"):
-                source.to_sharded_zarr(home / "x", region=REGION, strategy=strategy, durability="none")
+                source.to_sharded_zarr(
+                    home / "x", region=REGION, strategy=strategy, durability="none"
+                )
             np.testing.assert_array_equal(shardwrite.open_sharded(home / "x")[:, :], after)
             shutil.rmtree(home)
         else:

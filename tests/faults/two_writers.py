@@ -125,13 +125,17 @@ class Operation:
 
 def make(place: Place, **layout) -> None:
     """The array as it is before."""
-    da.from_array(OLD, chunks=SHARD).to_sharded_zarr(place.path, durability="none", **LAYOUT, **layout)
+    da.from_array(OLD, chunks=SHARD).to_sharded_zarr(
+        place.path, durability="none", **LAYOUT, **layout
+    )
 
 
 def make_with_room(place: Place) -> None:
     """The same, and the inner chunk that is empty has left room where it stood."""
     full = put(VALUES[3], GAP, OLD)
-    da.from_array(full, chunks=SHARD).to_sharded_zarr(place.path, durability="none", **LAYOUT, **RAW)
+    da.from_array(full, chunks=SHARD).to_sharded_zarr(
+        place.path, durability="none", **LAYOUT, **RAW
+    )
     shardwrite.erase(place.path, GAP, strategy=STRATEGIES["in place"], durability="none")
 
 
@@ -141,7 +145,9 @@ def put(values, region, before):
     return after
 
 
-def update(version, region, strategy, *, durability="full", restart=False, abandons=False, prepare=make) -> Operation:
+def update(
+    version, region, strategy, *, durability="full", restart=False, abandons=False, prepare=make
+) -> Operation:
     """Write a version into a region."""
 
     def run(place):
@@ -166,7 +172,9 @@ def write(version, *, prepare=lambda place: None, **keywords) -> Operation:
 
     def run(place):
         x = da.from_array(VALUES[version], chunks=SHARD)
-        x.to_sharded_zarr(place.path, source_id=f"version {version}", progress=place.acks, **LAYOUT, **keywords)
+        x.to_sharded_zarr(
+            place.path, source_id=f"version {version}", progress=place.acks, **LAYOUT, **keywords
+        )
 
     return Operation(run, lambda before: VALUES[version], prepare)
 
@@ -180,7 +188,15 @@ def parts(version, **keywords) -> Operation:
         plan = shardwrite.plan(x, source_id=source_id, memory_limit="50MB", **LAYOUT)
         shardwrite.prepare(x, place.path, plan, **keywords)
         for index in range(2):
-            shardwrite.write_part(x, place.path, index, 2, source_id=source_id, memory_limit="50MB", progress=place.acks)
+            shardwrite.write_part(
+                x,
+                place.path,
+                index,
+                2,
+                source_id=source_id,
+                memory_limit="50MB",
+                progress=place.acks,
+            )
         shardwrite.finalize(place.path)
 
     return Operation(run, lambda before: VALUES[version])
@@ -205,7 +221,11 @@ def make_wasteful(place: Place) -> None:
 
 def compact(**keywords) -> Operation:
     """Write shards anew without what is unused."""
-    return Operation(lambda place: shardwrite.compact(place.path, above=0.0, **keywords), lambda before: before, make_wasteful)
+    return Operation(
+        lambda place: shardwrite.compact(place.path, above=0.0, **keywords),
+        lambda before: before,
+        make_wasteful,
+    )
 
 
 def make_bad(place: Place) -> None:
@@ -216,7 +236,11 @@ def make_bad(place: Place) -> None:
 
 def repair() -> Operation:
     """Write the bad shard again."""
-    return Operation(lambda place: shardwrite.repair(place.path, da.from_array(OLD, chunks=SHARD)), lambda before: before, make_bad)
+    return Operation(
+        lambda place: shardwrite.repair(place.path, da.from_array(OLD, chunks=SHARD)),
+        lambda before: before,
+        make_bad,
+    )
 
 
 def make_torn(place: Place) -> None:
@@ -228,7 +252,9 @@ def make_torn(place: Place) -> None:
 
 def salvage() -> Operation:
     """Cut the torn shard back to its last whole state."""
-    return Operation(lambda place: shardwrite.repair(place.path, scan=True), lambda before: before, make_torn)
+    return Operation(
+        lambda place: shardwrite.repair(place.path, scan=True), lambda before: before, make_torn
+    )
 
 
 def after_salvage(operation: Operation) -> Operation:
@@ -289,7 +315,11 @@ def stream(version, strategy="auto", **layout) -> Operation:
                     place.note(flushed=first + number + 1)
         place.note(flushed=first + N_STREAMED)
 
-    return Operation(run, lambda before: np.concatenate([before, streamed(version)]), lambda place: make(place, **layout))
+    return Operation(
+        run,
+        lambda before: np.concatenate([before, streamed(version)]),
+        lambda place: make(place, **layout),
+    )
 
 
 def streamed(version):
@@ -317,10 +347,16 @@ def _operations() -> dict[str, Operation]:
     found["update in place with room"] = update(1, REGION, "in place", prepare=make_with_room)
     for strategy in STRATEGIES:
         for name, layout in (("", {}), (" raw", RAW)):
-            found[f"update {strategy}{name}"] = update(1, REGION, strategy, prepare=partial(make, **layout))
-            if strategy == "append in place" or (strategy == "in place" and layout):  # what is compressed has no fixed size
+            found[f"update {strategy}{name}"] = update(
+                1, REGION, strategy, prepare=partial(make, **layout)
+            )
+            if strategy == "append in place" or (
+                strategy == "in place" and layout
+            ):  # what is compressed has no fixed size
                 found[f"abandon {strategy}{name}"] = on_killed(abandon(), strategy, **layout)
-                found[f"takeover {strategy}{name}"] = on_killed(update(3, REGION, strategy, restart=True), strategy, **layout)
+                found[f"takeover {strategy}{name}"] = on_killed(
+                    update(3, REGION, strategy, restart=True), strategy, **layout
+                )
     return found
 
 
@@ -368,7 +404,13 @@ def second_of(operation: str, takeover: str) -> Operation:
 def library():
     """The shim in this process."""
     loaded = ctypes.CDLL(os.environ["SHIM"])
-    loaded.shim_watch.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+    loaded.shim_watch.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
     return loaded
 
 
@@ -461,7 +503,9 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
     if is_streamed:
         judge_stream(found, first, second, takeover)
     else:
-        candidates = candidates_for(operation, takeover, is_done=one == "done", acked=first.acks.ranks())
+        candidates = candidates_for(
+            operation, takeover, is_done=one == "done", acked=first.acks.ranks()
+        )
         judge_shards(found, candidates)
     if readers:
         for reader, seen in oracle.read_everywhere(path, oracle.metadata_of(path)).items():
@@ -469,7 +513,9 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
     oracle.check_tidy(path)
 
 
-def candidates_for(operation: str, takeover: str, *, is_done: bool, acked: set[int]) -> list[list[np.ndarray]]:
+def candidates_for(
+    operation: str, takeover: str, *, is_done: bool, acked: set[int]
+) -> list[list[np.ndarray]]:
     """Whole arrays that may be the end, each as the versions that its shards may be of."""
     first, second = OPERATIONS[operation].after, TAKEOVERS[takeover].after
     bases = OPERATIONS[operation].before
@@ -482,10 +528,18 @@ def judge_shards(found: np.ndarray, candidates: list[list[list[np.ndarray]]]) ->
     boxes = [(slice(0, SHARD), slice(SHARD * rank, SHARD * (rank + 1))) for rank in range(2)]
     assert found.shape == SHAPE, f"lost: the shape is {found.shape}"
     for versions in candidates:
-        if all(any((found[box] == v[box]).all() for v in of) for box, of in zip(boxes, versions, strict=True)):
+        if all(
+            any((found[box] == v[box]).all() for v in of)
+            for box, of in zip(boxes, versions, strict=True)
+        ):
             return
-    at = [tuple(map(int, at)) for at in np.argwhere(~np.any([found == v for of in candidates[0] for v in of], axis=0))]
-    raise AssertionError(f"lost: values are those of no version that may be there, first at {at[:3]} ({len(at)} of {found.size})")
+    at = [
+        tuple(map(int, at))
+        for at in np.argwhere(~np.any([found == v for of in candidates[0] for v in of], axis=0))
+    ]
+    raise AssertionError(
+        f"lost: values are those of no version that may be there, first at {at[:3]} ({len(at)} of {found.size})"
+    )
 
 
 def judge_stream(found: np.ndarray, first: Place, second: Place, takeover: str) -> None:
@@ -493,10 +547,14 @@ def judge_stream(found: np.ndarray, first: Place, second: Place, takeover: str) 
     wanted = np.concatenate([OLD, streamed(1)])
     if takeover == "stream":
         began = second.notes()["first"]
-        assert began >= flushed, f"lost: slices up to {flushed} were flushed, and the second stream began at {began}"
+        assert began >= flushed, (
+            f"lost: slices up to {flushed} were flushed, and the second stream began at {began}"
+        )
         wanted = np.concatenate([wanted[:began], streamed(2)])
     else:
-        assert len(found) >= flushed, f"lost: slices up to {flushed} were flushed, and {len(found)} are there"
+        assert len(found) >= flushed, (
+            f"lost: slices up to {flushed} were flushed, and {len(found)} are there"
+        )
         wanted = wanted[: len(found)].copy()
         wanted[: SHAPE[0]] = TAKEOVERS[takeover].after(OLD)
     assert found.shape == wanted.shape, f"lost: the shape is {found.shape}, not {wanted.shape}"
@@ -520,4 +578,6 @@ def warm_up() -> None:
 
 def configured():
     """Short lives for leases, and no threads."""
-    return dask.config.set({"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": TTL, "scheduler": "sync"})
+    return dask.config.set(
+        {"shardwrite.lease.heartbeat": HEARTBEAT, "shardwrite.lease.ttl": TTL, "scheduler": "sync"}
+    )

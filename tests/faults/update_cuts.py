@@ -76,7 +76,14 @@ class State:
         return self.finished or not self.acked
 
 
-def run_state(machine: power_cut.Machine, acks_path: Path, seed: int, number: int, strategy: str, durability: str) -> State:
+def run_state(
+    machine: power_cut.Machine,
+    acks_path: Path,
+    seed: int,
+    number: int,
+    strategy: str,
+    durability: str,
+) -> State:
     """One array, one update, one cut."""
     rng = np.random.default_rng([seed, number])
     state = State(number, strategy, bool(rng.integers(2)), ["start", "end"][rng.integers(2)])
@@ -84,14 +91,25 @@ def run_state(machine: power_cut.Machine, acks_path: Path, seed: int, number: in
     path = home / "x.zarr"
     old, new = oracle.values(SHAPE, 0), oracle.values(SHAPE, 1)
     layout = {} if state.compressed else {"compressors": None}
-    da.from_array(old, chunks=SHARD).to_sharded_zarr(path, shards=SHARD, chunks=CHUNK, index_location=state.location, **layout)
-    region = tuple(slice(int(rng.integers(1, SHARD)), n - int(rng.integers(0, SHARD))) for n in SHAPE)
-    if strategy.startswith(("in place", "append")) and rng.random() < 0.7:  # small changes stay in place
+    da.from_array(old, chunks=SHARD).to_sharded_zarr(
+        path, shards=SHARD, chunks=CHUNK, index_location=state.location, **layout
+    )
+    region = tuple(
+        slice(int(rng.integers(1, SHARD)), n - int(rng.integers(0, SHARD))) for n in SHAPE
+    )
+    if (
+        strategy.startswith(("in place", "append")) and rng.random() < 0.7
+    ):  # small changes stay in place
         region = (slice(8, 24), slice(8, SHAPE[1] - 8))
     after = old.copy()
     after[region] = new[region]
     source = da.from_array(new[region], chunks=(SHARD, 40))
-    keywords = {"region": region, "strategy": STRATEGIES[strategy], "durability": durability, "memory_limit": "300kB"}
+    keywords = {
+        "region": region,
+        "strategy": STRATEGIES[strategy],
+        "durability": durability,
+        "memory_limit": "300kB",
+    }
     acks_path.unlink(missing_ok=True)
     acks = oracle.Acks(acks_path)
     n_touched = len(range(region[0].start // SHARD, -(-region[0].stop // SHARD))) * 4
@@ -107,7 +125,10 @@ def run_state(machine: power_cut.Machine, acks_path: Path, seed: int, number: in
     with ThreadPoolExecutor(1) as cutter:
         cutting = cutter.submit(cut)
         try:
-            with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
+            with (
+                power_cut.scheduler("sync"),
+                mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)),
+            ):
                 source.to_sharded_zarr(path, progress=recorder, **keywords)
             state.finished = True
         except Exception as error:
@@ -138,7 +159,14 @@ def run_state(machine: power_cut.Machine, acks_path: Path, seed: int, number: in
     return state
 
 
-def judge(state: State, path: Path, acked: set[int], old: np.ndarray, after: np.ndarray, region: tuple[slice, ...]) -> None:
+def judge(
+    state: State,
+    path: Path,
+    acked: set[int],
+    old: np.ndarray,
+    after: np.ndarray,
+    region: tuple[slice, ...],
+) -> None:
     """Every shard by every reader; ranks are those of the region's own grid."""
     first = [s.start // SHARD for s in region]
     counts = [-(-s.stop // SHARD) - f for s, f in zip(region, first, strict=True)]
@@ -146,8 +174,12 @@ def judge(state: State, path: Path, acked: set[int], old: np.ndarray, after: np.
     metadata = oracle.metadata_of(path)
     for found in oracle.read_everywhere(path, metadata).values():
         for rank, at in enumerate(np.ndindex(*counts)):
-            shard = tuple(slice((f + i) * SHARD, (f + i + 1) * SHARD) for f, i in zip(first, at, strict=True))
-            is_new, is_old = (bool((found[shard] == version[shard]).all()) for version in (after, old))
+            shard = tuple(
+                slice((f + i) * SHARD, (f + i + 1) * SHARD) for f, i in zip(first, at, strict=True)
+            )
+            is_new, is_old = (
+                bool((found[shard] == version[shard]).all()) for version in (after, old)
+            )
             state.new += is_new
             if rank in acked and not is_new:
                 lost.add(rank)
@@ -156,11 +188,22 @@ def judge(state: State, path: Path, acked: set[int], old: np.ndarray, after: np.
     state.lost, state.torn = sorted(lost), sorted(torn)
 
 
-def run(directory, filesystem: str, strategy: str, n_states: int, *, durability: str = "full", seed: int = 0) -> list[State]:
+def run(
+    directory,
+    filesystem: str,
+    strategy: str,
+    n_states: int,
+    *,
+    durability: str = "full",
+    seed: int = 0,
+) -> list[State]:
     """Many states on one machine."""
     with power_cut.Machine(directory, filesystem) as machine:
         acks = Path(directory) / "acks"
-        return [run_state(machine, acks, seed, number, strategy, durability) for number in range(n_states)]
+        return [
+            run_state(machine, acks, seed, number, strategy, durability)
+            for number in range(n_states)
+        ]
 
 
 def summary(states: list[State]) -> dict:
@@ -185,8 +228,20 @@ def main() -> None:
     if why := power_cut.missing(given.filesystem):
         sys.exit(why)
     with tempfile.TemporaryDirectory() as directory:
-        states = run(directory, given.filesystem, given.strategy, given.states, durability=given.durability, seed=given.seed)
-    document = {"filesystem": given.filesystem, "strategy": given.strategy, "durability": given.durability, **summary(states)}
+        states = run(
+            directory,
+            given.filesystem,
+            given.strategy,
+            given.states,
+            durability=given.durability,
+            seed=given.seed,
+        )
+    document = {
+        "filesystem": given.filesystem,
+        "strategy": given.strategy,
+        "durability": given.durability,
+        **summary(states),
+    }
     power_cut.tell(document, states, given.json)
 
 

@@ -75,14 +75,23 @@ def _die_at_sync(at):
 
 
 def write(path, version=0, at=None, **keywords):
-    _dying(oracle.source(SHAPE, (8, 8), version), at).to_sharded_zarr(path, source_id=f"version {version}", **LAYOUT, **keywords)
+    _dying(oracle.source(SHAPE, (8, 8), version), at).to_sharded_zarr(
+        path, source_id=f"version {version}", **LAYOUT, **keywords
+    )
 
 
 def update(path, version=1, at=None, strategy="replace", sync=None, **keywords):
     if sync is not None:
         _die_at_sync(sync)
     x = da.from_array(oracle.values(SHAPE, version)[REGION], chunks=8)
-    shardwrite.write_region(_dying(x, at), path, REGION, strategy=STRATEGIES[strategy], source_id=f"version {version}", **keywords)
+    shardwrite.write_region(
+        _dying(x, at),
+        path,
+        REGION,
+        strategy=STRATEGIES[strategy],
+        source_id=f"version {version}",
+        **keywords,
+    )
 
 
 def stream(path, at=None):
@@ -95,7 +104,9 @@ def stream(path, at=None):
 
 
 def repair(path, version=0, *, source=True):
-    return shardwrite.repair(path, oracle.source(SHAPE, (8, 8), version) if source else None).to_dict()["tasks"]
+    return shardwrite.repair(
+        path, oracle.source(SHAPE, (8, 8), version) if source else None
+    ).to_dict()["tasks"]
 
 
 def verify(path):
@@ -125,7 +136,9 @@ def finalize(path):
 
 def prepare(path, version=0, **keywords):
     x = oracle.source(SHAPE, (8, 8), version)
-    shardwrite.prepare(x, path, shardwrite.plan(x, source_id=f"version {version}", **LAYOUT), **keywords)
+    shardwrite.prepare(
+        x, path, shardwrite.plan(x, source_id=f"version {version}", **LAYOUT), **keywords
+    )
 
 
 def command(*words):
@@ -135,12 +148,30 @@ def command(*words):
     from shardwrite.cli import main
 
     done = CliRunner().invoke(main, list(words))
-    raised = "" if done.exception is None or isinstance(done.exception, SystemExit) else repr(done.exception)
+    raised = (
+        ""
+        if done.exception is None or isinstance(done.exception, SystemExit)
+        else repr(done.exception)
+    )
     return {"code": done.exit_code, "text": done.output + raised}
 
 
 ACTIONS = {
-    f.__name__: f for f in (write, update, stream, repair, verify, read, abandon, compact, erase, finalize, prepare, command)
+    f.__name__: f
+    for f in (
+        write,
+        update,
+        stream,
+        repair,
+        verify,
+        read,
+        abandon,
+        compact,
+        erase,
+        finalize,
+        prepare,
+        command,
+    )
 }
 
 
@@ -152,9 +183,15 @@ def _child(request, answer):
     os.umask(user.umask)
     try:
         with dask.config.set(scheduler="sync"):
-            said = {"value": ACTIONS[request["action"]](*request["arguments"], **request["keywords"])}
+            said = {
+                "value": ACTIONS[request["action"]](*request["arguments"], **request["keywords"])
+            }
     except Exception as error:
-        said = {"error": type(error).__name__, "message": str(error), "owner": getattr(error, "owner", None)}
+        said = {
+            "error": type(error).__name__,
+            "message": str(error),
+            "owner": getattr(error, "owner", None),
+        }
     os.write(answer, json.dumps(said, default=str).encode())
 
 
@@ -168,9 +205,27 @@ def _warm_up(_, answer):
         stream(path)
         for action in (verify, read, compact, erase):
             action(path)
-        for words in (["info"], ["verify"], ["census"], ["repair"], ["slurm", "status"], ["info", "--json"]):
+        for words in (
+            ["info"],
+            ["verify"],
+            ["census"],
+            ["repair"],
+            ["slurm", "status"],
+            ["info", "--json"],
+        ):
             command(*words, path)
-        for name in ("abandon", "compact", "erase", "exec", "finalize", "init", "plan", "update", "write", "write-part"):
+        for name in (
+            "abandon",
+            "compact",
+            "erase",
+            "exec",
+            "finalize",
+            "init",
+            "plan",
+            "update",
+            "write",
+            "write-part",
+        ):
             command(name, "--help")
     os.write(answer, json.dumps([name for name in sys.modules if name != "__main__"]).encode())
 
@@ -204,7 +259,9 @@ class Machine:
     """The process that forks, from outside."""
 
     def __enter__(self):
-        self._process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         return self
 
     def __exit__(self, *exc_info):

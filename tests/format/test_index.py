@@ -69,12 +69,34 @@ def agrees_with_oracle(rows, shard_nbytes, span):
     assert (error.offset, error.nbytes) == tuple(rows[error.inner_chunk[0]])
 
 
-EDGES = [0, 1, 2, 19, 20, 99, 100, 101, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 100, MAX - 1, MAX]
+EDGES = [
+    0,
+    1,
+    2,
+    19,
+    20,
+    99,
+    100,
+    101,
+    2**31,
+    2**32,
+    2**40,
+    2**63 - 1,
+    2**63,
+    2**64 - 100,
+    MAX - 1,
+    MAX,
+]
 numbers = st.one_of(st.sampled_from(EDGES), st.integers(0, 120), st.integers(0, MAX))
 
 
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(numbers, numbers), max_size=6), st.integers(0, 120), st.integers(0, 20), st.booleans())
+@given(
+    st.lists(st.tuples(numbers, numbers), max_size=6),
+    st.integers(0, 120),
+    st.integers(0, 20),
+    st.booleans(),
+)
 @example([(MAX - 9, 20)], 100, 20, True)
 @example([(10, MAX - 5)], 100, 20, True)
 @example([(2**63, 2**63)], 100, 20, True)
@@ -98,13 +120,17 @@ def test_overlap_with_an_earlier_long_chunk_is_found():
 
 
 def test_empty_and_zero_length_entries_are_accepted():
-    ShardIndex(table_of([(MAX, MAX), (0, 0), (80, 0), (0, 80), (100, 0), (MAX, MAX)])).check(100, (80, 100), (6,))
+    ShardIndex(table_of([(MAX, MAX), (0, 0), (80, 0), (0, 80), (100, 0), (MAX, MAX)])).check(
+        100, (80, 100), (6,)
+    )
     ShardIndex(table_of([(MAX, MAX)] * 4)).check(20, (0, 20), (2, 2))
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (2, 1, 3)], ids=str)
 @pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize(("serializer", "endian"), [(LITTLE, "<"), (BIG, ">")], ids=["little", "big"])
+@pytest.mark.parametrize(
+    ("serializer", "endian"), [(LITTLE, "<"), (BIG, ">")], ids=["little", "big"]
+)
 @pytest.mark.parametrize("checksums", [0, 1, 2])
 def test_encoded_form_equals_struct_and_crc32c(shape, location, serializer, endian, checksums):
     n = math.prod(shape)
@@ -117,7 +143,9 @@ def test_encoded_form_equals_struct_and_crc32c(shape, location, serializer, endi
     for _ in range(checksums):
         expected = with_crc(expected)
     seal = codec.seal(ShardIndex(table_of(rows)))
-    assert (seal.prefix, seal.suffix) == ((expected, b"") if location == "start" else (b"", expected))
+    assert (seal.prefix, seal.suffix) == (
+        (expected, b"") if location == "start" else (b"", expected)
+    )
     decoded = codec.decode(memoryview(expected), 10 * n + codec.encoded_nbytes)
     assert decoded.table.dtype == np.uint64
     assert [tuple(map(int, row)) for row in decoded.table] == rows
@@ -185,7 +213,9 @@ HOSTILE = {
     "overlap by one byte": changed(0, nbytes=11),
     "same place twice": lambda rows: [*rows[:3], rows[1], *rows[4:]],
     "swallows all others": changed(0, nbytes=DATA_NBYTES),
-    "all inside the index": lambda rows: [(i * 2 + (0 if rows[0][0] else DATA_NBYTES), 2) for i in range(N)],
+    "all inside the index": lambda rows: [
+        (i * 2 + (0 if rows[0][0] else DATA_NBYTES), 2) for i in range(N)
+    ],
 }
 
 
@@ -266,7 +296,16 @@ def test_random_bytes_never_give_a_chunk_out_of_bounds(data, shard_nbytes):
     [
         {"name": "gzip", "configuration": {"level": 1}},
         {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
-        {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 8, "blocksize": 0}},
+        {
+            "name": "blosc",
+            "configuration": {
+                "cname": "lz4",
+                "clevel": 5,
+                "shuffle": "shuffle",
+                "typesize": 8,
+                "blocksize": 0,
+            },
+        },
     ],
     ids=lambda c: c["name"],
 )

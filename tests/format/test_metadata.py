@@ -15,7 +15,9 @@ from shardwrite.format.document import Layout, make_metadata
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification"),
+    pytest.mark.filterwarnings(
+        "ignore:Numcodecs codecs are not in the Zarr version 3 specification"
+    ),
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
     pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
@@ -30,7 +32,12 @@ OTHER = ["datetime64[ns]", "timedelta64[s]", "S5", "U3", "V4", STRUCT, np.dtypes
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 NESTED = {
     "name": "sharding_indexed",
-    "configuration": {"chunk_shape": [2], "codecs": [LITTLE], "index_codecs": [LITTLE], "index_location": "end"},
+    "configuration": {
+        "chunk_shape": [2],
+        "codecs": [LITTLE],
+        "index_codecs": [LITTLE],
+        "index_location": "end",
+    },
 }
 
 
@@ -46,7 +53,9 @@ def open_with_zarr(metadata):
 def open_with_tensorstore(metadata, path):
     tensorstore = pytest.importorskip("tensorstore")
     (path / "zarr.json").write_text(metadata.text)
-    return tensorstore.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}).result()
+    return tensorstore.open(
+        {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
+    ).result()
 
 
 def bits(value, dtype):
@@ -81,7 +90,9 @@ def test_zarr_opens_what_is_made(dtype, location):
     assert array.dtype == metadata.dtype == np.dtype(dtype)
     if metadata.dtype.kind != "T":
         assert bits(array.fill_value, metadata.dtype) == bits(metadata.fill_value, metadata.dtype)
-    if metadata.dtype.kind != "V":  # of which zarr-python opens sharded arrays, but cannot hash the fill value to read them
+    if (
+        metadata.dtype.kind != "V"
+    ):  # of which zarr-python opens sharded arrays, but cannot hash the fill value to read them
         array[3:5, 1:6] = array[0:2, 0:5]
     assert parse_metadata(metadata.text, writing=True) == metadata
 
@@ -175,14 +186,23 @@ def float_from(bits_, dtype):
 
 
 FILLS = [
-    *[("float64", float_from(b, "f8")) for b in (0x7FF8000000000000, 0x7FF8000000000123, 0xFFF8000000000001, 0x7FF0000000000001)],
-    *[("float32", float_from(b, "f4")) for b in (0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001, 1)],
+    *[
+        ("float64", float_from(b, "f8"))
+        for b in (0x7FF8000000000000, 0x7FF8000000000123, 0xFFF8000000000001, 0x7FF0000000000001)
+    ],
+    *[
+        ("float32", float_from(b, "f4"))
+        for b in (0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001, 1)
+    ],
     *[("float16", float_from(b, "f2")) for b in (0x7E00, 0x7E01, 0xFE00, 1)],
     *[(t, v) for t in ("float16", "float32", "float64") for v in (0.0, -0.0, np.inf, -np.inf, 1.5)],
     ("float64", 0.1),
     ("float64", 5e-324),
     ("float32", np.float32(0.1)),
-    *[("complex128", complex(a, b)) for a, b in ((np.nan, 0.0), (0.0, -0.0), (-0.0, np.inf), (1.5, -np.inf), (np.nan, np.nan))],
+    *[
+        ("complex128", complex(a, b))
+        for a, b in ((np.nan, 0.0), (0.0, -0.0), (-0.0, np.inf), (1.5, -np.inf), (np.nan, np.nan))
+    ],
     ("complex64", np.array([0x7FC00001, 0xFFC00002], "u4").view("c8")[0]),
     ("complex128", np.array([0x7FF8000000000123, 1 << 63], "u8").view("c16")[0]),
     ("uint64", 2**64 - 1),
@@ -204,10 +224,16 @@ def test_fill_value_survives_to_the_bit(dtype, value):
     json.loads(metadata.text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     read = open_with_zarr(metadata)[...]
     with np.errstate(invalid="ignore"):
-        assert np.array_equal(read, np.full((10, 7), value, dtype), equal_nan=np.dtype(dtype).kind in "fc")
+        assert np.array_equal(
+            read, np.full((10, 7), value, dtype), equal_nan=np.dtype(dtype).kind in "fc"
+        )
 
 
-@pytest.mark.parametrize(("dtype", "value"), [f for f in FILLS if f[0] not in ("complex64", "complex128")], ids=lambda v: str(v))
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [f for f in FILLS if f[0] not in ("complex64", "complex128")],
+    ids=lambda v: str(v),
+)
 def test_tensorstore_reads_the_same_fill_value(dtype, value, tmp_path):
     store = open_with_tensorstore(make(dtype, fill_value=value), tmp_path)
     assert bits(store.read().result()[0, 0], dtype) == bits(value, dtype)
@@ -215,7 +241,15 @@ def test_tensorstore_reads_the_same_fill_value(dtype, value, tmp_path):
 
 @pytest.mark.parametrize(
     ("dtype", "default"),
-    [("bool", False), ("int8", 0), ("float32", 0.0), ("complex64", 0j), ("S3", b""), ("U2", ""), (STRUCT, (0, 0.0))],
+    [
+        ("bool", False),
+        ("int8", 0),
+        ("float32", 0.0),
+        ("complex64", 0j),
+        ("S3", b""),
+        ("U2", ""),
+        (STRUCT, (0, 0.0)),
+    ],
     ids=str,
 )
 def test_no_fill_value_takes_the_default(dtype, default):
@@ -234,13 +268,17 @@ OTHER_FILLS = [
 
 @pytest.mark.parametrize(("dtype", "value"), OTHER_FILLS, ids=str)
 def test_other_fill_values_survive(dtype, value):
-    expected = np.asarray(value).astype(dtype) if not isinstance(value, bytes) else np.array(value, dtype)
+    expected = (
+        np.asarray(value).astype(dtype) if not isinstance(value, bytes) else np.array(value, dtype)
+    )
     again = parse_metadata(make(dtype, fill_value=expected[()]).text)
     assert bits(again.fill_value, dtype) == expected.tobytes()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [("uint8", 256), ("uint8", -1), ("uint8", "x"), ("float32", 1j), ("int16", [1, 2])], ids=str
+    ("dtype", "value"),
+    [("uint8", 256), ("uint8", -1), ("uint8", "x"), ("float32", 1j), ("int16", [1, 2])],
+    ids=str,
 )
 def test_fill_value_of_another_kind_is_refused(dtype, value):
     error = refused(make, dtype, fill_value=value)
@@ -305,7 +343,11 @@ def test_unknown_codec_is_refused(field, name):
 
 @pytest.mark.parametrize(
     "codecs",
-    [["bytes", "zstd"], [LITTLE, {"name": "gzip", "configuration": {"level": 1}}], ["bytes", "crc32c", "zstd"]],
+    [
+        ["bytes", "zstd"],
+        [LITTLE, {"name": "gzip", "configuration": {"level": 1}}],
+        ["bytes", "crc32c", "zstd"],
+    ],
     ids=str,
 )
 def test_compression_in_the_index_is_refused(codecs):
@@ -315,7 +357,11 @@ def test_compression_in_the_index_is_refused(codecs):
     assert "crc32c" in error.remedy
 
 
-@pytest.mark.parametrize("codecs", [["no-such"], ["bytes", "no-such"], [], "zstd", 5, [5], [None], ["bytes", "bytes"]], ids=str)
+@pytest.mark.parametrize(
+    "codecs",
+    [["no-such"], ["bytes", "no-such"], [], "zstd", 5, [5], [None], ["bytes", "bytes"]],
+    ids=str,
+)
 def test_index_codecs_that_are_none_are_refused(codecs):
     error = refused(make, index_codecs=codecs)
     assert error.field == "index_codecs"
@@ -347,10 +393,20 @@ def test_sharding_within_sharding_is_refused():
 
 CYCLE = {}
 CYCLE["a"] = CYCLE
-UNSERIALISABLE = [{"a": object()}, {"a": {1, 2}}, {"a": np.float32(1)}, {"a": float("nan")}, {"a": b"x"}, 5, [1]]
+UNSERIALISABLE = [
+    {"a": object()},
+    {"a": {1, 2}},
+    {"a": np.float32(1)},
+    {"a": float("nan")},
+    {"a": b"x"},
+    5,
+    [1],
+]
 
 
-@pytest.mark.parametrize("value", UNSERIALISABLE, ids=lambda v: type(v["a"]).__name__ if isinstance(v, dict) else str(v))
+@pytest.mark.parametrize(
+    "value", UNSERIALISABLE, ids=lambda v: type(v["a"]).__name__ if isinstance(v, dict) else str(v)
+)
 def test_attributes_that_json_cannot_hold_are_refused(value):
     assert refused(make, attributes=value).field == "attributes"
 
@@ -365,7 +421,11 @@ def test_wrong_dimension_names_are_refused(names):
     assert (error.field, error.value) == ("dimension_names", names)
 
 
-@pytest.mark.parametrize("encoding", ["no-such", 5, {"name": "default", "separator": "_"}, {"separator": "/"}, {}], ids=str)
+@pytest.mark.parametrize(
+    "encoding",
+    ["no-such", 5, {"name": "default", "separator": "_"}, {"separator": "/"}, {}],
+    ids=str,
+)
 def test_wrong_key_encoding_is_refused(encoding):
     assert refused(make, chunk_key_encoding=encoding).field == "chunk_key_encoding"
 
@@ -414,7 +474,9 @@ def test_json_that_is_no_document_is_refused(text):
 
 
 def test_group_is_refused():
-    error = refused(parse_metadata, json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}))
+    error = refused(
+        parse_metadata, json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}})
+    )
     assert (error.field, error.value) == ("node_type", "group")
 
 
@@ -433,7 +495,9 @@ def test_array_without_shards_is_refused():
     assert "sharding_indexed" in error.remedy
 
 
-@pytest.mark.parametrize("data_type", ["no_such", "float128", 5, None, {"name": "no_such"}, ["uint8"], {}], ids=str)
+@pytest.mark.parametrize(
+    "data_type", ["no_such", "float128", 5, None, {"name": "no_such"}, ["uint8"], {}], ids=str
+)
 def test_unknown_data_type_is_refused(data_type):
     error = refused(parse_metadata, changed(data_type=data_type))
     assert (error.field, error.value) == ("data_type", data_type)
@@ -443,7 +507,11 @@ CRC = {"name": "crc32c"}
 AROUND = {
     "before": lambda codecs: [{"name": "transpose", "configuration": {"order": [1, 0]}}, *codecs],
     "after": lambda codecs: [*codecs, CRC],
-    "both": lambda codecs: [{"name": "transpose", "configuration": {"order": [0, 1]}}, *codecs, CRC],
+    "both": lambda codecs: [
+        {"name": "transpose", "configuration": {"order": [0, 1]}},
+        *codecs,
+        CRC,
+    ],
 }
 
 
@@ -479,12 +547,21 @@ def test_two_shardings_are_refused():
         ({"shape": [True, 7]}, "shape"),
         ({"shape": ["10", 7]}, "shape"),
         ({"shape": "10"}, "shape"),
-        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 4]}}}, "chunk_grid"),
-        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [9, 4]}}}, "zarr.json"),
+        (
+            {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 4]}}},
+            "chunk_grid",
+        ),
+        (
+            {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [9, 4]}}},
+            "zarr.json",
+        ),
         ({"chunk_grid": {"name": "rectangular"}}, "chunk_grid"),
         ({"chunk_grid": None}, "chunk_grid"),
         ({"chunk_key_encoding": {"name": "other"}}, "chunk_key_encoding"),
-        ({"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "_"}}}, "chunk_key_encoding"),
+        (
+            {"chunk_key_encoding": {"name": "v2", "configuration": {"separator": "_"}}},
+            "chunk_key_encoding",
+        ),
         ({"chunk_key_encoding": {"name": "v2", "configuration": None}}, "chunk_key_encoding"),
         ({"chunk_key_encoding": {"name": ["v2"]}}, "chunk_key_encoding"),
         ({"storage_transformers": [{"name": "x"}]}, "storage_transformers"),
@@ -560,8 +637,12 @@ JUNK = [
 ORIGINALS = {
     "uint16": lambda: make(dimension_names=["y", "x"], attributes={"a": [1]}),
     "float32": lambda: make("float32", fill_value=np.nan, compressors="gzip"),
-    "complex": lambda: make("complex64", filters=[{"name": "transpose", "configuration": {"order": [1, 0]}}]),
-    "struct": lambda: make(STRUCT, compressors={"name": "numcodecs.lz4", "configuration": {"acceleration": 1}}),
+    "complex": lambda: make(
+        "complex64", filters=[{"name": "transpose", "configuration": {"order": [1, 0]}}]
+    ),
+    "struct": lambda: make(
+        STRUCT, compressors={"name": "numcodecs.lz4", "configuration": {"acceleration": 1}}
+    ),
     "time": lambda: make("datetime64[ns]", compressors="blosc"),
     "text": lambda: make(np.dtypes.StringDType()),
     "bytes": lambda: make("S5", index_location="start", chunk_key_encoding="v2"),
@@ -633,7 +714,11 @@ def test_nodes_moved_about(original):
         mutant = copy.deepcopy(document)
         for _ in range(dice.randint(1, 3)):
             every = [p for p in paths(mutant) if p]
-            values = [*JUNK, *document.values(), *(c for c in document["codecs"][0]["configuration"].values())]
+            values = [
+                *JUNK,
+                *document.values(),
+                *(c for c in document["codecs"][0]["configuration"].values()),
+            ]
             value = copy.deepcopy(dice.choice(values))
 
             def change(node, step, value=value):

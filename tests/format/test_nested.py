@@ -24,9 +24,18 @@ def codecs():
     small = [BytesCodec(), ZstdCodec(level=1)]
     inner = ShardingCodec(chunk_shape=(4, 5), codecs=small)
     yield "nested", [ShardingCodec(chunk_shape=(8, 10), codecs=[inner])]
-    yield "nested, compressed", [ShardingCodec(chunk_shape=(8, 10), codecs=[inner, GzipCodec(level=1), Crc32cCodec()])]
+    yield (
+        "nested, compressed",
+        [ShardingCodec(chunk_shape=(8, 10), codecs=[inner, GzipCodec(level=1), Crc32cCodec()])],
+    )
     yield "compressed", [ShardingCodec(chunk_shape=(4, 5), codecs=small), ZstdCodec(level=1)]
-    yield "transposed", [TransposeCodec(order=(1, 0)), ShardingCodec(chunk_shape=(4, 4), codecs=small, index_location="start")]
+    yield (
+        "transposed",
+        [
+            TransposeCodec(order=(1, 0)),
+            ShardingCodec(chunk_shape=(4, 4), codecs=small, index_location="start"),
+        ],
+    )
     least = ShardingCodec(chunk_shape=(2, 2), codecs=small)
     turned = ShardingCodec(chunk_shape=(4, 4), codecs=[TransposeCodec(order=(1, 0)), least])
     yield "transposed twice", [TransposeCodec(order=(1, 0)), turned, GzipCodec(level=1)]
@@ -37,7 +46,9 @@ def path(tmp_path, request):
     document = json.loads(json.dumps(ARRAY))
     document["codecs"] = [codec.to_dict() for codec in request.param[1]]
     (tmp_path / "x").mkdir()
-    text = json.dumps(document, default=lambda item: item.value if hasattr(item, "value") else list(item))
+    text = json.dumps(
+        document, default=lambda item: item.value if hasattr(item, "value") else list(item)
+    )
     (tmp_path / "x/zarr.json").write_text(text)
     zarr.open_array(tmp_path / "x", mode="r+")[...] = VALUES
     return tmp_path / "x"
@@ -87,7 +98,9 @@ def test_a_bomb_in_an_inner_shard():
     """A frame that claims a gibibyte, and an inner chunk that claims more bytes than it can take."""
     inner = ShardingCodec(chunk_shape=(4, 5), codecs=[BytesCodec(), ZstdCodec(level=1)])
     document = {**ARRAY, "codecs": [ShardingCodec(chunk_shape=(16, 20), codecs=[inner]).to_dict()]}
-    text = json.dumps(document, default=lambda item: item.value if hasattr(item, "value") else list(item))
+    text = json.dumps(
+        document, default=lambda item: item.value if hasattr(item, "value") else list(item)
+    )
     pipeline = parse_metadata(text).pipeline
     frame = b"\x28\xb5\x2f\xfd\xe0" + (2**30).to_bytes(8, "little") + b"\x01\x00\x00"
     for nbytes, data in ((len(frame), frame), (100_000, bytes(100_000))):
@@ -100,8 +113,18 @@ def test_a_bomb_in_an_inner_shard():
 
 @pytest.mark.parametrize("chunks", [None, 4, [], [4], [4, 0], [4, 3], [4, "5"], [4, 2**70]])
 def test_inner_shards_that_cannot_be(chunks):
-    inner = {"chunk_shape": chunks, "codecs": [{"name": "bytes"}], "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}]}
-    around = {**inner, "chunk_shape": [16, 20], "codecs": [{"name": "sharding_indexed", "configuration": inner}]}
-    metadata = parse_metadata(json.dumps({**ARRAY, "codecs": [{"name": "sharding_indexed", "configuration": around}]}))
+    inner = {
+        "chunk_shape": chunks,
+        "codecs": [{"name": "bytes"}],
+        "index_codecs": [{"name": "bytes"}, {"name": "crc32c"}],
+    }
+    around = {
+        **inner,
+        "chunk_shape": [16, 20],
+        "codecs": [{"name": "sharding_indexed", "configuration": inner}],
+    }
+    metadata = parse_metadata(
+        json.dumps({**ARRAY, "codecs": [{"name": "sharding_indexed", "configuration": around}]})
+    )
     with pytest.raises(CodecError, match="cannot be cut"):
         metadata.pipeline  # noqa: B018 (builds it)

@@ -41,13 +41,18 @@ def brute(shape, order):
     if order == "morton":
         return brute_morton(shape)
     indices = list(itertools.product(*map(range, shape)))
-    return sorted(range(len(indices)), key=lambda r: indices[r] if order == "C" else indices[r][::-1])
+    return sorted(
+        range(len(indices)), key=lambda r: indices[r] if order == "C" else indices[r][::-1]
+    )
 
 
 def from_boxes(shape, order, max_cells):
     """Ranks in sequence, from the boxes and the permutation of each box's own shape."""
     all_ranks = np.arange(math.prod(shape)).reshape(shape)
-    pieces = [all_ranks[box.slices].ravel()[permutation(box.shape, order)] for box in boxes(shape, order, max_cells)]
+    pieces = [
+        all_ranks[box.slices].ravel()[permutation(box.shape, order)]
+        for box in boxes(shape, order, max_cells)
+    ]
     return np.concatenate(pieces).tolist()
 
 
@@ -60,7 +65,9 @@ def test_permutation_equals_brute_force(shape, order):
 
 
 @pytest.mark.parametrize(
-    "shape", [pytest.param(s, marks=pytest.mark.long if math.prod(s) > 20_000 else []) for s in SHAPES if s], ids=str
+    "shape",
+    [pytest.param(s, marks=pytest.mark.long if math.prod(s) > 20_000 else []) for s in SHAPES if s],
+    ids=str,
 )
 def test_morton_is_the_order_in_which_zarr_python_writes(shape, tmp_path):
     size = math.prod(shape)
@@ -98,7 +105,11 @@ def test_boxes_of_a_large_grid(order, max_cells):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(1, 9), max_size=4), st.sampled_from(["C", "F", "morton"]), st.integers(0, 400))
+@given(
+    st.lists(st.integers(1, 9), max_size=4),
+    st.sampled_from(["C", "F", "morton"]),
+    st.integers(0, 400),
+)
 def test_random_grids(shape, order, max_cells):
     shape = tuple(shape)
     assert permutation(shape, order).tolist() == brute(shape, order)
@@ -106,7 +117,11 @@ def test_random_grids(shape, order, max_cells):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.sampled_from(["C", "F", "morton"]), st.integers(1, 200))
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.sampled_from(["C", "F", "morton"]),
+    st.integers(1, 200),
+)
 def test_boxes_use_the_room_they_have(shape, order, max_cells):
     """Not one cell at a time where more fit: C and F fill more than half, Morton the power of two that fits."""
     largest = max(box.size for box in boxes(tuple(shape), order, max_cells))
@@ -125,7 +140,9 @@ def test_boxes_use_the_room_they_have(shape, order, max_cells):
 def test_canonical_names(name, stands_for):
     assert canonical_order(name) == stands_for
     assert stands_for in ("C", "F", "morton")
-    assert {"lexicographic": "C", "colexicographic": "F", "unordered": "C"}.get(name, name) == stands_for
+    assert {"lexicographic": "C", "colexicographic": "F", "unordered": "C"}.get(
+        name, name
+    ) == stands_for
 
 
 @pytest.mark.parametrize("name", ["c", "", "hilbert", None, 3, ["C"], b"C"])

@@ -57,12 +57,16 @@ def check_strategy(strategy):
             sequence = strategy.sequence(grid, units)
             assert sequence.dtype == np.int64
             assert sorted(sequence.tolist()) == list(range(n)), "sequence is no permutation"
-            assert np.array_equal(sequence, again.sequence(grid, units)), "must be a function of its arguments"
+            assert np.array_equal(sequence, again.sequence(grid, units)), (
+                "must be a function of its arguments"
+            )
             nbytes = rng.integers(-1, 50, n)
             for base in (0, 16 * n + 4):
                 check_placement(nbytes, place(nbytes, sequence, base), base)
         whole = strategy.sequence(grid, [permutation(grid, "C")])
-        assert np.array_equal(whole, permutation(grid, strategy.streaming_order)), "a shard in one unit is streamed"
+        assert np.array_equal(whole, permutation(grid, strategy.streaming_order)), (
+            "a shard in one unit is streamed"
+        )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: s.label)
@@ -109,7 +113,11 @@ def test_append_only_follows_the_units(grid):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(-1, 2**40), max_size=40), st.integers(0, 2**40), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.integers(-1, 2**40), max_size=40),
+    st.integers(0, 2**40),
+    st.randoms(use_true_random=False),
+)
 def test_placements_tile_the_data_region(sizes, base, random):
     nbytes = np.array(sizes, dtype=np.int64)
     sequence = list(range(len(sizes)))
@@ -126,7 +134,13 @@ def stored(sizes, generator, *, is_checked=True):
     generator.shuffle(sequence)
     placement = place(nbytes, np.array(sequence, dtype=np.int64), 0)
     offsets = np.where(nbytes >= 0, placement.offsets, -1)
-    return Stored(offsets, nbytes, placement.data_nbytes + 20, (placement.data_nbytes, placement.data_nbytes + 20), is_checked)
+    return Stored(
+        offsets,
+        nbytes,
+        placement.data_nbytes + 20,
+        (placement.data_nbytes, placement.data_nbytes + 20),
+        is_checked,
+    )
 
 
 SMALL = st.lists(st.sampled_from([-1, 1, 2, 3, 4]), min_size=12, max_size=12)
@@ -134,8 +148,14 @@ SMALL = st.lists(st.sampled_from([-1, 1, 2, 3, 4]), min_size=12, max_size=12)
 
 @settings(max_examples=300, deadline=None)
 @given(SMALL, SMALL, st.sampled_from([0, 7]), st.randoms(use_true_random=False))
-def test_no_chunk_begins_where_another_began_in_the_shard_that_is_replaced(before, after, base, generator):
-    old, nbytes, sequence = stored(before, generator), np.array(after, dtype=np.int64), np.array(generator.sample(range(12), 12))
+def test_no_chunk_begins_where_another_began_in_the_shard_that_is_replaced(
+    before, after, base, generator
+):
+    old, nbytes, sequence = (
+        stored(before, generator),
+        np.array(after, dtype=np.int64),
+        np.array(generator.sample(range(12), 12)),
+    )
     placement = place(nbytes, sequence, base, old)
     plain = place(nbytes, sequence, base)
     assert placement.sequence.tolist() == plain.sequence.tolist()
@@ -144,7 +164,9 @@ def test_no_chunk_begins_where_another_began_in_the_shard_that_is_replaced(befor
         offset = int(placement.offsets[rank])
         forbidden = set(old.offsets.tolist()) - {int(old.offsets[rank])}
         assert offset not in forbidden
-        assert all(between in forbidden for between in range(end, offset)), "free bytes only where they are needed"
+        assert all(between in forbidden for between in range(end, offset)), (
+            "free bytes only where they are needed"
+        )
         end = offset + after[rank]
     assert placement.data_nbytes == max(end - base, 0)
 

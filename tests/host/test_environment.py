@@ -45,7 +45,9 @@ def test_workers_keep_what_they_free_and_schedulers_few_messages():
     found, kept = environment_of_worker()
     assert {name: found[name] for name in ALLOCATOR} == OURS
     assert kept == MESSAGES_KEPT
-    assert found["OMP_NUM_THREADS"] == str(dask.config.get(PRE_SPAWN)["OMP_NUM_THREADS"]), "what dask sets besides is still set"
+    assert found["OMP_NUM_THREADS"] == str(dask.config.get(PRE_SPAWN)["OMP_NUM_THREADS"]), (
+        "what dask sets besides is still set"
+    )
     assert dask.config.config == before
 
 
@@ -59,15 +61,28 @@ def test_what_the_environment_says_holds(monkeypatch):
 
 @pytest.mark.parametrize("value", [4711, None, 65536])
 def test_what_the_users_file_says_holds(users_file, value):
-    mine = {"nanny": {"pre-spawn-environ": {NAME: value}}, "scheduler": {"no-workers-timeout": None}}
+    mine = {
+        "nanny": {"pre-spawn-environ": {NAME: value}},
+        "scheduler": {"no-workers-timeout": None},
+    }
     users_file.write_text(json.dumps({"distributed": mine}))  # JSON is YAML
-    ours = {"distributed.scheduler.no-workers-timeout": "10m", "distributed.worker.memory.target": False}
-    with dask.config.set({KEY: value, "distributed.scheduler.no-workers-timeout": None}), configured(ours):
+    ours = {
+        "distributed.scheduler.no-workers-timeout": "10m",
+        "distributed.worker.memory.target": False,
+    }
+    with (
+        dask.config.set({KEY: value, "distributed.scheduler.no-workers-timeout": None}),
+        configured(ours),
+    ):
         assert dask.config.get(KEY) == value
         assert dask.config.get("distributed.scheduler.no-workers-timeout") is None
         assert dask.config.get("distributed.worker.memory.target") is False
-        assert dask.config.get("distributed.worker.memory.pause") is not None, "nothing else is lost"
-        assert [line for line in exports() if NAME in line] == [], "a line in a job script would win over it"
+        assert dask.config.get("distributed.worker.memory.pause") is not None, (
+            "nothing else is lost"
+        )
+        assert [line for line in exports() if NAME in line] == [], (
+            "a line in a job script would win over it"
+        )
 
 
 def test_what_a_program_sets_holds():
@@ -79,7 +94,10 @@ def test_lines_of_a_job_script():
     script = "\n".join([*exports(), f"echo ${NAME} $MALLOC_MMAP_THRESHOLD_"])
     run = ["bash", "-eu", "-c", script]
     assert subprocess.check_output(run, text=True, env={}).split() == list(OURS.values())
-    assert subprocess.check_output(run, text=True, env={NAME: "9"}).split() == ["9", OURS["MALLOC_MMAP_THRESHOLD_"]]
+    assert subprocess.check_output(run, text=True, env={NAME: "9"}).split() == [
+        "9",
+        OURS["MALLOC_MMAP_THRESHOLD_"],
+    ]
 
 
 def test_dask_may_not_have_loaded_its_own_settings_yet():

@@ -19,9 +19,13 @@ def machine(monkeypatch, tmp_path):
     """Sixteen cores, 8 GiB free, no limits."""
     monkeypatch.setattr(resources, "CPU_COUNT", 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(resources.resource, "getrlimit", lambda _: (resources.resource.RLIM_INFINITY,) * 2)
+    monkeypatch.setattr(
+        resources.resource, "getrlimit", lambda _: (resources.resource.RLIM_INFINITY,) * 2
+    )
     (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {16 * 2**20} kB\nMemAvailable: {8 * 2**20} kB\n")
+    (tmp_path / "proc/meminfo").write_text(
+        f"MemTotal: {16 * 2**20} kB\nMemAvailable: {8 * 2**20} kB\n"
+    )
     return tmp_path
 
 
@@ -33,7 +37,14 @@ def machine(monkeypatch, tmp_path):
         ({"SLURM_CPUS_PER_TASK": "99"}, 16),
         ({"SLURM_CPUS_ON_NODE": "8"}, 8),
         ({"SLURM_CPUS_ON_NODE": "8", "SLURM_STEP_TASKS_PER_NODE": "4"}, 2),
-        ({"SLURM_CPUS_ON_NODE": "8", "SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_NODEID": "2"}, 8),
+        (
+            {
+                "SLURM_CPUS_ON_NODE": "8",
+                "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
+                "SLURM_NODEID": "2",
+            },
+            8,
+        ),
         ({"SLURM_CPUS_ON_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "4"}, 1),
         ({"SLURM_CPUS_PER_TASK": "4", "SLURM_CPUS_ON_NODE": "8"}, 4),
     ],
@@ -89,7 +100,11 @@ def test_memory_of_a_control_group_up_the_tree(machine, line, file):
 
 
 @pytest.mark.parametrize(
-    "environ", [{"SLURM_CPUS_PER_TASK": "many"}, {"SLURM_CPUS_ON_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "x"}]
+    "environ",
+    [
+        {"SLURM_CPUS_PER_TASK": "many"},
+        {"SLURM_CPUS_ON_NODE": "2", "SLURM_STEP_TASKS_PER_NODE": "x"},
+    ],
 )
 def test_what_makes_no_sense_is_refused(environ):
     with pytest.raises(SpecError, match=next(iter(reversed(environ)))):
@@ -103,7 +118,9 @@ def test_scratch(tmp_path):
     assert resources.scratch_directory({"SLURM_TMPDIR": str(one), "TMPDIR": str(two)}) == str(one)
     assert resources.scratch_directory({"SLURM_TMPDIR": "/nowhere", "TMPDIR": str(two)}) == str(two)
     assert os.path.isdir(resources.scratch_directory({"TMPDIR": "/nowhere"}))
-    assert resources.scratch_directory({"SHARDWRITE_LOCAL_DIR": str(two), "SLURM_TMPDIR": str(one)}) == str(two)
+    assert resources.scratch_directory(
+        {"SHARDWRITE_LOCAL_DIR": str(two), "SLURM_TMPDIR": str(one)}
+    ) == str(two)
     with pytest.raises(SpecError, match="SHARDWRITE_LOCAL_DIR"):
         resources.scratch_directory({"SHARDWRITE_LOCAL_DIR": "/nowhere"})
 
@@ -111,5 +128,7 @@ def test_scratch(tmp_path):
 def test_the_local_engine_keeps_to_them():
     script = "from shardwrite.engines import LocalEngine; e = LocalEngine('threads'); print(e.n_threads, e.memory_limit_nbytes)"
     environ = {**os.environ, "SLURM_CPUS_PER_TASK": "1", "SLURM_MEM_PER_NODE": "100"}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["1", str(int(0.9 * 100 * MIB))]

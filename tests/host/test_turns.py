@@ -58,7 +58,9 @@ def test_no_turn_is_left(tmp_path, operation):
     x.to_sharded_zarr(tmp_path / "x", shards=8, chunks=4, durability="none", strategy="append-only")
     inside = (slice(1, 63), slice(1, 62))
     if operation != "write":
-        (x + 1)[inside].to_sharded_zarr(tmp_path / "x", region=inside, strategy=shardwrite.AppendOnly(), durability="none")
+        (x + 1)[inside].to_sharded_zarr(
+            tmp_path / "x", region=inside, strategy=shardwrite.AppendOnly(), durability="none"
+        )
     if operation == "rewrite":
         assert shardwrite.compact(tmp_path / "x", above=0.0, durability="none").n_rewritten
     assert turns._holder is None

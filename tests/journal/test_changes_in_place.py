@@ -18,7 +18,15 @@ from crc32c import crc32c
 
 import shardwrite
 from shardwrite import FixedOrder, ShardWriter, StoreError
-from shardwrite.journal import Change, find_run, lease, lock, recover_changes, recover_shard, shard_claim
+from shardwrite.journal import (
+    Change,
+    find_run,
+    lease,
+    lock,
+    recover_changes,
+    recover_shard,
+    shard_claim,
+)
 from shardwrite.journal.composed import encode_record
 from shardwrite.read.array import open_sharded
 from shardwrite.stores import PosixStore
@@ -89,7 +97,11 @@ def failing(name, number, times):
 
 
 @pytest.mark.parametrize("times", [1, 2, 4])
-@pytest.mark.parametrize("strategy", [FixedOrder(in_place=True, max_unused=1.0), shardwrite.AppendOnly(in_place=True)], ids=str)
+@pytest.mark.parametrize(
+    "strategy",
+    [FixedOrder(in_place=True, max_unused=1.0), shardwrite.AppendOnly(in_place=True)],
+    ids=str,
+)
 def test_after_a_failed_sync_the_shard_is_another_file(tmp_path, strategy, times):
     """What was appended reads back, but that proves nothing; so the old content goes to a new file before the next attempt."""
     path = made(tmp_path)
@@ -99,7 +111,9 @@ def test_after_a_failed_sync_the_shard_is_another_file(tmp_path, strategy, times
     with failing("sync", errno.EIO, times), contextlib.ExitStack() as stack:
         if times == 4:
             stack.enter_context(pytest.raises(StoreError, match="told to"))
-        x.to_sharded_zarr(path, region=slice(0, 8), strategy=strategy, durability="batch", source_id="new")
+        x.to_sharded_zarr(
+            path, region=slice(0, 8), strategy=strategy, durability="batch", source_id="new"
+        )
     if times == 4:  # the error lasted, and nothing was acknowledged
         shardwrite.abandon(path)
         np.testing.assert_array_equal(read(path), OLD)
@@ -130,8 +144,13 @@ def test_a_flush_after_a_failed_one_keeps_what_was_acknowledged(tmp_path):
 def test_content_is_not_shared_with_the_old_file(tmp_path):
     """A copy inside the system may share blocks that were never written."""
     path = made(tmp_path)
-    with failing("sync", errno.EIO, 1), mock.patch("os.copy_file_range", side_effect=AssertionError("shared")):
-        da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), strategy=shardwrite.AppendOnly(in_place=True))
+    with (
+        failing("sync", errno.EIO, 1),
+        mock.patch("os.copy_file_range", side_effect=AssertionError("shared")),
+    ):
+        da.from_array(NEW, chunks=8).to_sharded_zarr(
+            path, region=slice(0, 8), strategy=shardwrite.AppendOnly(in_place=True)
+        )
     np.testing.assert_array_equal(read(path), [*NEW, *OLD[8:]])
 
 
@@ -163,12 +182,19 @@ def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step,
     def take_over():
         with nobody_at_work(), claims_given_up():
             da.from_array(later, chunks=8).to_sharded_zarr(
-                path, region=slice(0, 8), strategy=FixedOrder(in_place=True, max_unused=1.0), restart=True, source_id="later"
+                path,
+                region=slice(0, 8),
+                strategy=FixedOrder(in_place=True, max_unused=1.0),
+                restart=True,
+                source_id="later",
             )
 
     with frozen_at(PosixEditor, step, take_over), pytest.raises(shardwrite.ShardwriteError):
         da.from_array(NEW, chunks=8).to_sharded_zarr(
-            path, region=slice(0, 8), strategy=FixedOrder(in_place=True, max_unused=1.0), source_id="first"
+            path,
+            region=slice(0, 8),
+            strategy=FixedOrder(in_place=True, max_unused=1.0),
+            source_id="first",
         )
     np.testing.assert_array_equal(read(path), [*later, *OLD[8:]])
     assert shardwrite.verify(path, deep=True).is_good
@@ -181,7 +207,9 @@ def test_a_shard_is_erased_by_its_own_run_alone(tmp_path):
 
     def take_over():
         with nobody_at_work():
-            da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), restart=True, source_id="later")
+            da.from_array(NEW, chunks=8).to_sharded_zarr(
+                path, region=slice(0, 8), restart=True, source_id="later"
+            )
 
     with frozen_at(os, "rename", take_over, removes), pytest.raises(shardwrite.ShardwriteError):
         shardwrite.erase(path, slice(0, 64))
@@ -194,7 +222,9 @@ def test_a_rename_that_comes_late_fails(tmp_path):
 
     def take_over():
         with nobody_at_work():
-            da.from_array(NEW + 7, chunks=8).to_sharded_zarr(path, region=slice(8, 16), restart=True, source_id="later")
+            da.from_array(NEW + 7, chunks=8).to_sharded_zarr(
+                path, region=slice(8, 16), restart=True, source_id="later"
+            )
 
     with frozen_at(os, "rename", take_over, publishes), pytest.raises(shardwrite.ShardwriteError):
         da.from_array(NEW, chunks=8).to_sharded_zarr(path, region=slice(0, 8), source_id="first")
@@ -208,8 +238,13 @@ def test_an_array_that_appears_before_a_run_begins_is_not_written_over(tmp_path)
     def write():
         da.from_array(OLD, chunks=64).to_sharded_zarr(path, shards=64, chunks=8, source_id="other")
 
-    with frozen_at(os, "link", write, begins), pytest.raises(shardwrite.SpecError, match="an array exists there"):
-        da.zeros(64, chunks=64, dtype="u4").to_sharded_zarr(path, shards=64, chunks=8, source_id="first")
+    with (
+        frozen_at(os, "link", write, begins),
+        pytest.raises(shardwrite.SpecError, match="an array exists there"),
+    ):
+        da.zeros(64, chunks=64, dtype="u4").to_sharded_zarr(
+            path, shards=64, chunks=8, source_id="first"
+        )
     np.testing.assert_array_equal(read(path), OLD)
     assert not path.with_name("x.zarr.shardwrite").exists()
 
@@ -273,10 +308,16 @@ class Handover:
     def __init__(self, tmp_path, stack):
         path, self.run, self._stack = made(tmp_path), tmp_path / "run", stack
         self.run.mkdir()
-        self.metadata, self.store, self.shard = open_sharded(path).metadata, PosixStore(path), path / KEY
+        self.metadata, self.store, self.shard = (
+            open_sharded(path).metadata,
+            PosixStore(path),
+            path / KEY,
+        )
         self.whole = self.shard.read_bytes()
         self.first = self.claim()
-        self.first.record(Change(KEY, len(self.whole), (), [(0, self.whole)]).encode(), is_durable=True)
+        self.first.record(
+            Change(KEY, len(self.whole), (), [(0, self.whole)]).encode(), is_durable=True
+        )
         self.shard.write_bytes(bytes(len(self.whole)))
         self.second = self.claim()
 
@@ -330,9 +371,17 @@ def test_a_claim_of_this_process_that_nobody_holds_is_free(tmp_path):
 def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
     claim = tmp_path / "claim"
     claim.mkdir()
-    parent = {**lease.identity(), "pid": os.getppid(), "started": lease._started(os.getppid()), "token": "x"}
+    parent = {
+        **lease.identity(),
+        "pid": os.getppid(),
+        "started": lease._started(os.getppid()),
+        "token": "x",
+    }
     (claim / "owner-0").write_text(json.dumps(parent))
-    with mock.patch("shardwrite.journal.lock.WAIT_SECONDS", 0.05), pytest.raises(shardwrite.JournalError, match=str(os.getppid())):
+    with (
+        mock.patch("shardwrite.journal.lock.WAIT_SECONDS", 0.05),
+        pytest.raises(shardwrite.JournalError, match=str(os.getppid())),
+    ):
         lock._wait(claim, tmp_path)
     assert (claim / "owner-0").exists()
 
@@ -394,7 +443,12 @@ def small_files():
 
 
 def undo_record(key, old_nbytes, saved):
-    head = {"format": 1, "key": key, "old_nbytes": old_nbytes, "saved": [[offset, len(data)] for offset, data in saved]}
+    head = {
+        "format": 1,
+        "key": key,
+        "old_nbytes": old_nbytes,
+        "saved": [[offset, len(data)] for offset, data in saved],
+    }
     return encode_record(head, b"".join(data for _, data in saved))
 
 
@@ -416,7 +470,9 @@ def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, kind, nbytes):
         record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8])]))
     else:
         record = run / "redo-c.0"
-        record.write_bytes(old_record(KEY, nbytes, [(0, whole[:8]), (nbytes - size, whole[-size:])]))
+        record.write_bytes(
+            old_record(KEY, nbytes, [(0, whole[:8]), (nbytes - size, whole[-size:])])
+        )
     with small_files(), pytest.raises(shardwrite.JournalError, match="Move it away") as raised:
         recover_changes(run, store, metadata)
     assert shard.read_bytes() == whole
@@ -427,7 +483,9 @@ def test_a_record_of_a_shard_that_cannot_have_been(tmp_path, kind, nbytes):
     assert shardwrite.verify(path, deep=True).is_good
 
 
-@pytest.mark.parametrize("record", [(-1, []), (10, [(8, b"beyond")]), (2**40, [(2**40, b"x")])], ids=str)
+@pytest.mark.parametrize(
+    "record", [(-1, []), (10, [(8, b"beyond")]), (2**40, [(2**40, b"x")])], ids=str
+)
 def test_an_undo_record_whose_numbers_do_not_fit(tmp_path, record):
     path = made(tmp_path)
     whole, claim = (path / KEY).read_bytes(), tmp_path / "run" / "claim-c.0"

@@ -32,7 +32,13 @@ CASES = {
         "levels": 256,
     },
     # slabs of 16 MiB into cubes
-    "slabs": {"shape": (256, 4096, 4096), "source": (1, 4096, 4096), "shards": (256, 512, 512), "chunks": 32, "levels": 2},
+    "slabs": {
+        "shape": (256, 4096, 4096),
+        "source": (1, 4096, 4096),
+        "shards": (256, 512, 512),
+        "chunks": 32,
+        "levels": 2,
+    },
 }
 
 
@@ -53,10 +59,16 @@ def anonymous_nbytes(pid: int) -> int:
 
 def main(case: str, target: str, memory_limit: str) -> None:
     settings = CASES[case]
-    dask.config.set({"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False})
+    dask.config.set(
+        {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+    )
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, memory_limit=memory_limit, dashboard_address=None, processes=True
+            n_workers=2,
+            threads_per_worker=1,
+            memory_limit=memory_limit,
+            dashboard_address=None,
+            processes=True,
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -66,7 +78,10 @@ def main(case: str, target: str, memory_limit: str) -> None:
         time.sleep(1)
         baseline = {pid: anonymous_nbytes(pid) for pid in pids}
         x = da.map_blocks(
-            block, settings["levels"], chunks=da.core.normalize_chunks(settings["source"], settings["shape"]), dtype=np.uint8
+            block,
+            settings["levels"],
+            chunks=da.core.normalize_chunks(settings["source"], settings["shape"]),
+            dtype=np.uint8,
         )
         keywords = {"shards": settings["shards"], "chunks": settings["chunks"]}
         plan = shardwrite.plan(x, **keywords)

@@ -11,7 +11,9 @@ import pytest
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is read from Linux's /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/status").exists(), reason="RssAnon is read from Linux's /proc"
+    ),
 ]
 SLACK_NBYTES = 64 * 2**20  # what allocators keep, and the scheduler's own messages
 
@@ -19,7 +21,10 @@ SLACK_NBYTES = 64 * 2**20  # what allocators keep, and the scheduler's own messa
 def measure(case: str, target: Path, memory_limit: str = "1GiB") -> dict:
     script = Path(__file__).with_name("measure.py")
     ended = subprocess.run(
-        [sys.executable, str(script), case, str(target), memory_limit], capture_output=True, text=True, timeout=500
+        [sys.executable, str(script), case, str(target), memory_limit],
+        capture_output=True,
+        text=True,
+        timeout=500,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     measured = json.loads(ended.stdout.strip().splitlines()[-1])
@@ -37,6 +42,8 @@ def test_peak_memory_stays_within_the_estimate(case, tmp_path):
     assert measured["raw_nbytes"] >= 2 * measured["limit"]
     if case == "incompressible":
         assert measured["stored_nbytes"] > 0.99 * measured["raw_nbytes"]
-        assert measured["spool_ratio"] < 1, "incompressible units of this shard have to go to part files"
+        assert measured["spool_ratio"] < 1, (
+            "incompressible units of this shard have to go to part files"
+        )
     if case == "compressible":
         assert measured["raw_nbytes"] > 7.5 * measured["stored_nbytes"]

@@ -25,7 +25,14 @@ import zarr
 from zarr.codecs import ShardingCodec
 
 import shardwrite
-from shardwrite import CorruptShardError, JournalError, PlanError, SourceError, SpecError, StoreError
+from shardwrite import (
+    CorruptShardError,
+    JournalError,
+    PlanError,
+    SourceError,
+    SpecError,
+    StoreError,
+)
 from shardwrite.sources import as_dask, open_source
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "memory"))
@@ -33,7 +40,9 @@ from peaks import least_peak
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
-needs_mounts = pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="mounts file systems: needs root on Linux")
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or sys.platform != "linux", reason="mounts file systems: needs root on Linux"
+)
 pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
 
 
@@ -46,7 +55,13 @@ def tree(path):
     """Everything below a directory, links as where they lead, files as their bytes."""
 
     def content(entry):
-        return os.readlink(entry) if entry.is_symlink() else entry.read_bytes() if entry.is_file() else None
+        return (
+            os.readlink(entry)
+            if entry.is_symlink()
+            else entry.read_bytes()
+            if entry.is_file()
+            else None
+        )
 
     return {str(entry.relative_to(path)): content(entry) for entry in path.rglob("*")}
 
@@ -176,10 +191,14 @@ def test_arguments(tmp_path, x, row):
         x.to_sharded_zarr(tmp_path / "x", **{**GOOD, **keywords})
 
 
-@pytest.mark.parametrize(("field", "value"), [("shards", True), ("shards", -4), ("chunks", 0.5), ("chunks", "0B")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("shards", True), ("shards", -4), ("chunks", 0.5), ("chunks", "0B")]
+)
 def test_sizes_for_no_axes(tmp_path, field, value):
     with refused(tmp_path, field=field, value=repr(value), remedy="give for instance"):
-        da.zeros((), chunks=()).to_sharded_zarr(tmp_path / "x", **{"shards": (), "chunks": (), field: value})
+        da.zeros((), chunks=()).to_sharded_zarr(
+            tmp_path / "x", **{"shards": (), "chunks": (), field: value}
+        )
 
 
 def test_the_mode_that_repairs_is_refused_wherever_an_array_is_made(tmp_path, x):
@@ -225,10 +244,30 @@ def with_unknown_chunks():
 SOURCES = {
     "no dask array": (lambda: np.zeros(4), "x", "'ndarray'", "dask.array.from_array"),
     "unknown chunks": (with_unknown_chunks, "x.chunks", "nan", "compute_chunk_sizes()"),
-    "object dtype": (lambda: da.from_array(np.array([{}, {}], dtype=object), chunks=1), "dtype", "'object'", "vlen-utf8"),
-    "objects in a structure": (lambda: da.from_array(np.zeros(4, [("a", object)]), chunks=2), "dtype", "'O'", "astype"),
-    "a dtype without a stored form": (lambda: da.zeros(4, dtype="c32"), "dtype", "'complex256'", "astype"),
-    "a time without a unit": (lambda: da.zeros(4, dtype="M8"), "dtype", "'datetime64'", 'astype("datetime64[ns]")'),
+    "object dtype": (
+        lambda: da.from_array(np.array([{}, {}], dtype=object), chunks=1),
+        "dtype",
+        "'object'",
+        "vlen-utf8",
+    ),
+    "objects in a structure": (
+        lambda: da.from_array(np.zeros(4, [("a", object)]), chunks=2),
+        "dtype",
+        "'O'",
+        "astype",
+    ),
+    "a dtype without a stored form": (
+        lambda: da.zeros(4, dtype="c32"),
+        "dtype",
+        "'complex256'",
+        "astype",
+    ),
+    "a time without a unit": (
+        lambda: da.zeros(4, dtype="M8"),
+        "dtype",
+        "'datetime64'",
+        'astype("datetime64[ns]")',
+    ),
 }
 
 
@@ -240,7 +279,9 @@ def test_sources(tmp_path, row):
 
 
 def test_a_plan_over_its_memory(tmp_path, x):
-    with refused(tmp_path, field="memory_limit", value="may use 100", remedy="smaller", error=PlanError) as found:
+    with refused(
+        tmp_path, field="memory_limit", value="may use 100", remedy="smaller", error=PlanError
+    ) as found:
         x.to_sharded_zarr(tmp_path / "x", **GOOD, memory_limit=100)
     assert found.value.needed_nbytes > found.value.allowed_nbytes == 100
     assert f"{found.value.needed_nbytes:,}" in str(found.value)
@@ -248,8 +289,16 @@ def test_a_plan_over_its_memory(tmp_path, x):
 
 def test_a_plan_over_its_reruns(tmp_path, x):
     y = x - x.mean()
-    with refused(tmp_path, field="max_source_reruns", value="1.25", remedy="raise max_graph_tasks", error=PlanError):
-        y.to_sharded_zarr(tmp_path / "x", shards=4, chunks=4, max_graph_tasks=5, memory_limit="10kB")
+    with refused(
+        tmp_path,
+        field="max_source_reruns",
+        value="1.25",
+        remedy="raise max_graph_tasks",
+        error=PlanError,
+    ):
+        y.to_sharded_zarr(
+            tmp_path / "x", shards=4, chunks=4, max_graph_tasks=5, memory_limit="10kB"
+        )
 
 
 # ---- what stands in the place: (what to put there, keywords, field, value, remedy)
@@ -284,24 +333,102 @@ TORN = {
 ANOTHER, INSIDE = "give another path", {"name": "a/b"}
 PLACES = {
     "a group": (lambda p: zarr.create_group(p / "x"), {}, "store", "a group", "name= inside it"),
-    "a v2 array": (lambda p: zarr.create_array(p / "x", shape=3, dtype="i4", zarr_format=2), {}, "store", "Zarr v2", ANOTHER),
-    "a v2 group": (lambda p: zarr.create_group(p / "x", zarr_format=2), {}, "store", "Zarr v2", ANOTHER),
+    "a v2 array": (
+        lambda p: zarr.create_array(p / "x", shape=3, dtype="i4", zarr_format=2),
+        {},
+        "store",
+        "Zarr v2",
+        ANOTHER,
+    ),
+    "a v2 group": (
+        lambda p: zarr.create_group(p / "x", zarr_format=2),
+        {},
+        "store",
+        "Zarr v2",
+        ANOTHER,
+    ),
     **{
-        f"half a zarr.json, {kind}": (lambda p, t=text: put(p / "x" / "zarr.json", t), {}, "store", "half a zarr.json", "remove")
+        f"half a zarr.json, {kind}": (
+            lambda p, t=text: put(p / "x" / "zarr.json", t),
+            {},
+            "store",
+            "half a zarr.json",
+            "remove",
+        )
         for kind, text in TORN.items()
     },
     "a directory for a zarr.json": (directory_for_document, {}, "store", "no Zarr array", ANOTHER),
-    "somebody's files": (lambda p: put(p / "x" / "thesis.txt", b"words"), {}, "store", "no Zarr array", ANOTHER),
+    "somebody's files": (
+        lambda p: put(p / "x" / "thesis.txt", b"words"),
+        {},
+        "store",
+        "no Zarr array",
+        ANOTHER,
+    ),
     "a file": (lambda p: put(p / "x", b"words"), {}, "store", "no Zarr array", ANOTHER),
-    "a link": (lambda p: link(p / "x", p / "real"), {}, "store", "symbolic link", "that it points to"),
-    "a link to nothing": (lambda p: link(p / "x", p / "real", dangling=True), {}, "store", "symbolic link", "that it points to"),
-    "a link beside it": (lambda p: link(p / "x.shardwrite", p / "real"), {}, "store", "x.shardwrite", "remove the link"),
-    "a file beside it": (lambda p: put(p / "x.shardwrite", b"words"), {}, "store", "x.shardwrite", "move the file"),
-    "a link in what is no group": (lambda p: link(p / "x" / "a", p / "real"), INSIDE, "name", "no Zarr array", "another name"),
-    "a link for the store": (lambda p: link(p / "x", p / "real"), INSIDE, "name", "symbolic link", "that it points to"),
-    "an array for a group": (lambda p: zarr.create_array(p / "x", shape=3, dtype="i4"), INSIDE, "name", "an array", "another name"),
-    "half a zarr.json of a group": (lambda p: put(p / "x" / "zarr.json", b'{"zar'), INSIDE, "name", "half a", "another name"),
-    "a file for a group": (lambda p: put(p / "x", b"words"), INSIDE, "name", "no Zarr array", "another name"),
+    "a link": (
+        lambda p: link(p / "x", p / "real"),
+        {},
+        "store",
+        "symbolic link",
+        "that it points to",
+    ),
+    "a link to nothing": (
+        lambda p: link(p / "x", p / "real", dangling=True),
+        {},
+        "store",
+        "symbolic link",
+        "that it points to",
+    ),
+    "a link beside it": (
+        lambda p: link(p / "x.shardwrite", p / "real"),
+        {},
+        "store",
+        "x.shardwrite",
+        "remove the link",
+    ),
+    "a file beside it": (
+        lambda p: put(p / "x.shardwrite", b"words"),
+        {},
+        "store",
+        "x.shardwrite",
+        "move the file",
+    ),
+    "a link in what is no group": (
+        lambda p: link(p / "x" / "a", p / "real"),
+        INSIDE,
+        "name",
+        "no Zarr array",
+        "another name",
+    ),
+    "a link for the store": (
+        lambda p: link(p / "x", p / "real"),
+        INSIDE,
+        "name",
+        "symbolic link",
+        "that it points to",
+    ),
+    "an array for a group": (
+        lambda p: zarr.create_array(p / "x", shape=3, dtype="i4"),
+        INSIDE,
+        "name",
+        "an array",
+        "another name",
+    ),
+    "half a zarr.json of a group": (
+        lambda p: put(p / "x" / "zarr.json", b'{"zar'),
+        INSIDE,
+        "name",
+        "half a",
+        "another name",
+    ),
+    "a file for a group": (
+        lambda p: put(p / "x", b"words"),
+        INSIDE,
+        "name",
+        "no Zarr array",
+        "another name",
+    ),
 }
 
 
@@ -332,8 +459,16 @@ DIFFERENCES = {
     "inner chunks": (lambda x: x, {"chunks": 2}, '"chunk_shape": [4, 4]'),
     "codecs": (lambda x: x, {"compressors": "gzip"}, "codecs: "),
     "fill value": (lambda x: x, {"fill_value": 1}, "fill_value: 0.0 there, 1.0 now"),
-    "keys": (lambda x: x, {"chunk_key_encoding": "v2"}, 'chunk_key_encoding.name: "default" there, "v2" now'),
-    "dimension names": (lambda x: x, {"dimension_names": ["y", "x"]}, 'dimension_names: null there, ["y", "x"] now'),
+    "keys": (
+        lambda x: x,
+        {"chunk_key_encoding": "v2"},
+        'chunk_key_encoding.name: "default" there, "v2" now',
+    ),
+    "dimension names": (
+        lambda x: x,
+        {"dimension_names": ["y", "x"]},
+        'dimension_names: null there, ["y", "x"] now',
+    ),
     "attributes": (lambda x: x, {"attributes": {"a": 1}}, "attributes.a: null there, 1 now"),
     "values only": (lambda x: x + 1, {}, "of another run"),
 }
@@ -353,7 +488,12 @@ def test_an_array_that_differs(tmp_path, x, row):
 INTO = {
     "another shape": (other_source, ".shape", "(9, 16)", "(16, 16)"),
     "a lossy cast": (lambda x: x.astype("f8"), ".dtype", "'float64'", 'astype("float32")'),
-    "a lossy cast of integers": (lambda x: x.astype("i8"), ".dtype", "'int64'", 'astype("float32")'),
+    "a lossy cast of integers": (
+        lambda x: x.astype("i8"),
+        ".dtype",
+        "'int64'",
+        'astype("float32")',
+    ),
     "objects": (lambda x: x.astype(object), ".dtype", "'object'", 'astype("float32")'),
     "unknown chunks": (lambda x: x[x[:, 0] > 3], ".chunks", "nan", "compute_chunk_sizes()"),
     "no dask array": (lambda x: x.compute(), "", "'ndarray'", "dask.array.from_array"),
@@ -379,8 +519,14 @@ SAME = {
     "another byte order in a structure": (np.ones((4, 4), [("a", ">i4"), ("b", "<f8")]), {}),
     "another byte order of times": (np.arange(16).astype(">M8[s]").reshape(4, 4), {}),
     "text": (np.array(["a", "shard"] * 8, np.dtypes.StringDType()).reshape(4, 4), {}),
-    "text as objects": (np.array(["a", "shard"] * 8, object).reshape(4, 4), {"serializer": "vlen-utf8"}),
-    "bytes as objects": (np.array([b"a", b"shard"] * 8, object).reshape(4, 4), {"serializer": "vlen-bytes"}),
+    "text as objects": (
+        np.array(["a", "shard"] * 8, object).reshape(4, 4),
+        {"serializer": "vlen-utf8"},
+    ),
+    "bytes as objects": (
+        np.array([b"a", b"shard"] * 8, object).reshape(4, 4),
+        {"serializer": "vlen-bytes"},
+    ),
 }
 
 
@@ -408,7 +554,12 @@ def test_an_all_fill_block_over_data_removes_the_entry(tmp_path, durability, mem
     assert not (tmp_path / "x" / "c" / "0" / "0").exists()
     assert done.result.n_empty_shards == 1
     report = shardwrite.verify(tmp_path / "x", deep=True, against=y)
-    assert (report.is_good, report.expected_by, report.n_absent, report.n_missing) == (True, "receipt", 1, 0)
+    assert (report.is_good, report.expected_by, report.n_absent, report.n_missing) == (
+        True,
+        "receipt",
+        1,
+        0,
+    )
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
 
 
@@ -420,7 +571,9 @@ def test_removing_follows_no_link(tmp_path):
     (tmp_path / "x" / "c" / "0").rename(tmp_path / "outside")
     (tmp_path / "outside" / "0").write_bytes(b"somebody's")
     (tmp_path / "x" / "c" / "0").symlink_to(tmp_path / "outside")
-    with pytest.raises(StoreError, match=r"symbolic link inside the store; replace it by a directory"):
+    with pytest.raises(
+        StoreError, match=r"symbolic link inside the store; replace it by a directory"
+    ):
         shardwrite.repair(tmp_path / "x", y)
     assert (tmp_path / "outside" / "0").read_bytes() == b"somebody's"
 
@@ -430,7 +583,13 @@ def test_removing_follows_no_link(tmp_path):
 
 def test_a_file_in_the_path(tmp_path, x):
     (tmp_path / "file").write_text("words")
-    with refused(tmp_path, field="store", value="file/inside/x", remedy="that can be written to", error=StoreError):
+    with refused(
+        tmp_path,
+        field="store",
+        value="file/inside/x",
+        remedy="that can be written to",
+        error=StoreError,
+    ):
         x.to_sharded_zarr(tmp_path / "file" / "inside" / "x", **GOOD)
 
 
@@ -462,13 +621,17 @@ def test_a_read_only_directory(tmp_path, x, mount, mode):
     (x + 1).to_sharded_zarr(disk / "x", **GOOD)
     mounted("-o", "remount,ro")
     where = disk / ("x" if mode == "w" else "y")
-    with refused(tmp_path, field="store", value=str(where), remedy="that can be written to", error=StoreError) as found:
+    with refused(
+        tmp_path, field="store", value=str(where), remedy="that can be written to", error=StoreError
+    ) as found:
         x.to_sharded_zarr(where, mode=mode, **GOOD)
     assert "Read-only" in str(found.value)
 
 
 def test_a_directory_in_which_nobody_may_write(x):
-    with pytest.raises(StoreError, match=r"store='/proc/shardwrite/x': cannot write beside it.*; give a directory"):
+    with pytest.raises(
+        StoreError, match=r"store='/proc/shardwrite/x': cannot write beside it.*; give a directory"
+    ):
         x.to_sharded_zarr("/proc/shardwrite/x", **GOOD)
 
 
@@ -488,15 +651,28 @@ def test_a_directory_on_one_worker(tmp_path, x, row):
     disk = tmp_path / "disk"
     disk.mkdir()
     (x + 1).to_sharded_zarr(disk / "x", **GOOD)
-    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
         run = f"{mounts.format(disk)} && exec {sys.executable} -m distributed.cli.dask_worker {cluster.scheduler_address}"
-        command = ["unshare", "--mount", "sh", "-c", f"{run} --no-nanny --nthreads 1 --no-dashboard"]
-        worker = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            f"{run} --no-nanny --nthreads 1 --no-dashboard",
+        ]
+        worker = subprocess.Popen(
+            command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             client.wait_for_workers(2, timeout=60)
             for where, mode in ((disk / "x", "w"), (disk / "y", "w-")):
                 remedy = "give a directory that every worker can write to"
-                with refused(disk, field="store", value=str(where), remedy=remedy, error=StoreError) as found:
+                with refused(
+                    disk, field="store", value=str(where), remedy=remedy, error=StoreError
+                ) as found:
                     x.to_sharded_zarr(where, mode=mode, **GOOD)
                 assert "1 of 2 workers cannot write there" in str(found.value)
                 assert value in str(found.value)
@@ -514,8 +690,12 @@ def test_a_link_inside_the_store(tmp_path, x):
             (tmp_path / "x" / "c").symlink_to(outside)
         return block
 
-    with pytest.raises(StoreError, match=r"x/c is a symbolic link inside the store; replace it by a directory"):
-        x.map_blocks(plant, dtype="f4", meta=np.empty((0, 0), "f4")).to_sharded_zarr(tmp_path / "x", **GOOD)
+    with pytest.raises(
+        StoreError, match=r"x/c is a symbolic link inside the store; replace it by a directory"
+    ):
+        x.map_blocks(plant, dtype="f4", meta=np.empty((0, 0), "f4")).to_sharded_zarr(
+            tmp_path / "x", **GOOD
+        )
     assert list((outside / "0").iterdir()) == []
 
 
@@ -532,12 +712,28 @@ def in_one_block(function):
 
 
 BLOCKS = {
-    "another dtype": (lambda b: b.astype("f8"), SourceError, ("declared dtype float32", "float64", "dtype=")),
+    "another dtype": (
+        lambda b: b.astype("f8"),
+        SourceError,
+        ("declared dtype float32", "float64", "dtype="),
+    ),
     "another shape": (lambda b: b[:1], SourceError, ("declared shape (4, 4)", "(1, 4)", "chunks=")),
-    "another rank": (lambda b: b[None], SourceError, ("declared shape (4, 4)", "(1, 4, 4)", "chunks=")),
-    "masked without a fill": (lambda b: np.ma.masked_greater(b, 3), SourceError, ("masked", "dask.array.ma.filled")),
+    "another rank": (
+        lambda b: b[None],
+        SourceError,
+        ("declared shape (4, 4)", "(1, 4, 4)", "chunks="),
+    ),
+    "masked without a fill": (
+        lambda b: np.ma.masked_greater(b, 3),
+        SourceError,
+        ("masked", "dask.array.ma.filled"),
+    ),
     "raises": (lambda b: 1 // 0, ZeroDivisionError, ("division",)),
-    "raises an error of the system": (lambda b: os.stat("/nowhere/at/all"), FileNotFoundError, ("/nowhere/at/all",)),
+    "raises an error of the system": (
+        lambda b: os.stat("/nowhere/at/all"),
+        FileNotFoundError,
+        ("/nowhere/at/all",),
+    ),
     "gives nothing": (lambda b: None, SourceError, ("declared shape",)),
 }
 
@@ -547,7 +743,9 @@ BLOCKS = {
 def test_a_faulty_block(tmp_path, row, memory_limit):
     function, error, words = BLOCKS[row]
     a = np.arange(256, dtype="f4").reshape(16, 16)
-    y = da.from_array(a, chunks=4).map_blocks(in_one_block(function), dtype="f4", meta=np.empty((0, 0), "f4"))
+    y = da.from_array(a, chunks=4).map_blocks(
+        in_one_block(function), dtype="f4", meta=np.empty((0, 0), "f4")
+    )
     with dask.config.set(scheduler="sync"), pytest.raises(error) as caught:
         y.to_sharded_zarr(tmp_path / "x", memory_limit=memory_limit, **GOOD)
     for word in words:
@@ -556,7 +754,9 @@ def test_a_faulty_block(tmp_path, row, memory_limit):
         assert caught.value.region == ((8, 12), (8, 12))
         assert "source region [8:12, 8:12]" in str(caught.value)
     regions = re.findall(r"region \[(\d+):(\d+), (\d+):(\d+)\]", "".join(caught.value.__notes__))
-    assert any(int(a) <= 8 and int(b) >= 12 and int(c) <= 8 and int(d) >= 12 for a, b, c, d in regions)
+    assert any(
+        int(a) <= 8 and int(b) >= 12 and int(c) <= 8 and int(d) >= 12 for a, b, c, d in regions
+    )
     files = {str(p.relative_to(tmp_path / "x")) for p in (tmp_path / "x").rglob("*") if p.is_file()}
     assert files <= {"c/0/0", "c/0/1", "c/1/0"}, "neither the shard nor the array"
     assert not list(tmp_path.rglob("*.swtmp"))
@@ -602,7 +802,10 @@ class Shard:
         return slice(self.at, self.at + 16 * N_CHUNKS + 4)
 
     def table(self):
-        return [list(row) for row in struct.iter_unpack("<2Q", self.data[self.at : self.at + 16 * N_CHUNKS])]
+        return [
+            list(row)
+            for row in struct.iter_unpack("<2Q", self.data[self.at : self.at + 16 * N_CHUNKS])
+        ]
 
     def replaced(self, encoded):
         return self.data[: self.index.start] + encoded + self.data[self.index.stop :]
@@ -610,7 +813,10 @@ class Shard:
     def with_entry(self, offset=None, nbytes=None):
         """One entry changed, and the checksum made right again."""
         table = self.table()
-        table[RANK] = [table[RANK][0] if offset is None else offset, table[RANK][1] if nbytes is None else nbytes]
+        table[RANK] = [
+            table[RANK][0] if offset is None else offset,
+            table[RANK][1] if nbytes is None else nbytes,
+        ]
         encoded = b"".join(struct.pack("<2Q", *row) for row in table)
         return self.replaced(encoded + crc32c.crc32c(encoded).to_bytes(4, "little"))
 
@@ -636,12 +842,21 @@ DAMAGE = {
     "truncated index": (lambda s: s.replaced(s.data[s.index][:-1]), None),
     "zeroed index": (lambda s: s.replaced(bytes(16 * N_CHUNKS + 4)), None),
     "bit-flipped index, first": (lambda s: s.replaced(flipped(s.data[s.index], 0)), None),
-    "bit-flipped index, in the middle": (lambda s: s.replaced(flipped(s.data[s.index], 1027)), None),
-    "bit-flipped index, in the checksum": (lambda s: s.replaced(flipped(s.data[s.index], 8 * 16 * N_CHUNKS + 5)), None),
+    "bit-flipped index, in the middle": (
+        lambda s: s.replaced(flipped(s.data[s.index], 1027)),
+        None,
+    ),
+    "bit-flipped index, in the checksum": (
+        lambda s: s.replaced(flipped(s.data[s.index], 8 * 16 * N_CHUNKS + 5)),
+        None,
+    ),
     "offset past the end": (lambda s: s.with_entry(offset=len(s.data) + 1), NAMED),
     "offset of 2^40": (lambda s: s.with_entry(offset=2**40), NAMED),
     "nbytes of 2^40": (lambda s: s.with_entry(nbytes=2**40), NAMED),
-    "nbytes one too many": (lambda s: s.with_entry(nbytes=len(s.data) - s.table()[RANK][0] + 1), NAMED),
+    "nbytes one too many": (
+        lambda s: s.with_entry(nbytes=len(s.data) - s.table()[RANK][0] + 1),
+        NAMED,
+    ),
     "wrap-around": (lambda s: s.with_entry(2**64 - 8, 16), NAMED),
     "wrap-around to the end": (lambda s: s.with_entry(nbytes=2**64 - 2), NAMED),
     "half-empty offset": (lambda s: s.with_entry(offset=MAX), NAMED),
@@ -649,9 +864,15 @@ DAMAGE = {
     "overlap": (lambda s: s.with_entry(offset=s.table()[RANK + 1][0]), (1, 3)),
     "overlap by a byte": (lambda s: s.with_entry(nbytes=s.table()[RANK][1] + 1), (1, 3)),
     "an entry inside the index": (lambda s: s.with_entry(s.at + 16, 16), NAMED),
-    "an entry over the index's edge": (lambda s: s.with_entry(s.at + (260 - 4 if s.at == 0 else -4), 8), NAMED),
+    "an entry over the index's edge": (
+        lambda s: s.with_entry(s.at + (260 - 4 if s.at == 0 else -4), 8),
+        NAMED,
+    ),
     "no bytes": (lambda s: s.with_entry(nbytes=0), NAMED),
-    "another chunk's bytes": (lambda s: s.with_chunk(s.data[s.table()[0][0] :][: s.table()[0][1] - 1]), NAMED),
+    "another chunk's bytes": (
+        lambda s: s.with_chunk(s.data[s.table()[0][0] :][: s.table()[0][1] - 1]),
+        NAMED,
+    ),
 }
 DECODED = {"no bytes", "another chunk's bytes"}  # which only decoding tells
 
@@ -688,7 +909,9 @@ def check_reported(path, *, named, key="c/1/0", peak_nbytes=4 * 2**20):
 
 
 def whole(path, a, **keywords):
-    da.from_array(a, chunks=16).to_sharded_zarr(path, shards=16, chunks=4, durability="none", **keywords)
+    da.from_array(a, chunks=16).to_sharded_zarr(
+        path, shards=16, chunks=4, durability="none", **keywords
+    )
     return path / "c" / "1" / "0"
 
 
@@ -728,7 +951,9 @@ def zstd_claiming(nbytes):
 
 def zstd_of_runs(n):
     """A frame that says no size, of so many runs of 128 KiB."""
-    run, last = (((2**17 << 3) | (1 << 1) | is_last).to_bytes(3, "little") + b"\0" for is_last in (0, 1))
+    run, last = (
+        ((2**17 << 3) | (1 << 1) | is_last).to_bytes(3, "little") + b"\0" for is_last in (0, 1)
+    )
     return b"\x28\xb5\x2f\xfd\x00\x38" + run * (n - 1) + last
 
 
@@ -788,14 +1013,21 @@ def test_a_frame_that_claims_too_much(tmp_path, row):
 
 DOCUMENTS = {
     "nothing": (lambda p: None, "no zarr.json", "give the path of a sharded"),
-    **{f"half a zarr.json, {kind}": (lambda p, t=t: put(p / "zarr.json", t), "", "") for kind, t in TORN.items()},
+    **{
+        f"half a zarr.json, {kind}": (lambda p, t=t: put(p / "zarr.json", t), "", "")
+        for kind, t in TORN.items()
+    },
     "a group": (lambda p: zarr.create_group(p), "not an array", "the path of an array"),
     "a v2 array": (
         lambda p: zarr.create_array(p, shape=3, dtype="i4", zarr_format=2),
         "no zarr.json",
         "give the path of a sharded",
     ),
-    "an array without shards": (lambda p: zarr.create_array(p, shape=3, dtype="i4"), "not a sharded array", "sharding_indexed"),
+    "an array without shards": (
+        lambda p: zarr.create_array(p, shape=3, dtype="i4"),
+        "not a sharded array",
+        "sharding_indexed",
+    ),
 }
 
 
@@ -803,7 +1035,13 @@ DOCUMENTS = {
 def test_what_is_no_array_is_not_read(tmp_path, row):
     make, value, remedy = DOCUMENTS[row]
     make(tmp_path / "x")
-    for call in (shardwrite.open_sharded, shardwrite.from_sharded_zarr, shardwrite.verify, shardwrite.repair, shardwrite.census):
+    for call in (
+        shardwrite.open_sharded,
+        shardwrite.from_sharded_zarr,
+        shardwrite.verify,
+        shardwrite.repair,
+        shardwrite.census,
+    ):
         before = tree(tmp_path)
         with pytest.raises(SpecError) as caught:
             call(tmp_path / "x")

@@ -56,7 +56,9 @@ def drain_after(n_shards):
 
 @pytest.fixture
 def draining(monkeypatch):
-    monkeypatch.setattr(posix.PosixWriter, "publish", posix.PosixWriter.publish)  # which is put back afterwards
+    monkeypatch.setattr(
+        posix.PosixWriter, "publish", posix.PosixWriter.publish
+    )  # which is put back afterwards
     drain_after(N_BEFORE)
 
 
@@ -64,12 +66,17 @@ def test_a_part_of_one_group(tmp_path, x, draining):
     plan = shardwrite.plan(x, **KEYWORDS)
     assert plan.partition.n_groups == 1
     shardwrite.prepare(x, tmp_path / "x", plan)
-    with pytest.raises(IncompleteError, match=r"26 of 36 shards are not committed.*stopped on request") as caught:
+    with pytest.raises(
+        IncompleteError, match=r"26 of 36 shards are not committed.*stopped on request"
+    ) as caught:
         shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values")
     assert len(caught.value.missing) == 26
     assert caught.value.n_written == N_BEFORE
     stopping.reset_drain()
-    assert shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values").n_resumed_shards == N_BEFORE
+    assert (
+        shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values").n_resumed_shards
+        == N_BEFORE
+    )
     assert shardwrite.finalize(tmp_path / "x").n_shards == 36
 
 
@@ -89,7 +96,11 @@ def test_what_other_threads_had_in_flight_is_not_called_missing(tmp_path, draini
         shardwrite.prepare(x, tmp_path / "x", plan)
         with pytest.raises(IncompleteError) as caught:
             shardwrite.write_part(x, tmp_path / "x", 0, 1, source_id="these values")
-    there = {str(path.relative_to(tmp_path / "x")) for path in (tmp_path / "x" / "c").rglob("*") if path.is_file()}
+    there = {
+        str(path.relative_to(tmp_path / "x"))
+        for path in (tmp_path / "x" / "c").rglob("*")
+        if path.is_file()
+    }
     assert there
     assert not there & set(caught.value.missing)
     assert caught.value.n_written == len(there)
@@ -141,20 +152,29 @@ def test_operations(tmp_path, x, monkeypatch, scheduler, operation):
                 os.truncate(shard, 10)
     calls = {
         "write": lambda: x.to_sharded_zarr(path, **KEYWORDS),
-        "update": lambda: (x + 1).to_sharded_zarr(path, region=(slice(None), slice(None)), source_id="more"),
+        "update": lambda: (x + 1).to_sharded_zarr(
+            path, region=(slice(None), slice(None)), source_id="more"
+        ),
         "erase": lambda: shardwrite.erase(path, (slice(0, 44), slice(0, 44))),
         "compact": lambda: shardwrite.compact(path, above=0.0),
         "repair": lambda: shardwrite.repair(path, x),
     }
-    n_left = {"repair": 10, "erase": 6}.get(operation, 26)  # erasing removes 20 shards without publishing anything
+    n_left = {"repair": 10, "erase": 6}.get(
+        operation, 26
+    )  # erasing removes 20 shards without publishing anything
     n_done = 30 if operation == "erase" else N_BEFORE
     real = drain_after(N_BEFORE)
     try:
         with dask.config.set(scheduler=scheduler, num_workers=1):
             before = stopping.n_committed()
-            with pytest.raises(IncompleteError, match=f"[^,0-9]{n_left} of [0-9]+ shards are not committed.*stopped on request"):
+            with pytest.raises(
+                IncompleteError,
+                match=f"[^,0-9]{n_left} of [0-9]+ shards are not committed.*stopped on request",
+            ):
                 calls[operation]()
-            assert stopping.n_committed() - before == n_done, "the exit says whether there was progress"
+            assert stopping.n_committed() - before == n_done, (
+                "the exit says whether there was progress"
+            )
             monkeypatch.setattr(posix.PosixWriter, "publish", real)
             stopping.reset_drain()
             calls[operation]()
@@ -165,7 +185,10 @@ def test_operations(tmp_path, x, monkeypatch, scheduler, operation):
 
 def test_a_stream(tmp_path):
     shardwrite.create(tmp_path / "x", shape=(0, 48), dtype="u4", shards=8, chunks=4)
-    with pytest.raises(IncompleteError, match="asked to stop"), shardwrite.ShardWriter(tmp_path / "x", axis=0) as writer:  # noqa: PT012
+    with (
+        pytest.raises(IncompleteError, match="asked to stop"),
+        shardwrite.ShardWriter(tmp_path / "x", axis=0) as writer,
+    ):  # noqa: PT012
         writer.append(VALUES[:16])
         writer.flush()
         stopping.request_drain()
@@ -177,12 +200,18 @@ def test_a_stream(tmp_path):
 def test_workers_that_are_asked_to_stop(tmp_path, x):
     """The client is not; all else goes on, and the end tells what is missing."""
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
         Client(cluster) as client,
     ):
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this file
+        cloudpickle.register_pickle_by_value(
+            sys.modules[__name__]
+        )  # workers need not find this file
         client.run(drain_after, N_BEFORE)
-        with pytest.raises(IncompleteError, match=r"26 of 36 shards are not committed.*stopped on request"):
+        with pytest.raises(
+            IncompleteError, match=r"26 of 36 shards are not committed.*stopped on request"
+        ):
             x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
         client.run(stopping.reset_drain)
         assert x.to_sharded_zarr(tmp_path / "x", **KEYWORDS).n_resumed_shards == N_BEFORE
@@ -193,4 +222,6 @@ def test_delayed(tmp_path, x, draining):
     with pytest.raises(IncompleteError, match=r"26 of 36 shards"):
         todo.compute(scheduler="sync")
     run = find_run(resolve_target(tmp_path / "x", None))
-    assert replay(run, parse_metadata((run.path / "zarr.json").read_text())).ledger.n_done == N_BEFORE
+    assert (
+        replay(run, parse_metadata((run.path / "zarr.json").read_text())).ledger.n_done == N_BEFORE
+    )

@@ -77,7 +77,13 @@ def test_an_address_is_refused_without_its_credentials(tmp_path, row, monkeypatc
         lambda: shardwrite.ShardWriter(address),
         *(
             lambda call=call: call(address)
-            for call in (shardwrite.verify, shardwrite.census, shardwrite.repair, shardwrite.compact, shardwrite.abandon)
+            for call in (
+                shardwrite.verify,
+                shardwrite.census,
+                shardwrite.repair,
+                shardwrite.compact,
+                shardwrite.abandon,
+            )
         ),
         lambda: shardwrite.from_sharded_zarr(address),
         lambda: open_source(address),
@@ -86,11 +92,15 @@ def test_an_address_is_refused_without_its_credentials(tmp_path, row, monkeypatc
         with pytest.raises(ShardwriteError) as caught:
             call()
         error = caught.value
-        assert holds_none(str(error), repr(error), repr(error.args), repr(error.fields), repr(vars(error)))
+        assert holds_none(
+            str(error), repr(error), repr(error.args), repr(error.fields), repr(vars(error))
+        )
     assert not list(tmp_path.iterdir()), "no directory has an address for its name"
 
 
-@pytest.mark.parametrize("given", [b"s3://KEY:SECRET@b/x", {"secret": "SECRET"}, ["SECRET"]], ids=str)
+@pytest.mark.parametrize(
+    "given", [b"s3://KEY:SECRET@b/x", {"secret": "SECRET"}, ["SECRET"]], ids=str
+)
 def test_what_is_no_path_is_not_repeated(given):
     with pytest.raises(SpecError) as caught:
         source().to_sharded_zarr(given, **GOOD)
@@ -138,7 +148,9 @@ COMMANDS = [
 def test_no_command_prints_credentials(tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("in.npy", np.arange(16.0))
-    done = run(*(word.format(src="in.npy", address=ADDRESSES["a key and a secret"]) for word in command))
+    done = run(
+        *(word.format(src="in.npy", address=ADDRESSES["a key and a secret"]) for word in command)
+    )
     assert done.exit_code not in (0, 70)
     assert isinstance(done.exception, SystemExit)
     assert holds_none(done.output)
@@ -155,11 +167,18 @@ def test_what_names_the_source_is_kept_without_credentials(tmp_path):
     shardwrite.write_part(x, path, 0, 1, source_id=address)
     shardwrite.finalize(path)
     source(4).to_sharded_zarr(path, region="append", source_id=address)
-    assert holds_none(*(file.read_bytes().decode("latin-1") for file in tmp_path.rglob("*") if file.is_file()))
-    assert x.to_sharded_zarr(path, shards=8, chunks=4, source_id=address, mode="w-").n_resumed_shards == 4
+    assert holds_none(
+        *(file.read_bytes().decode("latin-1") for file in tmp_path.rglob("*") if file.is_file())
+    )
+    assert (
+        x.to_sharded_zarr(path, shards=8, chunks=4, source_id=address, mode="w-").n_resumed_shards
+        == 4
+    )
 
 
-@pytest.mark.parametrize("text", ["/data/a@b", "file:///a@b/c", "a@b", "12:30 a@b", "gs://bucket/x", "x.zarr::a@b"])
+@pytest.mark.parametrize(
+    "text", ["/data/a@b", "file:///a@b/c", "a@b", "12:30 a@b", "gs://bucket/x", "x.zarr::a@b"]
+)
 def test_what_is_no_secret_stays(text):
     assert errors.redacted(text) == text
 
@@ -170,7 +189,9 @@ WILD = "a\x1b[2J\x07\r\x9b31m\u202eb"
 
 
 def has_none(text):
-    assert not [c for c in text if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e")], repr(text)
+    assert not [
+        c for c in text if c not in "\n\t" and (ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e")
+    ], repr(text)
 
 
 def test_control_characters_in_names_are_spelt_out(tmp_path, monkeypatch):
@@ -216,7 +237,9 @@ def test_bytes_that_are_no_text_are_spelt_out(tmp_path):
 
 
 def test_a_script_is_printed_as_it_is_or_not_at_all(tmp_path):
-    assert run("slurm", "script", "array", "a b.npy", "ü.zarr", "--parts", 3).output.count("'a b.npy'")
+    assert run("slurm", "script", "array", "a b.npy", "ü.zarr", "--parts", 3).output.count(
+        "'a b.npy'"
+    )
     done = run("slurm", "script", "array", "a\x1b.npy", "b.zarr", "--parts", 3)
     assert done.exit_code == 2
     assert "control characters" in done.output
@@ -227,7 +250,9 @@ def test_commands_print_by_one_way_only():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and path.name != "terminal.py":
                 name = ast.unparse(node.func)
-                assert name not in ("click.echo", "click.secho", "print", "traceback.print_exc"), f"{path.name}, {node.lineno}"
+                assert name not in ("click.echo", "click.secho", "print", "traceback.print_exc"), (
+                    f"{path.name}, {node.lineno}"
+                )
 
 
 # ---- URLs
@@ -252,7 +277,16 @@ def test_a_url_names_the_file_that_it_says(tmp_path, row):
 
 
 @pytest.mark.parametrize(
-    "url", ["file://host/a", "file:///a?b", "file:///a#b", "file:///a?", "file:///a%zz", "file:///%", "file:a"]
+    "url",
+    [
+        "file://host/a",
+        "file:///a?b",
+        "file:///a#b",
+        "file:///a?",
+        "file:///a%zz",
+        "file:///%",
+        "file:a",
+    ],
 )
 def test_a_url_that_says_more_is_refused(url):
     for call in (shardwrite.verify, shardwrite.ShardWriter, shardwrite.from_sharded_zarr):
@@ -271,7 +305,9 @@ def makes(path, name=None):
         "write": lambda: x.to_sharded_zarr(path, name=name, **GOOD),
         "replace": lambda: x.to_sharded_zarr(path, name=name, mode="w", **GOOD),
         "create": lambda: shardwrite.create(path, (8,), "i4", shards=8, chunks=4, name=name),
-        "prepare": lambda: shardwrite.prepare(x, path, shardwrite.plan(x, shards=8, chunks=4), name=name),
+        "prepare": lambda: shardwrite.prepare(
+            x, path, shardwrite.plan(x, shards=8, chunks=4), name=name
+        ),
         "store": lambda: shardwrite.store([x], [path], names=[name], **GOOD),
     }
 
@@ -281,7 +317,9 @@ def all_below(path):
 
 
 @pytest.mark.parametrize("way", makes(""))
-@pytest.mark.parametrize("where", [("inner", None), ("c/inner", None), ("a/b", "c/d"), ("link", None)])
+@pytest.mark.parametrize(
+    "where", [("inner", None), ("c/inner", None), ("a/b", "c/d"), ("link", None)]
+)
 def test_an_array_inside_an_array_is_refused(existing, way, where):
     store, name = where
     if store == "link":
@@ -301,7 +339,18 @@ def test_an_array_of_any_kind_holds_no_other(tmp_path, zarr_format):
         source().to_sharded_zarr(tmp_path / "x" / "y", **GOOD)
     assert run("write", tmp_path / "none.npy", tmp_path / "x" / "y").exit_code
     np.save(tmp_path / "in.npy", np.arange(16.0))
-    done = run("slurm", "submit", tmp_path / "in.npy", tmp_path / "x" / "y", "--shards", 8, "--chunks", 4, "--parts", 2)
+    done = run(
+        "slurm",
+        "submit",
+        tmp_path / "in.npy",
+        tmp_path / "x" / "y",
+        "--shards",
+        8,
+        "--chunks",
+        4,
+        "--parts",
+        2,
+    )
     assert done.exit_code == 2
     assert "inside the array" in done.output
 
@@ -321,7 +370,9 @@ def test_an_array_that_holds_another_is_not_replaced(existing):
     with pytest.raises(SpecError, match="stands inside it"):
         source().to_sharded_zarr(existing, mode="w", **GOOD)
     assert all_below(existing) == before
-    source(4).to_sharded_zarr(existing, region=(slice(0, 4), slice(0, 16)))  # what is there is still written to
+    source(4).to_sharded_zarr(
+        existing, region=(slice(0, 4), slice(0, 16))
+    )  # what is there is still written to
 
 
 def test_groups_of_arrays_are_written_as_before(tmp_path):
@@ -334,7 +385,11 @@ def test_groups_of_arrays_are_written_as_before(tmp_path):
 
 @pytest.mark.parametrize("way", makes(""))
 def test_a_path_that_ends_like_what_lies_beside_an_array_is_refused(tmp_path, way):
-    for path in (tmp_path / "x.shardwrite", f"file://{tmp_path}/x%2Eshardwrite", f"{tmp_path}/x.shardwrite/"):
+    for path in (
+        tmp_path / "x.shardwrite",
+        f"file://{tmp_path}/x%2Eshardwrite",
+        f"{tmp_path}/x.shardwrite/",
+    ):
         with pytest.raises(SpecError, match="does not end in") as caught:
             makes(path)[way]()
         assert caught.value.field == "store"
@@ -399,7 +454,9 @@ def test_a_fill_value_that_would_change_is_refused(tmp_path, dtype, value):
     kind = np.dtype(dtype)
     x = da.from_array(np.zeros(16, kind), chunks=8)
     for call in (
-        lambda: shardwrite.create(tmp_path / "x", (16,), kind, shards=8, chunks=4, fill_value=value),
+        lambda: shardwrite.create(
+            tmp_path / "x", (16,), kind, shards=8, chunks=4, fill_value=value
+        ),
         lambda: x.to_sharded_zarr(tmp_path / "x", **GOOD, fill_value=value),
         lambda: shardwrite.plan(x, shards=8, chunks=4, fill_value=value),
         lambda: shardwrite.store([x], [tmp_path / "x"], **GOOD, fill_value=value),
@@ -434,7 +491,16 @@ def test_the_command_takes_whole_numbers_whole(tmp_path, dtype, text, kept):
         arguments = ("--shards", 8, "--chunks", 4, f"--fill-value={text}")
         assert run(command, tmp_path / "in.npy", tmp_path / command, *arguments).exit_code == 0
     assert json.loads((tmp_path / "write" / "zarr.json").read_text())["fill_value"] == kept
-    done = run("write", tmp_path / "in.npy", tmp_path / "y", "--shards", 8, "--chunks", 4, "--fill-value=green")
+    done = run(
+        "write",
+        tmp_path / "in.npy",
+        tmp_path / "y",
+        "--shards",
+        8,
+        "--chunks",
+        4,
+        "--fill-value=green",
+    )
     assert done.exit_code == 2
     assert "fill_value='green'" in done.output
 

@@ -46,15 +46,25 @@ def on_machine(monkeypatch):
 
 
 def written(path):
-    return {p.relative_to(path): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file() and "receipt" not in p.name}
+    return {
+        p.relative_to(path): p.read_bytes()
+        for p in sorted(path.rglob("*"))
+        if p.is_file() and "receipt" not in p.name
+    }
 
 
 @pytest.mark.parametrize("strategy", ["morton", "append-only"])
 def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machine, strategy):
     plan = shardwrite.plan(x, strategy=strategy, memory_limit="50kB", **KEYWORDS)
     small = plan.partition.group_counts
-    assert shardwrite.plan(x, strategy=strategy, memory_limit="8GB", **KEYWORDS).partition.group_counts != small
-    for target, machines in (("one", [(1, 10**9)] * 4), ("many", [(1, 10**6), (16, 10**8), (2, 10**9), (4, 10**12)])):
+    assert (
+        shardwrite.plan(x, strategy=strategy, memory_limit="8GB", **KEYWORDS).partition.group_counts
+        != small
+    )
+    for target, machines in (
+        ("one", [(1, 10**9)] * 4),
+        ("many", [(1, 10**6), (16, 10**8), (2, 10**9), (4, 10**12)]),
+    ):
         shardwrite.prepare(x, tmp_path / target, plan)
         for k, machine in enumerate(machines):
             on_machine(*machine)
@@ -68,7 +78,9 @@ def test_machines_of_different_sizes_write_the_same_bytes(tmp_path, x, on_machin
 def test_a_machine_that_is_too_small_says_so_in_numbers(tmp_path, x, on_machine):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
     on_machine(8, 1000)
-    with pytest.raises(PlanError, match=r"8 threads needs [\d,]+ bytes .*may use 1,000; use fewer threads") as caught:
+    with pytest.raises(
+        PlanError, match=r"8 threads needs [\d,]+ bytes .*may use 1,000; use fewer threads"
+    ) as caught:
         shardwrite.write_part(x, tmp_path / "x", 0, 2)
     assert caught.value.allowed_nbytes == 1000
     assert shardwrite.write_part(x, tmp_path / "x", 0, 1, memory_limit="1GB").n_shards == 144
@@ -118,10 +130,16 @@ def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
     journal = next(p for p in run.glob("journal-*") if b"begins" in p.read_bytes())
     from shardwrite.journal.records import encode_line
 
-    lines = [{"writer": {"host": "elsewhere", "pid": 1}, "driver": "abcdefabcdef", "durability": "full"}]
+    lines = [
+        {"writer": {"host": "elsewhere", "pid": 1}, "driver": "abcdefabcdef", "durability": "full"}
+    ]
     lines += [{"attempt": "abcdefabcdef.123456", "begins": [[0, 0], [1, 1]]}]
-    (run / "journal-abcdefabcdef-elsewhere-1-0.jsonl").write_bytes(b"".join(map(encode_line, lines)))
-    (run / "lease-abcdefabcdef.json").write_text(json.dumps({"host": "elsewhere", "pid": 1, "boot": "other"}))
+    (run / "journal-abcdefabcdef-elsewhere-1-0.jsonl").write_bytes(
+        b"".join(map(encode_line, lines))
+    )
+    (run / "lease-abcdefabcdef.json").write_text(
+        json.dumps({"host": "elsewhere", "pid": 1, "boot": "other"})
+    )
     left = path / "c" / "0" / ".0.abcdefabcdef.123456.swtmp"
     left.write_bytes(b"half a shard")
     assert journal.exists()
@@ -131,7 +149,9 @@ def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
     assert not path.with_name("x.shardwrite").exists()
 
 
-def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(tmp_path, x, monkeypatch):
+def test_part_files_of_the_dead_that_another_process_sweeps_at_the_same_time(
+    tmp_path, x, monkeypatch
+):
     path = tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
     run = find_run(resolve_target(path, None))
@@ -184,7 +204,9 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
     assert len(list((tmp_path / "x" / "c").iterdir())) == 12
     made = []
     real = os.mkdir
-    monkeypatch.setattr(os, "mkdir", lambda path, *more: (made.append(str(path)), real(path, *more)))
+    monkeypatch.setattr(
+        os, "mkdir", lambda path, *more: (made.append(str(path)), real(path, *more))
+    )
     shardwrite.write_part(x, tmp_path / "x", 0, 1)
     assert not [path for path in made if "x.shardwrite" not in path]
 
@@ -226,11 +248,27 @@ def test_after_the_end_every_call_says_so_and_writes_nothing(tmp_path, x):
         shardwrite.write_part(x + 1, path, 1, 3)
 
 
-NO_CUTS = [[[7, 1], [89, 1]], [[96, 0]], [[-96, -1]], [[96, 2]], [[48.0, 2]], [[2**40, 2**40]], [[48]], [48, 48], {}, "96"]
+NO_CUTS = [
+    [[7, 1], [89, 1]],
+    [[96, 0]],
+    [[-96, -1]],
+    [[96, 2]],
+    [[48.0, 2]],
+    [[2**40, 2**40]],
+    [[48]],
+    [48, 48],
+    {},
+    "96",
+]
 
 
 @pytest.mark.parametrize(
-    "harm", [{"partition": {}}, *({"partition": {"groups": [cut] * 2, "blocks": [cut] * 2}} for cut in NO_CUTS)], ids=str
+    "harm",
+    [
+        {"partition": {}},
+        *({"partition": {"groups": [cut] * 2, "blocks": [cut] * 2}} for cut in NO_CUTS),
+    ],
+    ids=str,
 )
 def test_a_plan_that_is_not_whole_is_refused(tmp_path, x, harm):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))

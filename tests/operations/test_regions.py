@@ -37,10 +37,14 @@ def values(shape, version=1):
     return (np.arange(np.prod(shape), dtype="u4").reshape(shape) * 2654435761 + version * 97531) | 1
 
 
-@pytest.mark.parametrize("strategy", [FixedOrder("morton"), FixedOrder("F", in_place=True)], ids=lambda s: s.label)
+@pytest.mark.parametrize(
+    "strategy", [FixedOrder("morton"), FixedOrder("F", in_place=True)], ids=lambda s: s.label
+)
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("compressors", [None, "auto"])
-def test_fused_and_direct_updates_write_the_same_bytes(tmp_path, monkeypatch, strategy, location, compressors):
+def test_fused_and_direct_updates_write_the_same_bytes(
+    tmp_path, monkeypatch, strategy, location, compressors
+):
     """Whole shards, one of them with inner chunks that are empty, and parts of others."""
     new = values((64, 96), 3)
     new[8:16, 40:48] = 0
@@ -55,7 +59,13 @@ def test_fused_and_direct_updates_write_the_same_bytes(tmp_path, monkeypatch, st
         plans.append(shardwrite.plan_region(x, path, region, strategy=strategy, source_id="new"))
         assert plans[-1].layout == scheme
         shardwrite.write_region(x, path, region, strategy=strategy, source_id="new")
-        written.append({str(file.relative_to(path)): file.read_bytes() for file in (path / "c").rglob("*") if file.is_file()})
+        written.append(
+            {
+                str(file.relative_to(path)): file.read_bytes()
+                for file in (path / "c").rglob("*")
+                if file.is_file()
+            }
+        )
     assert plans[0].digest == plans[1].digest
     assert written[0] == written[1]
 
@@ -71,7 +81,9 @@ def read(path):
     found = zarr.open_array(path, mode="r")[...]
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
     np.testing.assert_array_equal(ts.open(spec).result().read().result(), found)
-    np.testing.assert_array_equal(shardwrite.open_sharded(path)[tuple(slice(None) for _ in found.shape)], found)
+    np.testing.assert_array_equal(
+        shardwrite.open_sharded(path)[tuple(slice(None) for _ in found.shape)], found
+    )
     return found
 
 
@@ -88,11 +100,15 @@ def encoded_chunks(path, index):
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_untouched_chunks_keep_their_bytes(tmp_path, strategy, location):
     path = tmp_path / "x"
-    da.from_array(values((64, 64)), chunks=32).to_sharded_zarr(path, shards=32, chunks=8, index_location=location)
+    da.from_array(values((64, 64)), chunks=32).to_sharded_zarr(
+        path, shards=32, chunks=8, index_location=location
+    )
     before = encoded_chunks(path, (0, 0))
     others = {key: (path / key).read_bytes() for key in ("c/0/1", "c/1/0", "c/1/1")}
     new = values((5, 10), 7)
-    da.from_array(new, chunks=3).to_sharded_zarr(path, region=(slice(2, 7), slice(4, 14)), strategy=strategy)
+    da.from_array(new, chunks=3).to_sharded_zarr(
+        path, region=(slice(2, 7), slice(4, 14)), strategy=strategy
+    )
     after = encoded_chunks(path, (0, 0))
     assert {rank for rank in before if before[rank] != after[rank]} == {0, 1}
     assert {key: (path / key).read_bytes() for key in others} == others
@@ -130,7 +146,9 @@ def calls(monkeypatch):
 def write(path, region, strategy="C", **more):
     shape = tuple(s.stop - s.start for s in region)
     with dask.config.set(scheduler="sync"):
-        return da.from_array(values(shape, 9), chunks=16).to_sharded_zarr(path, region=region, strategy=strategy, **more)
+        return da.from_array(values(shape, 9), chunks=16).to_sharded_zarr(
+            path, region=region, strategy=strategy, **more
+        )
 
 
 def test_shards_that_are_covered_are_not_read(path, calls):
@@ -188,7 +206,9 @@ def test_waste_is_bounded_counted_and_compacted(path):
     for version in range(6):
         new = da.from_array(values((64, 64), version), chunks=32)
         new[:32, :].to_sharded_zarr(path, region=(slice(0, 32), slice(0, 64)))
-        new[:24, :].to_sharded_zarr(path, region=(slice(0, 24), slice(0, 64)), strategy=AppendOnly(in_place=True))
+        new[:24, :].to_sharded_zarr(
+            path, region=(slice(0, 24), slice(0, 64)), strategy=AppendOnly(in_place=True)
+        )
     before = shardwrite.verify(path)
     assert before.unused_nbytes > 0.3 * before.stored_nbytes * 0.5
     seen = read(path)
@@ -197,20 +217,31 @@ def test_waste_is_bounded_counted_and_compacted(path):
     assert done.stored_nbytes < before.stored_nbytes
     after = shardwrite.verify(path, deep=True)
     assert (after.is_good, after.stored_nbytes) == (True, done.stored_nbytes)
-    assert after.unused_nbytes < 32, "a few bytes between inner chunks, for readers that hold an old index"
+    assert after.unused_nbytes < 32, (
+        "a few bytes between inner chunks, for readers that hold an old index"
+    )
     np.testing.assert_array_equal(read(path), seen)
     assert shardwrite.compact(path, above=0.01).n_rewritten == 0
 
 
 def test_compaction_halves_an_array_of_half_waste(path):
     before = (path / "c/0/0").stat().st_size * 4
-    da.from_array(values((64, 64), 5), chunks=32).to_sharded_zarr(path, region=(slice(0, 64), slice(0, 64)))
-    for corner in ((0, 0), (0, 32), (32, 0), (32, 32)):  # all but one row of inner chunks of each shard
+    da.from_array(values((64, 64), 5), chunks=32).to_sharded_zarr(
+        path, region=(slice(0, 64), slice(0, 64))
+    )
+    for corner in (
+        (0, 0),
+        (0, 32),
+        (32, 0),
+        (32, 32),
+    ):  # all but one row of inner chunks of each shard
         where = tuple(slice(a, a + 32) for a in corner)
         whole = da.from_array(values((32, 32), 6), chunks=32)
         top = (slice(corner[0], corner[0] + 24), where[1])
         whole[:24].to_sharded_zarr(path, region=top, strategy=AppendOnly())
-        whole[24:].to_sharded_zarr(path, region=(slice(corner[0] + 24, corner[0] + 32), where[1]), strategy=AppendOnly())
+        whole[24:].to_sharded_zarr(
+            path, region=(slice(corner[0] + 24, corner[0] + 32), where[1]), strategy=AppendOnly()
+        )
     report = shardwrite.verify(path)
     assert 0.45 < report.unused_nbytes / report.stored_nbytes < 0.55
     done = shardwrite.compact(path)
@@ -221,7 +252,9 @@ def test_compaction_halves_an_array_of_half_waste(path):
 
 
 def test_a_compaction_takes_what_is_written_until_it_begins(path, monkeypatch):
-    da.from_array(values((8, 64), 5), chunks=32).to_sharded_zarr(path, region=(slice(8), slice(64)), strategy=AppendOnly())
+    da.from_array(values((8, 64), 5), chunks=32).to_sharded_zarr(
+        path, region=(slice(8), slice(64)), strategy=AppendOnly()
+    )
     real = compaction.execute_missing
 
     def execute_missing(*arguments):
@@ -237,7 +270,9 @@ def test_a_compaction_takes_what_is_written_until_it_begins(path, monkeypatch):
 
 
 def test_a_compaction_that_fails_says_where_and_why(path, monkeypatch):
-    da.from_array(values((16, 64), 5)).to_sharded_zarr(path, region=(slice(0, 16), slice(0, 64)), strategy=AppendOnly())
+    da.from_array(values((16, 64), 5)).to_sharded_zarr(
+        path, region=(slice(0, 16), slice(0, 64)), strategy=AppendOnly()
+    )
     seen = read(path)
 
     def sync(writer):
@@ -263,12 +298,16 @@ def test_growing_writes_the_shape_last(path):
         return block
 
     with pytest.raises(OSError, match="tape"), dask.config.set(scheduler="sync"):
-        new.map_blocks(fails, dtype="u4").to_sharded_zarr(path, region="append", source_id="a", memory_limit="60kB")
+        new.map_blocks(fails, dtype="u4").to_sharded_zarr(
+            path, region="append", source_id="a", memory_limit="60kB"
+        )
     np.testing.assert_array_equal(read(path), values((64, 64)))
     result = new.to_sharded_zarr(path, region="append", source_id="a", memory_limit="60kB")
     assert result.raw_nbytes == 10 * 64 * 4
     np.testing.assert_array_equal(read(path), np.concatenate([values((64, 64)), new.compute()]))
-    new.to_sharded_zarr(path, region="append", source_id="a")  # by the name of its source, it is done
+    new.to_sharded_zarr(
+        path, region="append", source_id="a"
+    )  # by the name of its source, it is done
     assert read(path).shape == (74, 64)
     new.to_sharded_zarr(path, region="append")
     assert read(path).shape == (84, 64)
@@ -307,13 +346,18 @@ def test_on_a_cluster(tmp_path, workers):
     from distributed import Client, LocalCluster
 
     path = tmp_path / "x"
-    with LocalCluster(n_workers=workers, threads_per_worker=2, dashboard_address=None) as cluster, Client(cluster):
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
         da.from_array(values((96, 96)), chunks=32).to_sharded_zarr(path, shards=48, chunks=8)
         wanted = values((96, 96))
         for number, strategy in enumerate(STRATEGIES):
             new = values((70, 50), number)
             region = (slice(5, 75), slice(40, 90))
-            da.from_array(new, chunks=(7, 50)).to_sharded_zarr(path, region=region, strategy=strategy, memory_limit="2MB")
+            da.from_array(new, chunks=(7, 50)).to_sharded_zarr(
+                path, region=region, strategy=strategy, memory_limit="2MB"
+            )
             wanted[region] = new
         shardwrite.compact(path, above=0.1)
     np.testing.assert_array_equal(read(path), wanted)
@@ -341,12 +385,16 @@ def test_updates_that_share_a_shard_wait_for_each_other(path):
     def stops(block):
         raise InterruptedError("told to")
 
-    x = da.from_array(values((8, 64)), chunks=16).map_blocks(stops, dtype="u4", meta=np.empty((0, 0), "u4"))
+    x = da.from_array(values((8, 64)), chunks=16).map_blocks(
+        stops, dtype="u4", meta=np.empty((0, 0), "u4")
+    )
     with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
         x.to_sharded_zarr(path, region=(slice(0, 8), slice(0, 64)), source_id="first")
     (run,) = path.with_name("x.shardwrite").glob("updates/*/run-*")
     write(path, (slice(32, 64), slice(0, 64)))  # shares none
-    with pytest.raises(JournalError, match=r"region \[\[0, 8\], \[0, 64\]\].* has not ended; 2 shards are in both"):
+    with pytest.raises(
+        JournalError, match=r"region \[\[0, 8\], \[0, 64\]\].* has not ended; 2 shards are in both"
+    ):
         write(path, (slice(8, 16), slice(0, 64)))
     living(run)
     with pytest.raises(JournalError, match=r"elsewhere, pid 4242, job SLURM_JOB_ID=7"):
@@ -364,17 +412,53 @@ def test_updates_that_share_a_shard_wait_for_each_other(path):
 @pytest.mark.parametrize(
     ("keywords", "x", "message"),
     [
-        ({"region": slice(0, 8), "shards": 32}, values((8, 64)), r"shards=32: is for new arrays.*leave it out"),
-        ({"region": slice(0, 8), "compressors": None}, values((8, 64)), r"compressors=None: is for new arrays.*leave it out"),
-        ({"region": slice(0, 8), "mode": "w"}, values((8, 64)), r"mode='w': is for new arrays.*leave it out"),
-        ({"region": slice(0, 8)}, values((8, 60)), r"x.shape=\(8, 60\): is not the region's.*\(8, 64\)"),
-        ({"region": slice(0, 8, 2)}, values((4, 64)), r"region=slice\(0, 8, 2\): not a box.*step 1"),
-        ({"region": slice(9, 9)}, values((0, 64)), r"region=.*holds no elements.*one element or more"),
+        (
+            {"region": slice(0, 8), "shards": 32},
+            values((8, 64)),
+            r"shards=32: is for new arrays.*leave it out",
+        ),
+        (
+            {"region": slice(0, 8), "compressors": None},
+            values((8, 64)),
+            r"compressors=None: is for new arrays.*leave it out",
+        ),
+        (
+            {"region": slice(0, 8), "mode": "w"},
+            values((8, 64)),
+            r"mode='w': is for new arrays.*leave it out",
+        ),
+        (
+            {"region": slice(0, 8)},
+            values((8, 60)),
+            r"x.shape=\(8, 60\): is not the region's.*\(8, 64\)",
+        ),
+        (
+            {"region": slice(0, 8, 2)},
+            values((4, 64)),
+            r"region=slice\(0, 8, 2\): not a box.*step 1",
+        ),
+        (
+            {"region": slice(9, 9)},
+            values((0, 64)),
+            r"region=.*holds no elements.*one element or more",
+        ),
         ({"region": "behind"}, values((8, 64)), r"region='behind': no region.*append"),
         ({"region": "append", "axis": 2}, values((8, 64)), r"axis=2: no such axis.*2 axes"),
-        ({"region": "append", "axis": 1}, values((8, 64)), r"x.shape=\(8, 64\): does not fit.*\(64, 'any'\)"),
-        ({"region": slice(0, 8)}, values((8, 64)).astype("f8"), r"x.dtype='float64': cannot be cast.*astype.*casting=\"unsafe\""),
-        ({"region": slice(0, 8), "casting": "maybe"}, values((8, 64)), r"casting='maybe': no such rule.*safe"),
+        (
+            {"region": "append", "axis": 1},
+            values((8, 64)),
+            r"x.shape=\(8, 64\): does not fit.*\(64, 'any'\)",
+        ),
+        (
+            {"region": slice(0, 8)},
+            values((8, 64)).astype("f8"),
+            r"x.dtype='float64': cannot be cast.*astype.*casting=\"unsafe\"",
+        ),
+        (
+            {"region": slice(0, 8), "casting": "maybe"},
+            values((8, 64)),
+            r"casting='maybe': no such rule.*safe",
+        ),
     ],
     ids=lambda v: str(v)[:40] if isinstance(v, dict) else "",
 )
@@ -395,8 +479,15 @@ def test_a_lossy_cast_that_is_allowed(path):
 def test_in_place_wants_a_checksum_of_the_index(tmp_path, strategy):
     path = tmp_path / "x"
     x = da.from_array(values((64, 64)), chunks=32)
-    x.to_sharded_zarr(path, shards=32, chunks=8, index_codecs=[{"name": "bytes", "configuration": {"endian": "little"}}])
-    with pytest.raises(SpecError, match=r"strategy=.*in place.*torn.*without in_place=True.*crc32c"):
+    x.to_sharded_zarr(
+        path,
+        shards=32,
+        chunks=8,
+        index_codecs=[{"name": "bytes", "configuration": {"endian": "little"}}],
+    )
+    with pytest.raises(
+        SpecError, match=r"strategy=.*in place.*torn.*without in_place=True.*crc32c"
+    ):
         x[:8].to_sharded_zarr(path, region=slice(0, 8), strategy=strategy)
     x[:8].to_sharded_zarr(path, region=slice(8, 16), strategy=AppendOnly())
 
@@ -405,7 +496,9 @@ def test_codecs_around_the_sharding_are_refused(path):
     document = json.loads((path / "zarr.json").read_text())
     document["codecs"].append({"name": "crc32c"})
     (path / "zarr.json").write_text(json.dumps(document))
-    with pytest.raises(SpecError, match=r"codecs=.*around sharding_indexed can be read but not written"):
+    with pytest.raises(
+        SpecError, match=r"codecs=.*around sharding_indexed can be read but not written"
+    ):
         write(path, (slice(0, 8), slice(0, 8)))
 
 
@@ -440,9 +533,20 @@ def run(*arguments):
 def test_the_command_line(path, tmp_path):
     np.save(tmp_path / "new.npy", values((8, 64), 4))
     done = run("update", tmp_path / "new.npy", path, "--region", "8:16,:", "--dry-run")
-    assert (done.exit_code, "of its 2 shards 2 only in part" in done.output) == (0, True), done.output
+    assert (done.exit_code, "of its 2 shards 2 only in part" in done.output) == (0, True), (
+        done.output
+    )
     np.testing.assert_array_equal(read(path), values((64, 64)))
-    done = run("update", tmp_path / "new.npy", path, "--region", "8:16,:", "--strategy", "append-only", "--json")
+    done = run(
+        "update",
+        tmp_path / "new.npy",
+        path,
+        "--region",
+        "8:16,:",
+        "--strategy",
+        "append-only",
+        "--json",
+    )
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["n_shards"] == 2
     assert run("update", tmp_path / "new.npy", path, "--append", 0).exit_code == 0
@@ -471,7 +575,9 @@ def test_an_interrupted_update_is_told(path, monkeypatch):
     with pytest.raises(StoreError, match="told to"):
         write(path, (slice(0, 8), slice(0, 8)), FixedOrder(in_place=True))
     monkeypatch.setattr(PosixEditor, "write_at", real)
-    assert json.loads(run("info", path, "--json").output)["interrupted_updates"] == [[[0, 8], [0, 8]]]
+    assert json.loads(run("info", path, "--json").output)["interrupted_updates"] == [
+        [[0, 8], [0, 8]]
+    ]
     (problem,) = shardwrite.verify(path, deep=True).problems
     assert problem.key == "c/0/0"
     assert "shardwrite abandon" in problem.remedy
@@ -495,7 +601,10 @@ def test_an_array_that_grows_between_plan_and_begin(path, monkeypatch):
         return made
 
     monkeypatch.setattr(updates, "region_plan", plan_and_be_slow)
-    with pytest.raises(JournalError, match=r"became \[74, 64\] while an update of \[70, 64\] was planned.*same call again"):
+    with pytest.raises(
+        JournalError,
+        match=r"became \[74, 64\] while an update of \[70, 64\] was planned.*same call again",
+    ):
         write(path, (slice(64, 70), slice(0, 64)))
     monkeypatch.setattr(updates, "region_plan", real)
     assert not path.with_name("x.shardwrite").exists()
@@ -512,10 +621,17 @@ def test_an_update_goes_on_while_the_array_has_grown_elsewhere(path):
 
     x = da.from_array(values((32, 64), 5), chunks=32)
     with pytest.raises(OSError, match="tape"), dask.config.set(scheduler="sync"):
-        x.map_blocks(fails, dtype="u4").to_sharded_zarr(path, region=slice(0, 32), source_id="a", memory_limit="100kB")
+        x.map_blocks(fails, dtype="u4").to_sharded_zarr(
+            path, region=slice(0, 32), source_id="a", memory_limit="100kB"
+        )
     da.from_array(values((6, 64)), chunks=8).to_sharded_zarr(path, region="append")
-    assert x.to_sharded_zarr(path, region=slice(0, 32), source_id="a", memory_limit="100kB").n_shards == 2
-    np.testing.assert_array_equal(read(path), np.concatenate([values((32, 64), 5), values((64, 64))[32:], values((6, 64))]))
+    assert (
+        x.to_sharded_zarr(path, region=slice(0, 32), source_id="a", memory_limit="100kB").n_shards
+        == 2
+    )
+    np.testing.assert_array_equal(
+        read(path), np.concatenate([values((32, 64), 5), values((64, 64))[32:], values((6, 64))])
+    )
 
 
 def test_later(path):
@@ -532,7 +648,9 @@ def test_an_old_index_does_not_lead_to_another_chunk(tmp_path, how, location):
     """A reader takes the index, sleeps, and reads an inner chunk; here all are of one size, so that they would change places."""
     path, whole = tmp_path / "x", values((64, 64))
     x = da.from_array(whole, chunks=64)
-    x.to_sharded_zarr(path, shards=64, chunks=8, compressors=[{"name": "crc32c"}], index_location=location)
+    x.to_sharded_zarr(
+        path, shards=64, chunks=8, compressors=[{"name": "crc32c"}], index_location=location
+    )
     if how == "compact":
         x[:8].to_sharded_zarr(path, region=(slice(0, 8), slice(None)), strategy=AppendOnly())
     metadata = shardwrite.open_sharded(path).metadata

@@ -48,15 +48,21 @@ def damage(path):
 
 
 def states(path):
-    return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "c").rglob("*") if p.is_file()}
+    return {
+        p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in (path / "c").rglob("*") if p.is_file()
+    }
 
 
-def test_a_shard_that_another_has_written_until_the_repair_begins_is_left_alone(path, a, monkeypatch):
+def test_a_shard_that_another_has_written_until_the_repair_begins_is_left_alone(
+    path, a, monkeypatch
+):
     bad = damage(path)
     real = repair_module.execute_missing
 
     def execute_missing(*arguments):
-        da.from_array(a[16:48, 16:48] + 10, chunks=16).to_sharded_zarr(path, region=(slice(16, 48), slice(16, 48)), restart=True)
+        da.from_array(a[16:48, 16:48] + 10, chunks=16).to_sharded_zarr(
+            path, region=(slice(16, 48), slice(16, 48)), restart=True
+        )
         shardwrite.erase(path, (slice(48, 64), slice(0, 16)))
         return real(*arguments)
 
@@ -85,20 +91,26 @@ def test_only_what_is_bad_is_written_again(path, a):
     assert task.region == ((32, 48), (32, 48))
     assert "no object" in task.reason
     with pytest.raises(shardwrite.CorruptShardError):
-        shardwrite.open_sharded(path)[16:32, 16:32]  # an error until it is mended, never the fill value
+        shardwrite.open_sharded(path)[
+            16:32, 16:32
+        ]  # an error until it is mended, never the fill value
     done = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
     assert done.is_done
     assert done.result.n_resumed_shards == 13
     assert shardwrite.verify(path, deep=True, against=da.from_array(a, chunks=20)).is_good
     np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], a)
-    changed = {str(p.relative_to(path)) for p, facts in states(path).items() if before.get(p) != facts}
+    changed = {
+        str(p.relative_to(path)) for p, facts in states(path).items() if before.get(p) != facts
+    }
     assert changed == bad
     assert len(done.quarantined) == 2
     assert not path.with_name("x.shardwrite").exists()
     again = shardwrite.repair(path, da.from_array(a, chunks=(10, 64)))
     assert (again.tasks, again.result) == ((), None)
     # the receipt still belongs to the run that made the array
-    assert da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **KEYWORDS).n_resumed_shards == 16
+    assert (
+        da.from_array(a, chunks=(10, 64)).to_sharded_zarr(path, **KEYWORDS).n_resumed_shards == 16
+    )
 
 
 def test_an_interrupted_repair_goes_on(path, a):
@@ -111,7 +123,9 @@ def test_an_interrupted_repair_goes_on(path, a):
             raise InterruptedError("told to")
         return block
 
-    x = da.from_array(a, chunks=16).map_blocks(fail, dtype="i4", meta=np.empty((0, 0), "i4"), name="a-source")
+    x = da.from_array(a, chunks=16).map_blocks(
+        fail, dtype="i4", meta=np.empty((0, 0), "i4"), name="a-source"
+    )
     with pytest.raises(InterruptedError):
         shardwrite.repair(path, x)
     assert path.with_name("x.shardwrite").exists()
@@ -160,10 +174,14 @@ def test_nobody_updates_a_shard_during_its_salvage(path, a, monkeypatch):
     real, told = salvage_module.keep_copy, []
 
     def keep_copy(*arguments):
-        with pytest.raises(shardwrite.JournalError, match="is being written by another plan") as error:
+        with pytest.raises(
+            shardwrite.JournalError, match="is being written by another plan"
+        ) as error:
             new.to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
         told.append(error)
-        new.to_sharded_zarr(path, region=(slice(48, 64), slice(0, 16)))  # which the salvage does not touch
+        new.to_sharded_zarr(
+            path, region=(slice(48, 64), slice(0, 16))
+        )  # which the salvage does not touch
         return real(*arguments)
 
     monkeypatch.setattr(salvage_module, "keep_copy", keep_copy)
@@ -175,7 +193,9 @@ def test_nobody_updates_a_shard_during_its_salvage(path, a, monkeypatch):
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_a_shard_that_another_program_writes_during_a_salvage_is_left_alone(path, monkeypatch, is_whole):
+def test_a_shard_that_another_program_writes_during_a_salvage_is_left_alone(
+    path, monkeypatch, is_whole
+):
     good = appended(path, "c/1/2")
     other = (path / "c/3/3").read_bytes() if is_whole else b"neither old nor new"
     real = salvage_module.keep_copy
@@ -206,7 +226,9 @@ def test_an_update_beside_a_salvage_that_died(path, a):
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     assert list(path.with_name("x.shardwrite").glob("updates/salvage-*"))
-    da.from_array(a[16:32, 32:48] + 1, chunks=16).to_sharded_zarr(path, region=(slice(16, 32), slice(32, 48)))
+    da.from_array(a[16:32, 32:48] + 1, chunks=16).to_sharded_zarr(
+        path, region=(slice(16, 32), slice(32, 48))
+    )
     assert not path.with_name("x.shardwrite").exists()
     assert shardwrite.verify(path, deep=True).is_good
 
@@ -242,7 +264,9 @@ def test_a_scan_leaves_shards_that_are_not_torn(tmp_path, a):
     codecs = [zarr.codecs.BytesCodec(), zarr.codecs.GzipCodec(level=1)]
     inner = zarr.codecs.ShardingCodec(chunk_shape=(2, 2), codecs=codecs)
     sharding = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[inner])
-    zarr.create_array(tmp_path / "z", data=a[:8, :8] + 1, chunks=(8, 8), serializer=sharding, compressors=None)
+    zarr.create_array(
+        tmp_path / "z", data=a[:8, :8] + 1, chunks=(8, 8), serializer=sharding, compressors=None
+    )
     document, shard = tmp_path / "z" / "zarr.json", tmp_path / "z" / "c/0/0"
     good, text = shard.read_bytes(), document.read_text()
     wrong = json.loads(text)
@@ -272,7 +296,9 @@ def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):
 
     with dask.config.set(scheduler="sync"), pytest.raises(InterruptedError):
         x.to_sharded_zarr(tmp_path / "x", **keywords)
-    (key, *_) = sorted(str(p.relative_to(tmp_path / "x")) for p in (tmp_path / "x" / "c").rglob("*") if p.is_file())
+    (key, *_) = sorted(
+        str(p.relative_to(tmp_path / "x")) for p in (tmp_path / "x" / "c").rglob("*") if p.is_file()
+    )
     good = appended(tmp_path / "x", key)
     with pytest.raises(shardwrite.JournalError, match="recheck"):
         shardwrite.repair(tmp_path / "x", x)
@@ -286,7 +312,12 @@ def test_a_torn_append_is_cut_back_to_the_size_in_the_journal(tmp_path, a):
 
 def test_what_lost_and_empty_are_told_by(path, a):
     report = shardwrite.verify(path)
-    assert (report.expected_by, report.n_missing, report.n_absent, report.is_good) == ("receipt", 0, 1, True)
+    assert (report.expected_by, report.n_missing, report.n_absent, report.is_good) == (
+        "receipt",
+        0,
+        1,
+        True,
+    )
     (path / "c/0/1").unlink()
     report = shardwrite.verify(path)
     assert (report.n_missing, [p.key for p in report.problems]) == (1, ["c/0/1"])
@@ -303,7 +334,9 @@ def test_against_compares_bits(tmp_path):
     a = np.array([0.0, -0.0, np.nan, 1.0])
     da.from_array(a, chunks=2).to_sharded_zarr(tmp_path / "x", shards=2, chunks=1)
     assert shardwrite.verify(tmp_path / "x", against=da.from_array(a, chunks=3)).is_good
-    assert shardwrite.verify(tmp_path / "x", against=da.from_array(a.astype(">f8"), chunks=3)).is_good
+    assert shardwrite.verify(
+        tmp_path / "x", against=da.from_array(a.astype(">f8"), chunks=3)
+    ).is_good
     report = shardwrite.verify(tmp_path / "x", against=da.from_array(np.abs(a), chunks=3))
     assert [p.key for p in report.problems] == ["c/0"]
     with pytest.raises(shardwrite.SpecError, match=r"against\.shape"):

@@ -23,14 +23,18 @@ from shardwrite.target import RECEIPT_NAME, resolve_target
 from shardwrite.write.tasks import SourcePieces, write_group
 
 STRATEGIES = ["C", "F", "morton", "append-only"]
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 def pieces_of(n: int) -> st.SearchStrategy[tuple[int, ...]]:
     """Any way to cut an axis."""
     if n == 0:
         return st.just((0,))
-    return st.sets(st.integers(1, n), max_size=6).map(lambda cuts: tuple(int(d) for d in np.diff(sorted({0, n, *cuts}))))
+    return st.sets(st.integers(1, n), max_size=6).map(
+        lambda cuts: tuple(int(d) for d in np.diff(sorted({0, n, *cuts})))
+    )
 
 
 @st.composite
@@ -40,7 +44,14 @@ def problems(draw, max_ndim=4):
     chunks = tuple(draw(st.integers(1, 5)) for _ in range(ndim))
     shards = tuple(c * draw(st.integers(1, 4)) for c in chunks)
     source = tuple(draw(pieces_of(n)) for n in shape)
-    return shape, shards, chunks, source, draw(st.sampled_from(STRATEGIES)), draw(st.sampled_from(["start", "end"]))
+    return (
+        shape,
+        shards,
+        chunks,
+        source,
+        draw(st.sampled_from(STRATEGIES)),
+        draw(st.sampled_from(["start", "end"])),
+    )
 
 
 def values(shape, dtype="int32"):
@@ -86,7 +97,13 @@ def test_every_layout(tmp_path, source, memory_limit, layout, strategy):
     a = rng.integers(0, 9, (256, 256, 256)).astype("u1")
     a[:64, :64] = 0
     x = da.from_array(a, chunks=source)
-    keywords = {"shards": (256, 128, 64), "chunks": 32, "strategy": strategy, "memory_limit": memory_limit, "max_source_reruns": 2}
+    keywords = {
+        "shards": (256, 128, 64),
+        "chunks": 32,
+        "strategy": strategy,
+        "memory_limit": memory_limit,
+        "max_source_reruns": 2,
+    }
     with dask.config.set(scheduler="threads", num_workers=2):
         assert shardwrite.plan(x, **keywords).layout == layout
         result = x.to_sharded_zarr(tmp_path / "x", durability="none", **keywords)
@@ -99,7 +116,13 @@ def test_every_layout(tmp_path, source, memory_limit, layout, strategy):
 def test_fixed_order_bytes_depend_on_the_data_only(tmp_path):
     a = np.random.default_rng(2).integers(0, 50, (128, 96, 80)).astype("u2")
     contents = []
-    cases = [((128, 96, 80), None), ((7, 9, 11), None), ((1, 96, 80), "8MB"), ((50, 50, 50), "12MB"), ((64, 32, 16), "8MB")]
+    cases = [
+        ((128, 96, 80), None),
+        ((7, 9, 11), None),
+        ((1, 96, 80), "8MB"),
+        ((50, 50, 50), "12MB"),
+        ((64, 32, 16), "8MB"),
+    ]
     for number, (chunks, memory_limit) in enumerate(cases):
         path = tmp_path / str(number)
         da.from_array(a, chunks=chunks).to_sharded_zarr(
@@ -112,7 +135,11 @@ def test_fixed_order_bytes_depend_on_the_data_only(tmp_path):
             durability="none",
         )
         contents.append(
-            {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != RECEIPT_NAME}
+            {
+                str(p.relative_to(path)): p.read_bytes()
+                for p in path.rglob("*")
+                if p.is_file() and p.name != RECEIPT_NAME
+            }
         )
     assert all(content == contents[0] for content in contents)
 
@@ -151,15 +178,21 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
     shape, shards, chunks, source, strategy, _ = problem
     x = da.zeros(shape, chunks=source, dtype="i4")
     try:
-        plan = shardwrite.plan(x, shards=shards, chunks=chunks, strategy=strategy, memory_limit=memory_limit)
+        plan = shardwrite.plan(
+            x, shards=shards, chunks=chunks, strategy=strategy, memory_limit=memory_limit
+        )
     except shardwrite.PlanError:
         return
     target, ledger = resolve_target(tmp_path / "x", None), Ledger(plan.metadata.grid)
-    session = Session(Job(x, plan, target, Options()), RunDirectory(target, {"run": "one"}), "driver", ledger)
+    session = Session(
+        Job(x, plan, target, Options()), RunDirectory(target, {"run": "one"}), "driver", ledger
+    )
     builder = GroupGraph(plan, session.spec(), x, ledger, "run", cut_source=True)
     ranks = range(plan.partition.n_groups)
     graph, keys = builder.fused(ranks) if plan.partition.is_fused else builder.direct(ranks)
-    boxes = tasks_of(graph, "shardwrite-tasks-run" if plan.partition.is_fused else "shardwrite-commit-run")
+    boxes = tasks_of(
+        graph, "shardwrite-tasks-run" if plan.partition.is_fused else "shardwrite-commit-run"
+    )
     assert set(boxes) == set(keys)
     touched = [ref.key for box in boxes.values() for ref in plan.shards_for(box)]
     assert len(touched) == len(set(touched)) == plan.n_shards
@@ -173,7 +206,9 @@ def test_racing_tasks_lose_nothing(tmp_path, scheduler):
     with dask.config.set(scheduler=scheduler, num_workers=4):
         for attempt in range(3 if scheduler == "threads" else 1):
             path = tmp_path / f"{attempt}"
-            da.from_array(a, chunks=(5, 7, 50)).to_sharded_zarr(path, shards=32, chunks=8, durability="none")
+            da.from_array(a, chunks=(5, 7, 50)).to_sharded_zarr(
+                path, shards=32, chunks=8, durability="none"
+            )
             np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], a)
 
 
@@ -193,5 +228,7 @@ def test_dask_alone_loses_data_where_this_writer_does_not(tmp_path):
     x.to_sharded_zarr(tmp_path / "ours", shards=32, chunks=8)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "ours", mode="r")[...], a)
     if not lost:
-        pytest.skip(f"dask {dask.__version__} did not lose data in 20 attempts: its fault may be mended")
+        pytest.skip(
+            f"dask {dask.__version__} did not lose data in 20 attempts: its fault may be mended"
+        )
     assert lost > 0

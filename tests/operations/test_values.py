@@ -28,12 +28,21 @@ ARRAYS = {
     "timedelta": np.arange(100).reshape(10, 10).astype("m8[us]"),
     "bytes": np.array([b"a", b"bcd", b""] * 20, dtype="S5").reshape(6, 10),
     "text": np.array(["a", "bcd", "é"] * 20, dtype="U3").reshape(6, 10),
-    "structured": np.array([(n, n / 3) for n in range(100)], dtype=[("a", "<i4"), ("b", "<f8")]).reshape(10, 10),
-    "structured, big-endian": np.array([(n, n / 3) for n in range(100)], dtype=[("a", ">i4"), ("b", "<f8")]).reshape(10, 10),
-    "datetime without a time": np.array(["NaT", "2020-01-01", "1969-12-31", "1970-01-01"] * 9, dtype="M8[D]").reshape(6, 6),
+    "structured": np.array(
+        [(n, n / 3) for n in range(100)], dtype=[("a", "<i4"), ("b", "<f8")]
+    ).reshape(10, 10),
+    "structured, big-endian": np.array(
+        [(n, n / 3) for n in range(100)], dtype=[("a", ">i4"), ("b", "<f8")]
+    ).reshape(10, 10),
+    "datetime without a time": np.array(
+        ["NaT", "2020-01-01", "1969-12-31", "1970-01-01"] * 9, dtype="M8[D]"
+    ).reshape(6, 6),
     "big-endian datetime": np.arange(100).reshape(10, 10).astype(">M8[ns]"),
     **{
-        f"odd bits of {k}": np.random.default_rng(1).integers(0, 256, 100 * np.dtype(k).itemsize, "u1").view(k).reshape(10, 10)
+        f"odd bits of {k}": np.random.default_rng(1)
+        .integers(0, 256, 100 * np.dtype(k).itemsize, "u1")
+        .view(k)
+        .reshape(10, 10)
         for k in ("f2", "f4", "f8", ">f4", "c8", "c16")
     },
 }
@@ -85,7 +94,9 @@ def test_variable_length(tmp_path, kind):
 def test_what_is_not_text_is_refused_in_the_task(tmp_path):
     a = np.array([1, 2, 3, 4], dtype=object)
     with pytest.raises(shardwrite.SourceError, match="cannot be encoded") as caught:
-        da.from_array(a, chunks=2).to_sharded_zarr(tmp_path / "x", shards=4, chunks=2, serializer="vlen-bytes")
+        da.from_array(a, chunks=2).to_sharded_zarr(
+            tmp_path / "x", shards=4, chunks=2, serializer="vlen-bytes"
+        )
     assert caught.value.region == ((0, 4),)
 
 
@@ -112,12 +123,16 @@ def test_emptiness_is_decided_on_bits(tmp_path, kind):
     a = np.empty((len(patterns) * 4, 4), "f4")
     for n, pattern in enumerate(patterns):
         a[n * 4 : n * 4 + 4] = pattern
-    da.from_array(a, chunks=(8, 4)).to_sharded_zarr(tmp_path / "x", shards=(8, 4), chunks=4, fill_value=fill, durability="none")
+    da.from_array(a, chunks=(8, 4)).to_sharded_zarr(
+        tmp_path / "x", shards=(8, 4), chunks=4, fill_value=fill, durability="none"
+    )
     array = shardwrite.open_sharded(tmp_path / "x")
     assert bits(array.metadata.fill_value) == bits(fill), "the metadata keep the fill value's bits"
     assert array[:, :].tobytes() == a.tobytes(), "every bit comes back"
     report = shardwrite.verify(tmp_path / "x", deep=True)
-    assert report.n_inner_chunks - report.n_stored_chunks == 1, "one chunk, the fill value's own, is not stored"
+    assert report.n_inner_chunks - report.n_stored_chunks == 1, (
+        "one chunk, the fill value's own, is not stored"
+    )
     read = zarr.open_array(tmp_path / "x", mode="r")[...]
     np.testing.assert_array_equal(read, a)
     assert (np.signbit(read) == np.signbit(a))[~np.isnan(a)].all()
@@ -156,7 +171,10 @@ def test_only_the_fill_value_to_the_bit_is_empty(tmp_path, kind):
     assert (result.n_shards, result.n_empty_shards) == (1, 1)
     array = shardwrite.open_sharded(tmp_path / "x")
     little = a.dtype.newbyteorder("<")
-    assert np.asarray(array.metadata.fill_value, little).tobytes() == np.frombuffer(wanted, dtype).astype(little).tobytes()
+    assert (
+        np.asarray(array.metadata.fill_value, little).tobytes()
+        == np.frombuffer(wanted, dtype).astype(little).tobytes()
+    )
     assert array[:, :].tobytes() == a.astype(little).tobytes()
 
 
@@ -181,14 +199,20 @@ def test_empty_chunks_and_shards(tmp_path, memory_limit):
     result = x.to_sharded_zarr(tmp_path / "x", memory_limit=memory_limit, **GOOD)
     assert (result.n_shards, result.n_empty_shards) == (2, 7)
     assert (result.n_chunks, result.n_empty_chunks) == (25, 23)
-    assert sorted(str(p.relative_to(tmp_path / "x")) for p in (tmp_path / "x" / "c").rglob("*") if p.is_file()) == [
+    assert sorted(
+        str(p.relative_to(tmp_path / "x")) for p in (tmp_path / "x" / "c").rglob("*") if p.is_file()
+    ) == [
         "c/0/0",
         "c/2/2",
     ]
-    full = x.to_sharded_zarr(tmp_path / "y", memory_limit=memory_limit, write_empty_chunks=True, **GOOD)
+    full = x.to_sharded_zarr(
+        tmp_path / "y", memory_limit=memory_limit, write_empty_chunks=True, **GOOD
+    )
     assert (full.n_shards, full.n_empty_shards, full.n_empty_chunks) == (9, 0, 0)
     report = shardwrite.verify(tmp_path / "y", deep=True)
-    assert report.n_stored_chunks == 25, "in-bounds chunks are stored, those beyond the array are not"
+    assert report.n_stored_chunks == 25, (
+        "in-bounds chunks are stored, those beyond the array are not"
+    )
     for path in ("x", "y"):
         np.testing.assert_array_equal(zarr.open_array(tmp_path / path, mode="r")[...], a)
 
@@ -198,7 +222,10 @@ def test_sizes_left_to_the_planner(tmp_path):
         warnings.simplefilter("error")
         x = da.zeros((300, 400, 500), chunks=100, dtype="u2")
         plan = shardwrite.plan(x)
-    assert all(s % c == 0 for s, c in zip(plan.metadata.grid.shards, plan.metadata.grid.chunks, strict=True))
+    assert all(
+        s % c == 0
+        for s, c in zip(plan.metadata.grid.shards, plan.metadata.grid.chunks, strict=True)
+    )
     assert any("shards" in note for note in plan.notes)
     assert any("chunks" in note for note in plan.notes)
     big = shardwrite.plan(da.zeros((4096, 4096, 64), chunks=(512, 512, 64), dtype="u2"))

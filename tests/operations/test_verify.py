@@ -43,7 +43,12 @@ def with_index(data, location, change):
     table = list(struct.unpack("<32Q", data[at : at + 256]))
     change(table)
     encoded = struct.pack("<32Q", *table)
-    return data[:at] + encoded + crc32c.crc32c(encoded).to_bytes(4, "little") + data[at + INDEX_NBYTES :]
+    return (
+        data[:at]
+        + encoded
+        + crc32c.crc32c(encoded).to_bytes(4, "little")
+        + data[at + INDEX_NBYTES :]
+    )
 
 
 def test_damage_to_a_chunk_is_found_by_decoding(array):
@@ -66,7 +71,11 @@ def test_unused_bytes_are_counted(array):
     data = shard.read_bytes()
     at = INDEX_NBYTES if location == "start" else 0
     grown = data[:at] + b"?" * 100 + data[at:]
-    shard.write_bytes(with_index(grown, location, lambda t: [t.__setitem__(i, t[i] + 100) for i in range(0, 32, 2)]))
+    shard.write_bytes(
+        with_index(
+            grown, location, lambda t: [t.__setitem__(i, t[i] + 100) for i in range(0, 32, 2)]
+        )
+    )
     report = shardwrite.verify(path, deep=True)
     assert report.is_good
     assert report.unused_nbytes == 100
@@ -81,7 +90,9 @@ def test_a_missing_shard_reads_as_fill_and_is_counted(array):
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute()[16:, 16:], 0)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.data())
 def test_mutated_shards_are_never_taken_for_good(array, data):
     path, _, a = array
@@ -105,7 +116,9 @@ def test_mutated_shards_are_never_taken_for_good(array, data):
         if bytes(bad) == good:
             assert report.is_good
         elif report.is_good:  # only bytes that belong to nothing may differ
-            np.testing.assert_array_equal(shardwrite.from_sharded_zarr(path).compute(scheduler="sync"), a)
+            np.testing.assert_array_equal(
+                shardwrite.from_sharded_zarr(path).compute(scheduler="sync"), a
+            )
         else:
             assert [problem.key for problem in report.problems] == ["c/1/1"]
     finally:

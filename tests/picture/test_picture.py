@@ -17,18 +17,46 @@ from hypothesis.extra import numpy as hnp
 from rich.console import Console
 
 from shardwrite.errors import SpecError
-from shardwrite.picture import GAP, STATES, Census, ShardState, fold, html, terminal_picture, write_png
+from shardwrite.picture import (
+    GAP,
+    STATES,
+    Census,
+    ShardState,
+    fold,
+    html,
+    terminal_picture,
+    write_png,
+)
 
-WORST_FIRST = [ShardState.BAD, ShardState.MISSING, ShardState.PENDING, ShardState.WRITTEN, ShardState.EMPTY]
-GRIDS = hnp.arrays(np.uint8, hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6), elements=st.integers(0, 4))
+WORST_FIRST = [
+    ShardState.BAD,
+    ShardState.MISSING,
+    ShardState.PENDING,
+    ShardState.WRITTEN,
+    ShardState.EMPTY,
+]
+GRIDS = hnp.arrays(
+    np.uint8,
+    hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6),
+    elements=st.integers(0, 4),
+)
 SMALL = np.array([[1, 1, 2, 0], [1, 4, 3, 0], [2, 1, 1, 1]], np.uint8)
 
 
 def census_of(states, path="/data/volume.zarr"):
     """Written shards of growing size."""
     states = np.asarray(states, np.uint8)
-    stored = np.where(states == ShardState.WRITTEN, 1000 * (1 + np.arange(states.size).reshape(states.shape)), 0)
-    return Census(path, states.size * 8, int((states == ShardState.WRITTEN).sum()) * 6, (2,) * states.ndim, states, stored)
+    stored = np.where(
+        states == ShardState.WRITTEN, 1000 * (1 + np.arange(states.size).reshape(states.shape)), 0
+    )
+    return Census(
+        path,
+        states.size * 8,
+        int((states == ShardState.WRITTEN).sum()) * 6,
+        (2,) * states.ndim,
+        states,
+        stored,
+    )
 
 
 def printed(census, width, **options):
@@ -44,7 +72,10 @@ def shards_of(picture, shape, y, x):
         return []
     three = (math.prod(shape), 1, 1) if len(shape) < 2 else (math.prod(shape[:-2]), *shape[-2:])
     corners = zip(np.unravel_index(first, three), np.unravel_index(last, three), strict=True)
-    return [np.ravel_multi_index(index, three) for index in itertools.product(*(range(a, b + 1) for a, b in corners))]
+    return [
+        np.ravel_multi_index(index, three)
+        for index in itertools.product(*(range(a, b + 1) for a, b in corners))
+    ]
 
 
 @settings(deadline=None, max_examples=300)
@@ -83,7 +114,9 @@ def test_a_line_is_wrapped():
     line = np.arange(10, dtype=np.uint8) % 5
     np.testing.assert_array_equal(fold(line, line, 9, 5).states, line.reshape(2, 5))
     assert fold(line, line, 9, 10).states.shape == (1, 10)
-    assert fold(line, line, 1, 5).states.tolist() == [[0, 3, 4, 1, 4]], "pending hides written, written hides empty"
+    assert fold(line, line, 1, 5).states.tolist() == [[0, 3, 4, 1, 4]], (
+        "pending hides written, written hides empty"
+    )
 
 
 def test_planes_are_tiled_in_a_square():
@@ -125,7 +158,10 @@ def test_the_table():
 
 @pytest.mark.parametrize(
     "options",
-    [{"color_system": None}, {"force_terminal": True, "color_system": "truecolor", "no_color": True}],
+    [
+        {"color_system": None},
+        {"force_terminal": True, "color_system": "truecolor", "no_color": True},
+    ],
     ids=["pipe", "no_color"],
 )
 def test_letters_without_colours(options):
@@ -140,14 +176,22 @@ def test_letters_without_colours(options):
 
 
 def test_half_blocks_in_colours():
-    lines = printed(census_of([[1, 4], [2, 3], [0, 1]]), 3, force_terminal=True, no_color=False, color_system="truecolor")
+    lines = printed(
+        census_of([[1, 4], [2, 3], [0, 1]]),
+        3,
+        force_terminal=True,
+        no_color=False,
+        color_system="truecolor",
+    )
     red, magenta, dark = "226;38;38", "224;64;214", "44;46;58"
     assert f"\x1b[38;2;{red};48;2;{magenta}m▀" in lines[0]
     assert f"48;2;{dark}m▀" in lines[0]
     assert "48;2" not in lines[1], "below the last row the terminal's own background shows"
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (500,), (40, 90), (9, 8, 7), (3000, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (3, 0), (1,), (500,), (40, 90), (9, 8, 7), (3000, 2, 2)], ids=str
+)
 @pytest.mark.parametrize("width", [1, 30])
 def test_any_grid_fits_the_width(shape, width):
     census = census_of(np.ones(shape, np.uint8))
@@ -198,7 +242,9 @@ def test_large_pages_join_runs_and_then_fold():
     states[299, 299] = ShardState.BAD
     parsed = Page(html(census_of(states)))
     assert parsed.n_rects <= 20_000
-    assert any("(299, 299), at worst bad; written ones have" in title for title in parsed.text["title"])
+    assert any(
+        "(299, 299), at worst bad; written ones have" in title for title in parsed.text["title"]
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (5, 4, 3, 2)], ids=str)
@@ -227,7 +273,9 @@ def test_one_bad_shard_of_many_is_drawn(tmp_path):
     states = np.full((1500, 1400), ShardState.EMPTY, np.uint8)
     states[777, 333] = ShardState.BAD
     write_png(census_of(states), tmp_path / "x.png")
-    pixels = (image.imread(tmp_path / "x.png")[:700, :, :3] * 255).round().astype(int)  # without the legend
+    pixels = (
+        (image.imread(tmp_path / "x.png")[:700, :, :3] * 255).round().astype(int)
+    )  # without the legend
     assert (pixels == (226, 38, 38)).all(axis=-1).any()
 
 

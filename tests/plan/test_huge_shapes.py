@@ -81,7 +81,12 @@ def test_shards(tmp_path, size, chunks):
 @pytest.mark.parametrize("ndim", [1, 3])
 @pytest.mark.parametrize(("shards", "chunks"), [(8, 4), (2**20, 2**10)])
 def test_shapes_of_new_arrays(tmp_path, size, ndim, shards, chunks):
-    error = refused(lambda: shardwrite.create(tmp_path / "x", (size,) * ndim, "f8", shards=shards, chunks=chunks), SpecError)
+    error = refused(
+        lambda: shardwrite.create(
+            tmp_path / "x", (size,) * ndim, "f8", shards=shards, chunks=chunks
+        ),
+        SpecError,
+    )
     assert error.field in ("shape", "shards")
     assert not list(tmp_path.iterdir())
 
@@ -99,25 +104,45 @@ def test_sources(tmp_path, size, shards, chunks):
 
 
 def test_sums_beyond_64_bits(tmp_path):
-    error = refused(lambda: shardwrite.create(tmp_path / "x", (2**40, 2**40), "f8", shards=2**27, chunks=2**14), SpecError)
+    error = refused(
+        lambda: shardwrite.create(tmp_path / "x", (2**40, 2**40), "f8", shards=2**27, chunks=2**14),
+        SpecError,
+    )
     assert error.field == "shape"
-    refused(lambda: shardwrite.create(tmp_path / "x", (2**61,) * 32, "u1", shards=2**61, chunks=2**61), SpecError)
+    refused(
+        lambda: shardwrite.create(tmp_path / "x", (2**61,) * 32, "u1", shards=2**61, chunks=2**61),
+        SpecError,
+    )
     refused(lambda: shardwrite.plan(small(), shards="9" * 5000), SpecError)
     refused(lambda: shardwrite.plan(small(), memory_limit="9" * 5000 + "TB"), SpecError)
 
 
-@pytest.mark.parametrize("shape", [(-1,), (True,), (2.5,), ("8",), 5, None, "88", (2**63, 0)], ids=repr)
+@pytest.mark.parametrize(
+    "shape", [(-1,), (True,), (2.5,), ("8",), 5, None, "88", (2**63, 0)], ids=repr
+)
 def test_what_is_no_shape(tmp_path, shape):
-    assert refused(lambda: shardwrite.create(tmp_path / "x", shape, "u1", shards=8, chunks=4), SpecError).field == "shape"
+    assert (
+        refused(
+            lambda: shardwrite.create(tmp_path / "x", shape, "u1", shards=8, chunks=4), SpecError
+        ).field
+        == "shape"
+    )
 
 
 def test_what_is_no_data_type(tmp_path):
-    assert refused(lambda: shardwrite.create(tmp_path / "x", (8,), "nosuch", shards=8, chunks=4), SpecError).field == "dtype"
+    assert (
+        refused(
+            lambda: shardwrite.create(tmp_path / "x", (8,), "nosuch", shards=8, chunks=4), SpecError
+        ).field
+        == "dtype"
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (8, 0), (np.int64(8), 3)], ids=repr)
 def test_small_shapes_are_taken(tmp_path, shape):
-    shardwrite.create(tmp_path / "x", shape, "u1", shards=8 if shape else (), chunks=4 if shape else ())
+    shardwrite.create(
+        tmp_path / "x", shape, "u1", shards=8 if shape else (), chunks=4 if shape else ()
+    )
     assert shardwrite.open_sharded(tmp_path / "x").shape == tuple(shape)
     assert shardwrite.verify(tmp_path / "x").is_good
 
@@ -191,7 +216,10 @@ def test_a_region_of_a_huge_array_is_written_and_read(existing):
             signal.alarm(0)
     if max(shape) > 2**63:
         end = tuple(slice(n - 4, n) for n in shape)
-        assert refused(lambda: block.to_sharded_zarr(existing, region=end), SpecError).field == "region"
+        assert (
+            refused(lambda: block.to_sharded_zarr(existing, region=end), SpecError).field
+            == "region"
+        )
     assert shardwrite.abandon(existing) == []
 
 
@@ -199,7 +227,12 @@ def test_a_shard_whose_index_no_memory_holds(tmp_path):
     for n, chunks in ((2**70, (1,)), (2**70, (2**70,)), (2**50, (1,))):
         path = huge(tmp_path / f"{n}-{chunks[0]}", (100,), (n,), chunks)
         assert shardwrite.verify(path).n_shards == 1
-        refused(lambda path=path: da.ones(4, chunks=4, dtype="u1").to_sharded_zarr(path, region=slice(6, 10)), PlanError)
+        refused(
+            lambda path=path: da.ones(4, chunks=4, dtype="u1").to_sharded_zarr(
+                path, region=slice(6, 10)
+            ),
+            PlanError,
+        )
         refused(lambda path=path: shardwrite.erase(path, slice(6, 10)), PlanError)
         refused(lambda path=path: shardwrite.ShardWriter(path), PlanError)
         assert [entry.name for entry in path.parent.glob(f"{path.name}*")] == [path.name]
@@ -210,7 +243,9 @@ def test_growth_that_nobody_could_look_at(tmp_path):
     shardwrite.create(path, (0, 4), "u1", shards=(1, 4), chunks=(1, 4))
     with shardwrite.ShardWriter(path) as writer:
         writer.append(np.ones(4, "u1"))
-        assert refused(lambda: writer.__setitem__(2**40, np.ones(4, "u1")), SpecError).field == "shape"
+        assert (
+            refused(lambda: writer.__setitem__(2**40, np.ones(4, "u1")), SpecError).field == "shape"
+        )
     long = da.zeros((2**40, 4), chunks=(2**40, 4), dtype="u1")
     assert refused(lambda: long.to_sharded_zarr(path, region="append"), SpecError).field == "shape"
     assert shardwrite.open_sharded(path).shape == (1, 4)

@@ -13,7 +13,15 @@ from shardwrite.errors import PlanError, SpecError
 from shardwrite.format.document import Layout, make_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder
 from shardwrite.grid import Box, ShardGrid
-from shardwrite.plan import Partition, Resources, SourceLayout, make_partition, make_plan, parse_nbytes, resolve_shapes
+from shardwrite.plan import (
+    Partition,
+    Resources,
+    SourceLayout,
+    make_partition,
+    make_plan,
+    parse_nbytes,
+    resolve_shapes,
+)
 from shardwrite.plan.regions import as_box
 from shardwrite.plan.waves import cut_waves
 
@@ -64,7 +72,10 @@ def check_partition(partition, grid):
     n_blocks = 0
     for rank, group in enumerate(groups):
         assert all(a % s == 0 for a, s in zip(group.start, grid.shards, strict=True))
-        assert all(b % s == 0 or b == n for b, s, n in zip(group.stop, grid.shards, grid.shape, strict=True))
+        assert all(
+            b % s == 0 or b == n
+            for b, s, n in zip(group.stop, grid.shards, grid.shape, strict=True)
+        )
         for index in grid.shards_in(group):
             assert seen.setdefault(index, rank) == rank, "a shard in two groups"
         blocks = partition.blocks_in(group)
@@ -72,7 +83,10 @@ def check_partition(partition, grid):
         assert_tiles(blocks, group)
         for block in blocks:
             assert all(a % c == 0 for a, c in zip(block.start, grid.chunks, strict=True))
-            assert all(b % c == 0 or b == n for b, c, n in zip(block.stop, grid.chunks, grid.shape, strict=True))
+            assert all(
+                b % c == 0 or b == n
+                for b, c, n in zip(block.stop, grid.chunks, grid.shape, strict=True)
+            )
             assert all(x <= y for x, y in zip(block.shape, partition.largest_block, strict=True))
         assert all(x <= y for x, y in zip(group.shape, partition.largest_group, strict=True))
     assert n_blocks == partition.n_blocks
@@ -108,7 +122,13 @@ def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
 
 
 @settings(max_examples=150, deadline=None)
-@given(cases(smallest=1), st.integers(1, 2000), st.integers(1, 3000), st.integers(1, 100), st.integers(0, 2))
+@given(
+    cases(smallest=1),
+    st.integers(1, 2000),
+    st.integers(1, 3000),
+    st.integers(1, 100),
+    st.integers(0, 2),
+)
 def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, n_thin):
     grid, source = case
     partition = make_partition(grid, source, 1, task_nbytes=task_nbytes, fused=True)
@@ -130,10 +150,18 @@ def test_waves_partition_the_groups(case, task_nbytes, n_tasks, max_tasks, n_thi
 def test_the_first_of_several_waves_is_small():
     """And is cut where waves are cut: what a source chunk spans is not cut."""
     grid = ShardGrid((4000, 40), (10, 10), (10, 10))
-    partition = make_partition(grid, [list(range(0, 4001, 10)), [0, 40]], 1, task_nbytes=100, fused=True)
+    partition = make_partition(
+        grid, [list(range(0, 4001, 10)), [0, 40]], 1, task_nbytes=100, fused=True
+    )
     n = partition.n_groups
-    assert [wave.groups.bounds[1:] for wave in cut_waves(partition, n, n // 4, n_thin=0)] == [((0, partition.group_counts[1]),)] * 5
-    rows = [b - a for wave in cut_waves(partition, n, n // 4, n_thin=0) for a, b in wave.groups.bounds[:1]]
+    assert [wave.groups.bounds[1:] for wave in cut_waves(partition, n, n // 4, n_thin=0)] == [
+        ((0, partition.group_counts[1]),)
+    ] * 5
+    rows = [
+        b - a
+        for wave in cut_waves(partition, n, n // 4, n_thin=0)
+        for a, b in wave.groups.bounds[:1]
+    ]
     assert rows == [10, 90, 100, 100, 100]
     assert len(cut_waves(partition, n, n, n_thin=0)) == 1
 
@@ -142,12 +170,29 @@ def test_the_first_of_several_waves_is_small():
 
 
 def plan_of(
-    shape, shards, chunks, source, *, dtype="uint8", strategy=None, threads=4, memory=8 * GB, identity="x", layout=None, **options
+    shape,
+    shards,
+    chunks,
+    source,
+    *,
+    dtype="uint8",
+    strategy=None,
+    threads=4,
+    memory=8 * GB,
+    identity="x",
+    layout=None,
+    **options,
 ):
     metadata = make_metadata(shape, np.dtype(dtype), shards, chunks, layout or Layout())
     n_tasks = math.prod(len(sizes) for sizes in source)
     layout_of_source = SourceLayout(chunks=source, n_tasks=n_tasks, identity=identity)
-    return make_plan(metadata, strategy or FixedOrder("C"), layout_of_source, Resources(threads, memory), **options)
+    return make_plan(
+        metadata,
+        strategy or FixedOrder("C"),
+        layout_of_source,
+        Resources(threads, memory),
+        **options,
+    )
 
 
 def even(n, size):
@@ -155,15 +200,28 @@ def even(n, size):
 
 
 @settings(max_examples=60, deadline=None)
-@given(cases(smallest=1), st.sampled_from(["uint8", "float64"]), st.integers(10_000, 10**7), st.integers(1, 4), st.booleans())
+@given(
+    cases(smallest=1),
+    st.sampled_from(["uint8", "float64"]),
+    st.integers(10_000, 10**7),
+    st.integers(1, 4),
+    st.booleans(),
+)
 def test_every_plan_is_a_partition(case, dtype, memory, threads, stage_units):
     grid, source = case
-    limits = {"memory": memory, "threads": threads, "stage_units": stage_units, "max_graph_tasks": 5}
+    limits = {
+        "memory": memory,
+        "threads": threads,
+        "stage_units": stage_units,
+        "max_graph_tasks": 5,
+    }
     plan = plan_of(grid.shape, grid.shards, grid.chunks, source, dtype=dtype, **limits)
     check_partition(plan.partition, grid)
     assert plan.n_shards == grid.n_shards
     assert plan.raw_nbytes == grid.whole.size * np.dtype(dtype).itemsize
-    assert sorted(rank for wave in plan.waves for rank in wave.ranks()) == list(range(plan.partition.n_groups))
+    assert sorted(rank for wave in plan.waves for rank in wave.ranks()) == list(
+        range(plan.partition.n_groups)
+    )
     assert plan.layout in ("fused", "direct", "staged")
     assert (plan.layout == "fused") == plan.partition.is_fused
     assert plan.source_reruns >= 1.0
@@ -184,9 +242,19 @@ def test_every_plan_is_a_partition(case, dtype, memory, threads, stage_units):
     ],
     ids=["slabs", "bricks", "shards", "unaligned"],
 )
-@pytest.mark.parametrize("strategy", [FixedOrder("morton"), AppendOnly()], ids=["morton", "append-only"])
+@pytest.mark.parametrize(
+    "strategy", [FixedOrder("morton"), AppendOnly()], ids=["morton", "append-only"]
+)
 def test_plan_of_the_proposal(source, strategy):
-    plan = plan_of((25000, 18000, 6000), (2048,) * 3, (64,) * 3, source, strategy=strategy, threads=8, memory=64 * GB)
+    plan = plan_of(
+        (25000, 18000, 6000),
+        (2048,) * 3,
+        (64,) * 3,
+        source,
+        strategy=strategy,
+        threads=8,
+        memory=64 * GB,
+    )
     assert plan.metadata.grid.counts == (13, 9, 3)
     assert plan.n_shards == 13 * 9 * 3
     assert plan.raw_nbytes == 25000 * 18000 * 6000
@@ -247,7 +315,9 @@ def test_more_parts_than_groups():
     assert any(part.raw_nbytes == 0 and not part.shards for part in parts)
 
 
-@pytest.mark.parametrize(("index", "count"), [(-1, 3), (3, 3), (0, 0), (0, -1), (True, 3), (0, True)], ids=str)
+@pytest.mark.parametrize(
+    ("index", "count"), [(-1, 3), (3, 3), (0, 0), (0, -1), (True, 3), (0, True)], ids=str
+)
 def test_no_such_part(index, count):
     plan = plan_of((8,), (4,), (2,), ((8,),))
     with pytest.raises(SpecError) as caught:
@@ -305,7 +375,20 @@ def test_regions(region, expected):
 
 @pytest.mark.parametrize(
     "region",
-    [10, -11, (0, 7), (0, 0, 0), slice(0, 5, 2), slice(5, 0, -1), slice(0, 5, 0), 1.5, "x", None, (..., ..., 1), [1, 2]],
+    [
+        10,
+        -11,
+        (0, 7),
+        (0, 0, 0),
+        slice(0, 5, 2),
+        slice(5, 0, -1),
+        slice(0, 5, 0),
+        1.5,
+        "x",
+        None,
+        (..., ..., 1),
+        [1, 2],
+    ],
     ids=str,
 )
 def test_what_is_no_region_is_refused(region):
@@ -318,7 +401,12 @@ def test_what_is_no_region_is_refused(region):
 def test_shards_for_a_box():
     plan = plan_of((10, 7), (4, 4), (2, 2), ((10,), (7,)))
     refs = plan.shards_for(Box((2, 0), (8, 7)))
-    assert [(ref.index, ref.is_whole) for ref in refs] == [((0, 0), False), ((0, 1), False), ((1, 0), True), ((1, 1), True)]
+    assert [(ref.index, ref.is_whole) for ref in refs] == [
+        ((0, 0), False),
+        ((0, 1), False),
+        ((1, 0), True),
+        ((1, 1), True),
+    ]
     assert plan.shards_for(Box((10, 0), (12, 7))) == []
     assert len(plan.shards_for(Box((-5, -5), (500, 500)))) == 6
     assert all(ref.is_whole for ref in plan.shards_for(Box((-5, -5), (500, 500))))
@@ -340,7 +428,13 @@ def test_digest_is_stable():
 
 
 def test_digest_does_not_know_how_the_work_is_done():
-    assert digest() == digest(threads=1) == digest(memory=10**6) == digest(max_graph_tasks=3) == digest(stage_units=True)
+    assert (
+        digest()
+        == digest(threads=1)
+        == digest(memory=10**6)
+        == digest(max_graph_tasks=3)
+        == digest(stage_units=True)
+    )
     assert digest() == digest(notes=["a"]) == digest(compression_ratio=3.0)
     assert digest() == digest(source=((16,) * 4, (64,)))
 
@@ -372,7 +466,9 @@ def test_digest_knows_what_is_written():
 def test_digest_knows_the_units_under_append_only():
     big = {"shape": (512, 512), "shards": (512, 512), "chunks": (64, 64), "dtype": "float64"}
     sources = (((128,) * 4, (512,)), ((512,), (128,) * 4))
-    one, other = ({**big, "source": source, "memory": 2 * 10**6, "threads": 2} for source in sources)
+    one, other = (
+        {**big, "source": source, "memory": 2 * 10**6, "threads": 2} for source in sources
+    )
     appended = [plan_of(**case, strategy=AppendOnly()) for case in (one, other)]
     assert appended[0].partition.block_edges != appended[1].partition.block_edges
     assert appended[0].digest != appended[1].digest
@@ -404,11 +500,16 @@ def test_json_says_what_the_plan_is():
 
 @pytest.mark.parametrize(
     ("source", "memory", "knob"),
-    [(((2000,), (2000,)), 100_000, "source's chunks"), (((50,) * 40, (50,) * 40), 700_000, "fewer threads")],
+    [
+        (((2000,), (2000,)), 100_000, "source's chunks"),
+        (((50,) * 40, (50,) * 40), 700_000, "fewer threads"),
+    ],
     ids=["large source chunks", "small source chunks"],
 )
 def test_a_plan_over_its_limits_says_what_to_change(source, memory, knob):
-    plan = plan_of((2000, 2000), (1000, 1000), (100, 100), source, dtype="float64", threads=4, memory=memory)
+    plan = plan_of(
+        (2000, 2000), (1000, 1000), (100, 100), source, dtype="float64", threads=4, memory=memory
+    )
     with pytest.raises(PlanError) as caught:
         plan.check_fits()
     error = caught.value
@@ -430,7 +531,13 @@ def test_a_plan_within_its_limits_passes():
 
 def test_memory_grows_with_threads_and_shrinks_with_compression():
     source = ((64,) * 64, (4096,))
-    case = {"shape": (4096, 4096), "shards": (2048, 2048), "chunks": (64, 64), "dtype": "float64", "source": source}
+    case = {
+        "shape": (4096, 4096),
+        "shards": (2048, 2048),
+        "chunks": (64, 64),
+        "dtype": "float64",
+        "source": source,
+    }
     needed = [plan_of(**case, threads=n, memory=64 * GB).memory.total_nbytes for n in (1, 2, 4, 8)]
     assert needed == sorted(needed)
     plan = plan_of(**case, compression_ratio=4.0)
@@ -452,7 +559,24 @@ def test_byte_sizes(text, nbytes):
     assert parse_nbytes(text, "shards") == nbytes
 
 
-@pytest.mark.parametrize("text", ["", "0", "0MB", "-1MB", "MB", "1 potato", "1e6", "nan", "inf", "1..5", "1,5MB", "0.1", "1 M B"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        "0MB",
+        "-1MB",
+        "MB",
+        "1 potato",
+        "1e6",
+        "nan",
+        "inf",
+        "1..5",
+        "1,5MB",
+        "0.1",
+        "1 M B",
+    ],
+)
 def test_no_byte_size_is_refused(text):
     with pytest.raises(SpecError) as caught:
         parse_nbytes(text, "shards")
@@ -504,7 +628,9 @@ def test_chosen_shapes_fit_together(shape, itemsize, shards, chunks):
     assert len(notes) == (not isinstance(shards, int)) + (not isinstance(chunks, int))
     for n, s, c in zip(shape, shard, chunk, strict=True):
         if not isinstance(shards, int):
-            assert s < max(1, n) + c, "a shard that reaches more than an inner chunk beyond the array"
+            assert s < max(1, n) + c, (
+                "a shard that reaches more than an inner chunk beyond the array"
+            )
 
 
 def test_byte_sizes_are_used_up():

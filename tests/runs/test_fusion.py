@@ -24,7 +24,9 @@ def sums(x, sides):
     keys = []
     for group, side in enumerate(sides):
         keys.append(("sum", group))
-        graph[keys[-1]] = Task(keys[-1], sum_of, List(*(TaskRef((x.name, *index)) for index in side)))
+        graph[keys[-1]] = Task(
+            keys[-1], sum_of, List(*(TaskRef((x.name, *index)) for index in side))
+        )
     layers = {"all": graph}
     return dask.highlevelgraph.HighLevelGraph(layers, {"all": set()}), keys
 
@@ -62,7 +64,9 @@ def test_what_all_of_the_source_needs_stays_a_task():
 
 def test_worth_it_where_scheduling_takes_longer_than_the_tasks():
     with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as cluster,
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
+        ) as cluster,
         Client(cluster) as client,
     ):
         engine = ClusterEngine(client)
@@ -75,7 +79,9 @@ def test_worth_it_where_scheduling_takes_longer_than_the_tasks():
         assert not is_worth_fusing(shardwrite.plan(large, **layout), engine), (
             "each takes longer than scheduling it, and may run alone"
         )
-        one_each = shardwrite.plan(large, shards=(1024, 2048), chunks=(256, 256), memory_limit="64MB")
+        one_each = shardwrite.plan(
+            large, shards=(1024, 2048), chunks=(256, 256), memory_limit="64MB"
+        )
         assert one_each.source.n_chunks == one_each.partition.n_groups
         assert is_worth_fusing(one_each, engine)
     assert is_worth_fusing(shardwrite.plan(many, **layout), LocalEngine("threads"))
@@ -96,14 +102,21 @@ def test_a_source_of_small_chunks_on_a_cluster(tmp_path, n_arrays):
     chunks = ((64,) * 32,) * 2
     x = da.map_blocks(made, chunks=chunks, dtype="u1", meta=np.empty((0, 0), "u1"))
     targets = [tmp_path / f"{number}.zarr" for number in range(n_arrays)]
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster, Client(cluster):
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
+        Client(cluster),
+    ):
         if n_arrays == 1:
             shardwrite.to_sharded_zarr(x, targets[0], shards=(512, 512), chunks=(64, 64))
         else:
             shardwrite.store([x, x], targets, shards=(512, 512), chunks=(64, 64))
     for target in targets:
         assert shardwrite.verify(target, deep=True).is_good
-        np.testing.assert_array_equal(shardwrite.from_sharded_zarr(target).compute(scheduler="sync"), values)
+        np.testing.assert_array_equal(
+            shardwrite.from_sharded_zarr(target).compute(scheduler="sync"), values
+        )
     ran = Counter(log.read_text().splitlines())
     assert len(ran) == 32 * 32
     assert set(ran.values()) == {1}, "what several arrays share runs once"

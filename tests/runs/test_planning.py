@@ -53,7 +53,10 @@ def test_groups_and_blocks_partition_the_array(case, fused):
             cover[block.slices] += 1
             assert group.contains(block)
             assert all(a % c == 0 for a, c in zip(block.start, grid.chunks, strict=True))
-            assert all(b % c == 0 or b == n for b, c, n in zip(block.stop, grid.chunks, grid.shape, strict=True))
+            assert all(
+                b % c == 0 or b == n
+                for b, c, n in zip(block.stop, grid.chunks, grid.shape, strict=True)
+            )
     assert (cover == 1).all()
     assert len(owner) == grid.n_shards
     if fused:
@@ -61,7 +64,10 @@ def test_groups_and_blocks_partition_the_array(case, fused):
 
 
 def make(shape=(40, 50), chunks=7, **keywords):
-    return shardwrite.plan(da.zeros(shape, chunks=chunks, dtype="u2"), **{"shards": 16, "chunks": 4, "source_id": "s", **keywords})
+    return shardwrite.plan(
+        da.zeros(shape, chunks=chunks, dtype="u2"),
+        **{"shards": 16, "chunks": 4, "source_id": "s", **keywords},
+    )
 
 
 @quick
@@ -69,13 +75,17 @@ def make(shape=(40, 50), chunks=7, **keywords):
 def test_parts_partition_the_groups(count, scale):
     plan = make((40 * scale, 50), memory_limit="30kB")
     parts = [plan.part(index, count) for index in range(count)]
-    assert list(itertools.chain(*(part.groups for part in parts))) == list(range(plan.partition.n_groups))
+    assert list(itertools.chain(*(part.groups for part in parts))) == list(
+        range(plan.partition.n_groups)
+    )
     assert sum(part.raw_nbytes for part in parts) == plan.raw_nbytes
     largest = math.prod(plan.partition.largest_group) * 2
     assert all(abs(part.raw_nbytes - plan.raw_nbytes / count) <= largest + 1 for part in parts)
     keys = [ref.key for part in parts for ref in part.shards]
     assert len(keys) == len(set(keys)) == plan.n_shards
-    assert parts == [make((40 * scale, 50), memory_limit="30kB").part(index, count) for index in range(count)]
+    assert parts == [
+        make((40 * scale, 50), memory_limit="30kB").part(index, count) for index in range(count)
+    ]
 
 
 @pytest.mark.parametrize(("index", "count"), [(-1, 2), (2, 2), (0, 0), (True, 2)])
@@ -100,7 +110,9 @@ def test_shards_for_a_region(bounds):
             assert refs[i, j].key == f"c/{i}/{j}"
 
 
-@pytest.mark.parametrize("region", [(slice(0, 4), slice(0, 4, 2)), (0, 0, 0), (99,), slice(0, 40, -1)])
+@pytest.mark.parametrize(
+    "region", [(slice(0, 4), slice(0, 4, 2)), (0, 0, 0), (99,), slice(0, 40, -1)]
+)
 def test_no_such_region(region):
     with pytest.raises(shardwrite.SpecError, match="region"):
         make().shards_for(region)
@@ -125,10 +137,19 @@ def test_the_digest_names_the_run():
     digest = make().digest
     assert digest == make().digest
     assert digest == make(memory_limit="1GB").digest, "resources change no byte"
-    others = [make(source_id="t"), make(shards=8), make(strategy="F"), make(fill_value=1), make(write_empty_chunks=True)]
+    others = [
+        make(source_id="t"),
+        make(shards=8),
+        make(strategy="F"),
+        make(fill_value=1),
+        make(write_empty_chunks=True),
+    ]
     assert len({digest, *(plan.digest for plan in others)}) == len(others) + 1
     # units are part of what append-only writes
-    units = {make(strategy="append-only", shards=(40, 52), memory_limit=limit).digest for limit in ("12kB", "1GB")}
+    units = {
+        make(strategy="append-only", shards=(40, 52), memory_limit=limit).digest
+        for limit in ("12kB", "1GB")
+    }
     assert len(units) == 2
 
 
@@ -157,15 +178,28 @@ def test_the_proposals_own_example():
 
 
 def test_memory_is_said_and_held_against_the_limit():
-    plan = shardwrite.plan(da.zeros((512, 512, 512), chunks=(1, 512, 512), dtype="u2"), shards=128, chunks=32, memory_limit="2GB")
+    plan = shardwrite.plan(
+        da.zeros((512, 512, 512), chunks=(1, 512, 512), dtype="u2"),
+        shards=128,
+        chunks=32,
+        memory_limit="2GB",
+    )
     slabs_alive = 32 * 512 * 512 * 2
     assert plan.memory.source_nbytes >= slabs_alive
     assert plan.memory.total_nbytes <= 2e9
     with pytest.raises(shardwrite.PlanError, match="slabs") as caught:
-        shardwrite.plan(da.zeros((512, 4096, 4096), chunks=(1, 4096, 4096), dtype="u2"), shards=512, chunks=64, memory_limit="1GB")
+        shardwrite.plan(
+            da.zeros((512, 4096, 4096), chunks=(1, 4096, 4096), dtype="u2"),
+            shards=512,
+            chunks=64,
+            memory_limit="1GB",
+        )
     assert caught.value.needed_nbytes > caught.value.allowed_nbytes == 10**9
     expected = shardwrite.plan(
-        da.zeros((2048, 512, 512), chunks=256, dtype="u1"), shards=(2048, 512, 512), chunks=64, compression_ratio=8
+        da.zeros((2048, 512, 512), chunks=256, dtype="u1"),
+        shards=(2048, 512, 512),
+        chunks=64,
+        compression_ratio=8,
     )
     assert expected.expected_memory.total_nbytes <= expected.memory.total_nbytes
 
@@ -179,7 +213,13 @@ def test_memory_with_source_chunks_across_shards(tmp_path, memory_limit, n_waves
     """Such a chunk is kept until the last of its shards is written; thinner waves keep fewer of them."""
     chunks = da.core.normalize_chunks((50, 55, 45), (256, 512, 512))
     x = da.map_blocks(_zeros, chunks=chunks, dtype="u2", meta=np.empty((0, 0, 0), "u2"))
-    keywords = {"shards": 128, "chunks": 32, "compressors": None, "memory_limit": memory_limit, "max_source_reruns": 2}
+    keywords = {
+        "shards": 128,
+        "chunks": 32,
+        "compressors": None,
+        "memory_limit": memory_limit,
+        "max_source_reruns": 2,
+    }
     with dask.config.set(scheduler="threads", num_workers=2):
         plan = shardwrite.plan(x, **keywords)
         assert len(plan.waves) == n_waves
@@ -207,7 +247,9 @@ def test_more_memory_never_makes_a_plan_impossible(chunks):
     fitting = []
     for limit in range(2_000_000, 48_000_000, 1_000_000):
         with contextlib.suppress(shardwrite.PlanError):
-            plan = shardwrite.plan(x, shards=(256, 128, 64), chunks=32, memory_limit=limit, max_source_reruns=1000)
+            plan = shardwrite.plan(
+                x, shards=(256, 128, 64), chunks=32, memory_limit=limit, max_source_reruns=1000
+            )
             assert plan.memory.total_nbytes <= limit
             fitting.append(limit)
     assert 2_000_000 < fitting[0] < 30_000_000

@@ -31,11 +31,15 @@ def test_replacing_touches_only_the_array(tmp_path, x):
     with pytest.raises(SpecError):
         (x + 1).to_sharded_zarr(tmp_path / "g", name="deep/x", mode="w", shards=7, chunks=4)
     np.testing.assert_array_equal(
-        zarr.open_group(tmp_path / "g")["deep/x"][...], x.compute(), err_msg="nothing goes before the plan is good"
+        zarr.open_group(tmp_path / "g")["deep/x"][...],
+        x.compute(),
+        err_msg="nothing goes before the plan is good",
     )
     (x + 1).to_sharded_zarr(tmp_path / "g", name="deep/x", mode="w", **GOOD)
     np.testing.assert_array_equal(zarr.open_group(tmp_path / "g")["deep/x"][...], x.compute() + 1)
-    assert before == {p: p.read_bytes() for p in (tmp_path / "g" / "other").rglob("*") if p.is_file()}
+    assert before == {
+        p: p.read_bytes() for p in (tmp_path / "g" / "other").rglob("*") if p.is_file()
+    }
     assert zarr.open_group(tmp_path / "g").attrs["a"] == 1
 
 
@@ -71,7 +75,9 @@ def test_the_strategy_never_enters_the_metadata(tmp_path, x):
 
 def test_an_array_is_not_deleted_before_the_workers_can_write(tmp_path, x, monkeypatch):
     x.to_sharded_zarr(tmp_path / "x", **GOOD)
-    monkeypatch.setattr("shardwrite.runs.session.probe", lambda path, token: ("the disk is full", 28))
+    monkeypatch.setattr(
+        "shardwrite.runs.session.probe", lambda path, token: ("the disk is full", 28)
+    )
     before = listing(tmp_path)
     with pytest.raises(StoreError, match="the disk is full"):
         (x + 1).to_sharded_zarr(tmp_path / "x", mode="w", **GOOD)
@@ -100,7 +106,14 @@ def unfinished(tmp_path, x, name):
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("img/0", "img/1"), ("img/0", "lab/0"), ("a/b/c/0", "a/1"), ("a/1", "a/b/c/0"), ("0", "img/0"), ("img/0", "1")],
+    [
+        ("img/0", "img/1"),
+        ("img/0", "lab/0"),
+        ("a/b/c/0", "a/1"),
+        ("a/1", "a/b/c/0"),
+        ("0", "img/0"),
+        ("img/0", "1"),
+    ],
 )
 def test_arrays_of_one_group_are_begun_before_the_first_is_published(tmp_path, x, first, second):
     unfinished(tmp_path, x, first)
@@ -117,7 +130,9 @@ def test_arrays_of_one_group_are_begun_before_the_first_is_published(tmp_path, x
 def test_directories_that_a_killed_run_has_made_are_no_obstacle(tmp_path, x):
     (tmp_path / "g" / "img").mkdir(parents=True)
     x.to_sharded_zarr(tmp_path / "g", name="img/0", **GOOD)
-    np.testing.assert_array_equal(zarr.open_group(tmp_path / "g", mode="r")["img/0"][...], x.compute())
+    np.testing.assert_array_equal(
+        zarr.open_group(tmp_path / "g", mode="r")["img/0"][...], x.compute()
+    )
 
 
 @pytest.mark.parametrize("stranger", ["g/notes.txt", "g/other/notes.txt", "g/img/notes.txt"])
@@ -125,6 +140,8 @@ def test_directories_that_hold_something_else_are_no_groups(tmp_path, x, strange
     (tmp_path / stranger).parent.mkdir(parents=True)
     (tmp_path / stranger).write_text("mine")
     before = listing(tmp_path)
-    with pytest.raises(SpecError, match="something that is no Zarr array stands where its group should be"):
+    with pytest.raises(
+        SpecError, match="something that is no Zarr array stands where its group should be"
+    ):
         x.to_sharded_zarr(tmp_path / "g", name="img/0", **GOOD)
     assert listing(tmp_path) == before

@@ -37,7 +37,9 @@ class Cluster:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "PYTEST"))}
+        self.environ = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "PYTEST"))
+        }
         text = (directory / "env.sh").read_text()
         self.environ["SLURM_CONF"] = str(directory / "slurm.conf")
         self.has_namespaces = "NAMESPACES=1" in text
@@ -63,7 +65,9 @@ class Cluster:
     def run(self, *command, cwd=None, check=True, **more):
         environ = {**self.environ, **{k: str(v) for k, v in more.items()}}
         words = [str(word) for word in command]
-        done = subprocess.run(words, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            words, cwd=cwd, env=environ, capture_output=True, text=True, timeout=120
+        )
         assert not check or done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done
 
@@ -90,7 +94,9 @@ class Cluster:
 
     def wait(self, job, seconds=120):
         """Until a job has ended, all tasks of it; what `tasks` says then."""
-        return self.until(lambda: _all_ended(self.tasks(job)), seconds, lambda: self.run("squeue").stdout)
+        return self.until(
+            lambda: _all_ended(self.tasks(job)), seconds, lambda: self.run("squeue").stdout
+        )
 
     def until(self, tell, seconds=60, explain=lambda: ""):
         """Wait until something is true, and give it."""
@@ -115,8 +121,12 @@ def cluster():
     missing = [name for name in needed if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    directory = Path(tempfile.mkdtemp(prefix="shardwrite-slurm-", dir="/tmp"))  # munged wants short, safe paths
-    done = subprocess.run([HERE / "cluster.sh", "up", directory], capture_output=True, text=True, timeout=120)
+    directory = Path(
+        tempfile.mkdtemp(prefix="shardwrite-slurm-", dir="/tmp")
+    )  # munged wants short, safe paths
+    done = subprocess.run(
+        [HERE / "cluster.sh", "up", directory], capture_output=True, text=True, timeout=120
+    )
     try:
         if done.returncode:
             pytest.fail(f"SLURM did not come up: {done.stdout}{done.stderr}")
@@ -131,7 +141,9 @@ class Work:
     def __init__(self, cluster, directory):
         self.cluster, self.directory = cluster, directory
         directory.mkdir(exist_ok=True)
-        self.values = np.arange(np.prod(SHAPE), dtype="u4").reshape(SHAPE) * np.uint32(2654435761) | 1
+        self.values = (
+            np.arange(np.prod(SHAPE), dtype="u4").reshape(SHAPE) * np.uint32(2654435761) | 1
+        )
         np.save(directory / "x.npy", self.values)
         self.path = directory / "x.zarr"
 
@@ -151,9 +163,15 @@ class Work:
 
     def allocation_script(self, *options, arguments=None, n_nodes=4):
         """Of a job that writes the array, or of another command line."""
-        arguments = (self.directory / "x.npy", self.path, *self.arguments, *self.layout) if arguments is None else arguments
+        arguments = (
+            (self.directory / "x.npy", self.path, *self.arguments, *self.layout)
+            if arguments is None
+            else arguments
+        )
         sizes = ("--nodes", n_nodes, "--cores", 2, "--memory", "2G", "--time", "00:10:00")
-        (self.directory / "allocation.sbatch").write_text(here("slurm", "script", "allocation", *sizes, *options, *arguments))
+        (self.directory / "allocation.sbatch").write_text(
+            here("slurm", "script", "allocation", *sizes, *options, *arguments)
+        )
 
     def array(self, *options, **environ):
         return self.cluster.sbatch("array.sbatch", *options, cwd=self.directory, **environ)
@@ -168,23 +186,35 @@ class Work:
         return done.exit_code, done.output
 
     def log(self, pattern="*"):
-        return "".join(p.read_text() for p in sorted((self.directory / "logs").glob(f"{pattern}.out")))
+        return "".join(
+            p.read_text() for p in sorted((self.directory / "logs").glob(f"{pattern}.out"))
+        )
 
     def shards(self):
         """Shards that are there, and when they were written."""
-        return {p: p.stat().st_mtime_ns for p in self.path.glob("c/*/*") if not p.name.startswith(".")}
+        return {
+            p: p.stat().st_mtime_ns for p in self.path.glob("c/*/*") if not p.name.startswith(".")
+        }
 
     def note(self, what, before, redone, seconds):
         """A row for the table in the documentation."""
         if "INTERRUPTIONS" in os.environ:
-            row = {"what": what, "before": before, "redone": redone, "seconds": seconds, "result": "the undisturbed bytes"}
+            row = {
+                "what": what,
+                "before": before,
+                "redone": redone,
+                "seconds": seconds,
+                "result": "the undisturbed bytes",
+            }
             with open(os.environ["INTERRUPTIONS"], "a") as file:
                 file.write(json.dumps(row) + "\n")
 
     def undisturbed(self):
         """The bytes that one process writes."""
         other = self.directory / "alone.zarr"
-        here("write", self.directory / "x.npy", other, *self.arguments, *self.layout, "--threads", 2)
+        here(
+            "write", self.directory / "x.npy", other, *self.arguments, *self.layout, "--threads", 2
+        )
         return bytes_of(other)
 
     def bytes_of(self, path):
@@ -206,7 +236,11 @@ def here(*arguments):
 
 
 def bytes_of(path):
-    return {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file() and "receipt" not in p.name}
+    return {
+        p.relative_to(path): p.read_bytes()
+        for p in path.rglob("*")
+        if p.is_file() and "receipt" not in p.name
+    }
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ def slowed(commit_shards):
 
 IS_AGAIN = "PAUSE_ONCE" in os.environ and "SLURM_RESTART_COUNT" in os.environ
 if (
-    "PAUSE" in os.environ and not IS_AGAIN and shardwrite.write.tasks.commit_shards.__name__ != "slowly"
+    "PAUSE" in os.environ
+    and not IS_AGAIN
+    and shardwrite.write.tasks.commit_shards.__name__ != "slowly"
 ):  # a preload is imported twice
     shardwrite.write.tasks.commit_shards = slowed(shardwrite.write.tasks.commit_shards)

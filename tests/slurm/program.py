@@ -12,5 +12,7 @@ runpy.run_path(str(HERE / "pause.py"))
 
 from shardwrite.cli import main  # noqa: E402 (this tree's)
 
-if __name__ == "__main__":  # worker processes import this file, too, so that they are slower as well
+if (
+    __name__ == "__main__"
+):  # worker processes import this file, too, so that they are slower as well
     main()

@@ -17,7 +17,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- interruptions -->", "<!-- end of interruptions -->"
 WAYS = ("array", "allocation", "elastic")
-HEAD = ("interruption", "shards done before", "of these written again", "seconds to the end", "result")
+HEAD = (
+    "interruption",
+    "shards done before",
+    "of these written again",
+    "seconds to the end",
+    "result",
+)
 
 
 def measured():
@@ -41,7 +47,10 @@ def measured():
 
 def table(rows):
     """As Markdown."""
-    cells = [(r["what"], f"{r['before']} of 256", str(r["redone"]), f"{r['seconds']:.0f}", r["result"]) for r in rows]
+    cells = [
+        (r["what"], f"{r['before']} of 256", str(r["redone"]), f"{r['seconds']:.0f}", r["result"])
+        for r in rows
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *cells))
 
 
@@ -55,7 +64,9 @@ def main():
         page = arguments.write.read_text()
         pattern = f"{re.escape(BEGIN)}.*?{re.escape(END)}"
         assert re.search(pattern, page, re.DOTALL), "no marks in that file"
-        arguments.write.write_text(re.sub(pattern, lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL))
+        arguments.write.write_text(
+            re.sub(pattern, lambda _: f"{BEGIN}\n{text}\n{END}", page, flags=re.DOTALL)
+        )
 
 
 if __name__ == "__main__":

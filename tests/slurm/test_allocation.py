@@ -29,7 +29,9 @@ class Allocation:
         self.cluster, self.work = cluster, work
 
     def submit(self, *options, **environ):
-        return self.cluster.sbatch("allocation.sbatch", *options, cwd=self.work.directory, **environ)
+        return self.cluster.sbatch(
+            "allocation.sbatch", *options, cwd=self.work.directory, **environ
+        )
 
     def runs(self):
         """Run directories that are there."""
@@ -37,10 +39,16 @@ class Allocation:
 
     def started(self, job, n=16):
         """Wait until so many shards are there."""
-        self.cluster.until(lambda: len(self.work.shards()) >= n, 60, lambda: f"{self.cluster.tasks(job)}{self.work.log()}")
+        self.cluster.until(
+            lambda: len(self.work.shards()) >= n,
+            60,
+            lambda: f"{self.cluster.tasks(job)}{self.work.log()}",
+        )
 
     def restarted(self, job):
-        self.cluster.until(lambda: self.cluster.tasks(job)[0]["Restarts"] == "1", 120, self.work.log)
+        self.cluster.until(
+            lambda: self.cluster.tasks(job)[0]["Restarts"] == "1", 120, self.work.log
+        )
 
     def finish(self, job, before, most_redone, what):
         """Wait for the end of a job, and see that the array is that of an undisturbed run.
@@ -66,7 +74,13 @@ class Allocation:
         assert redone <= most_redone, f"{redone} shards were written again"
         self.work.check()
         if "INTERRUPTIONS" in os.environ:
-            row = {"what": what, "before": len(before), "redone": redone, "seconds": seconds, "result": "the undisturbed bytes"}
+            row = {
+                "what": what,
+                "before": len(before),
+                "redone": redone,
+                "seconds": seconds,
+                "result": "the undisturbed bytes",
+            }
             with open(os.environ["INTERRUPTIONS"], "a") as file:
                 file.write(json.dumps(row) + "\n")
         return facts
@@ -77,7 +91,13 @@ def test_allocation(cluster, work, allocation):
     work.allocation_script()
     cluster.run("sbatch", "--test-only", "allocation.sbatch", cwd=work.directory)
     for directory in (ROOT / "slurm", ROOT / "tests" / "slurm" / "golden"):
-        cluster.run("sbatch", "--test-only", "--mem=500M", "--cpus-per-task=2", directory / "allocation.sbatch")
+        cluster.run(
+            "sbatch",
+            "--test-only",
+            "--mem=500M",
+            "--cpus-per-task=2",
+            directory / "allocation.sbatch",
+        )
     job = allocation.submit(TMPDIR="/not/here")
     (run,) = cluster.until(allocation.runs, 30, work.log)
     cluster.until(lambda: (run / "scheduler.json").exists(), 30, work.log)
@@ -107,7 +127,12 @@ def test_usr1_drains_and_the_job_comes_again(cluster, work, allocation):
     assert [one["id"] for one in found["jobs"]] == [job]
     cluster.run("scancel", "--batch", "--signal=USR1", job)
     allocation.restarted(job)
-    allocation.finish(job, work.shards(), 0, "USR1 to an allocation of two nodes, which finishes its shards and requeues itself")
+    allocation.finish(
+        job,
+        work.shards(),
+        0,
+        "USR1 to an allocation of two nodes, which finishes its shards and requeues itself",
+    )
 
 
 @long
@@ -117,7 +142,9 @@ def test_requeue_from_outside(cluster, work, allocation):
     allocation.started(job)
     cluster.run("scontrol", "requeue", job)
     allocation.restarted(job)
-    allocation.finish(job, work.shards(), N_IN_FLIGHT, "scontrol requeue of an allocation of two nodes")
+    allocation.finish(
+        job, work.shards(), N_IN_FLIGHT, "scontrol requeue of an allocation of two nodes"
+    )
 
 
 @long
@@ -127,16 +154,26 @@ def test_a_node_goes_down(cluster, work, allocation):
     job = allocation.submit(PAUSE=0.5)
     allocation.started(job)
     first = cluster.tasks(job)[0]["BatchHost"]
-    nodes = cluster.run("scontrol", "show", "hostnames", cluster.tasks(job)[0]["NodeList"]).stdout.split()
+    nodes = cluster.run(
+        "scontrol", "show", "hostnames", cluster.tasks(job)[0]["NodeList"]
+    ).stdout.split()
     node = next(name for name in nodes if name != first)
     before = work.shards()
     cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
-        facts = allocation.finish(job, before, N_IN_FLIGHT, "one of an allocation's three nodes goes down")
+        facts = allocation.finish(
+            job, before, N_IN_FLIGHT, "one of an allocation's three nodes goes down"
+        )
         assert facts["Restarts"] == "0"
     finally:
-        cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it may have come back by itself
-        cluster.until(lambda: "idle" in cluster.run("sinfo", "-h", "-n", node, "-p", "main", "-o", "%t").stdout)
+        cluster.run(
+            "scontrol", "update", f"nodename={node}", "state=resume", check=False
+        )  # it may have come back by itself
+        cluster.until(
+            lambda: (
+                "idle" in cluster.run("sinfo", "-h", "-n", node, "-p", "main", "-o", "%t").stdout
+            )
+        )
 
 
 @long
@@ -148,7 +185,16 @@ def test_preemption_with_grace(cluster, work, allocation):
         job = allocation.submit(PAUSE=0.5, PAUSE_ONCE=1)
         allocation.started(job)
         high = cluster.run(
-            "sbatch", "--parsable", "-p", "high", "-N4", "-c4", "-o", "/dev/null", "--wrap", "sleep 1"
+            "sbatch",
+            "--parsable",
+            "-p",
+            "high",
+            "-N4",
+            "-c4",
+            "-o",
+            "/dev/null",
+            "--wrap",
+            "sleep 1",
         ).stdout.strip()
         allocation.restarted(job)
         before = work.shards()
@@ -167,10 +213,14 @@ def test_the_scheduler_is_lost(cluster, work, allocation):
     allocation.started(job)
     (run,) = allocation.runs()
     words = ["slurm", "scheduler", str(run)]
-    (scheduler,) = [p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-3:] == words]
+    (scheduler,) = [
+        p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [])[-3:] == words
+    ]
     scheduler.kill()
     allocation.restarted(job)
-    allocation.finish(job, work.shards(), N_IN_FLIGHT, "an allocation of two nodes loses its scheduler")
+    allocation.finish(
+        job, work.shards(), N_IN_FLIGHT, "an allocation of two nodes loses its scheduler"
+    )
 
 
 PROGRAM = """
@@ -198,12 +248,16 @@ def test_a_program_whose_worker_is_out_of_memory(cluster, work, allocation):
     job = allocation.submit(PAUSE=0.2)
     allocation.started(job)
     assert (work.directory / "flag").exists()
-    allocation.finish(job, work.shards(), N_IN_FLIGHT, "a worker is out of memory, in a program of the user's")
+    allocation.finish(
+        job, work.shards(), N_IN_FLIGHT, "a worker is out of memory, in a program of the user's"
+    )
     assert "was killed by signal 9" in work.log() or "exceeded 95% memory budget" in work.log()
 
 
 @long
-def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other(cluster, work, allocation, tmp_path):
+def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other(
+    cluster, work, allocation, tmp_path
+):
     """The job that meets its limit needs two nodes; what else is here runs beside it."""
     limited = Allocation(cluster, type(work)(cluster, tmp_path / "limited"))
     limited.work.allocation_script("--time", "00:02:00", "--lead", 30, n_nodes=2)
@@ -214,7 +268,9 @@ def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other
     cluster.wait(work.array("--array=0-19:5"))
     before = work.shards()
     work.allocation_script(n_nodes=2)
-    allocation.finish(allocation.submit(), before, 0, "4 of 20 parts of a job array, the rest by an allocation")
+    allocation.finish(
+        allocation.submit(), before, 0, "4 of 20 parts of a job array, the rest by an allocation"
+    )
 
     other = Allocation(cluster, type(work)(cluster, tmp_path / "other"))
     other.work.init()
@@ -233,5 +289,10 @@ def test_a_time_limit_and_meanwhile_arrays_and_allocations_go_on_with_each_other
     other.work.check()
 
     limited.restarted(slow)
-    facts = limited.finish(slow, limited.work.shards(), 0, "time limit of an allocation: USR1 before it, and it requeues itself")
+    facts = limited.finish(
+        slow,
+        limited.work.shards(),
+        0,
+        "time limit of an allocation: USR1 before it, and it requeues itself",
+    )
     assert facts["JobState"] == "COMPLETED"

@@ -20,7 +20,10 @@ def started(cluster, work, job, n=4):
     """Wait until so many tasks have committed something, and some shards are there."""
 
     def tell():
-        writers = {p.name.split("-")[1] for p in work.path.with_name("x.zarr.shardwrite").glob("run-*/journal-*")}
+        writers = {
+            p.name.split("-")[1]
+            for p in work.path.with_name("x.zarr.shardwrite").glob("run-*/journal-*")
+        }
         return len(writers) >= n and len(work.shards()) >= 4 * n
 
     cluster.until(tell, 60, lambda: f"{cluster.tasks(job)}{work.log()}")
@@ -62,7 +65,13 @@ def test_array_then_finalize(cluster, work):
     for kind in ("array", "finalize"):
         cluster.run("sbatch", "--test-only", f"{kind}.sbatch", cwd=work.directory)
         for directory in (ROOT / "slurm", ROOT / "tests" / "slurm" / "golden"):
-            cluster.run("sbatch", "--test-only", "--mem=500M", "--cpus-per-task=2", directory / f"{kind}.sbatch")
+            cluster.run(
+                "sbatch",
+                "--test-only",
+                "--mem=500M",
+                "--cpus-per-task=2",
+                directory / f"{kind}.sbatch",
+            )
     tasks = cluster.wait(work.array())
     assert {facts["ExitCode"] for facts in tasks.values()} == {"0:0"}, work.log()
     assert len(tasks) == 4
@@ -81,15 +90,45 @@ def test_usr1_drains_and_the_task_comes_again_by_itself_and_alone(cluster, work)
     started(cluster, work, job)
     assert cluster.tasks(job)[3]["JobId"] == job
     cluster.run("scancel", "--batch", "--signal=USR1", f"{job}_3")
-    tasks = finish(cluster, work, job, work.shards(), 0, "USR1 to one task of four, which finishes its shards and requeues itself")
-    assert {k: t["Restarts"] for k, t in tasks.items()} == {0: "0", 1: "0", 2: "0", 3: "1"}, work.log()
+    tasks = finish(
+        cluster,
+        work,
+        job,
+        work.shards(),
+        0,
+        "USR1 to one task of four, which finishes its shards and requeues itself",
+    )
+    assert {k: t["Restarts"] for k, t in tasks.items()} == {0: "0", 1: "0", 2: "0", 3: "1"}, (
+        work.log()
+    )
 
 
 @long
 def test_submit(cluster, work):
     """From a login node: everything is begun and submitted by one command, and by the same again nothing is written twice."""
-    command = ["shardwrite", "slurm", "submit", "x.npy", "x.zarr", *work.arguments, *work.layout, "--parts", 3, "--directory", "."]
-    command += ["--cores", 2, "--memory", "500M", "--sbatch=--comment=for the paper", "--setup", "cd .", "--json"]
+    command = [
+        "shardwrite",
+        "slurm",
+        "submit",
+        "x.npy",
+        "x.zarr",
+        *work.arguments,
+        *work.layout,
+        "--parts",
+        3,
+        "--directory",
+        ".",
+    ]
+    command += [
+        "--cores",
+        2,
+        "--memory",
+        "500M",
+        "--sbatch=--comment=for the paper",
+        "--setup",
+        "cd .",
+        "--json",
+    ]
     submitted = json.loads(cluster.run(*command, cwd=work.directory, PAUSE=1.5).stdout)
     assert submitted["parts"] == 3
     second = cluster.run(*command, cwd=work.directory, check=False)
@@ -102,9 +141,16 @@ def test_submit(cluster, work):
     assert done.returncode == 85, done.stderr
     found = json.loads(done.stdout)
     assert found["n_writers"] == 3
-    assert n_before - 3 * 2 * 7 <= found["n_done_shards"] <= len(work.shards()), "a group in flight for each of six threads"
+    assert n_before - 3 * 2 * 7 <= found["n_done_shards"] <= len(work.shards()), (
+        "a group in flight for each of six threads"
+    )
     assert found["parts_left"] == [0, 1, 2]
-    assert sorted(job["state"] for job in found["jobs"]) == ["PENDING", "RUNNING", "RUNNING", "RUNNING"]
+    assert sorted(job["state"] for job in found["jobs"]) == [
+        "PENDING",
+        "RUNNING",
+        "RUNNING",
+        "RUNNING",
+    ]
     last = cluster.wait(submitted["finalize"])[0]
     assert last["ExitCode"] == "0:0", work.log()
     work.check()
@@ -114,7 +160,9 @@ def test_submit(cluster, work):
     assert work.shards() == before
     sized = [*command[:5], *work.arguments, *work.layout, "--dry-run"]
     chosen = cluster.run(*sized, cwd=work.directory).stdout
-    assert "--array=0-0" in chosen, "a small array is one task: MaxArraySize and the throughput say so"
+    assert "--array=0-0" in chosen, (
+        "a small array is one task: MaxArraySize and the throughput say so"
+    )
 
 
 @long
@@ -123,15 +171,35 @@ def test_two_arrays_of_one_name(cluster, work, tmp_path):
     made, again = {}, {}
     for name in ("one", "other"):
         path = tmp_path / name / "scan.zarr"
-        command = ["shardwrite", "slurm", "submit", "x.npy", path, *work.arguments, *work.layout, "--parts", 1, "--cores", 2]
-        made[path] = json.loads(cluster.run(*command, "--memory", "500M", "--sbatch=--hold", "--json", cwd=work.directory).stdout)
+        command = [
+            "shardwrite",
+            "slurm",
+            "submit",
+            "x.npy",
+            path,
+            *work.arguments,
+            *work.layout,
+            "--parts",
+            1,
+            "--cores",
+            2,
+        ]
+        made[path] = json.loads(
+            cluster.run(
+                *command, "--memory", "500M", "--sbatch=--hold", "--json", cwd=work.directory
+            ).stdout
+        )
     for jobs in made.values():
         cluster.run("scancel", jobs["array"])
         cluster.run("scontrol", "release", jobs["finalize"])
     for path, jobs in made.items():
         assert cluster.wait(jobs["finalize"])[0]["ExitCode"] == "85:0"
-        log = Path(jobs["directory"], "logs", f"shardwrite-finalize-{jobs['finalize']}.out").read_text()
-        line = next(line for line in log.splitlines() if line.startswith("shardwrite slurm resubmit"))
+        log = Path(
+            jobs["directory"], "logs", f"shardwrite-finalize-{jobs['finalize']}.out"
+        ).read_text()
+        line = next(
+            line for line in log.splitlines() if line.startswith("shardwrite slurm resubmit")
+        )
         again[path] = json.loads(cluster.run("bash", "-c", f"{line} --json").stdout)
         cluster.run("scontrol", "release", again[path]["array"], again[path]["finalize"])
     for jobs in again.values():
@@ -151,7 +219,9 @@ def test_cancel_of_tasks_that_put_themselves_back(cluster, work):
     done = json.loads(cluster.run("shardwrite", "slurm", "cancel", work.path, "--json").stdout)
     assert {job.split("_")[0] for job in done["jobs"]} == {job}
     assert {t["JobState"] for t in cluster.wait(job).values()} == {"CANCELLED"}
-    found = json.loads(cluster.run("shardwrite", "slurm", "status", work.path, "--json", check=False).stdout)
+    found = json.loads(
+        cluster.run("shardwrite", "slurm", "status", work.path, "--json", check=False).stdout
+    )
     assert "CANCELLED: somebody has ended a job with scancel" in found["failures"]
 
 
@@ -162,7 +232,14 @@ def test_a_time_limit(cluster, work):
     work.scripts(1, "--time", "00:02:00", "--lead", 30)
     job = work.array(PAUSE=6, PAUSE_ONCE=1)
     cluster.until(lambda: cluster.tasks(job)[0]["Restarts"] == "1", 150, work.log)
-    facts = finish(cluster, work, job, work.shards(), 0, "time limit: USR1 before it, and the task requeues itself")[0]
+    facts = finish(
+        cluster,
+        work,
+        job,
+        work.shards(),
+        0,
+        "time limit: USR1 before it, and the task requeues itself",
+    )[0]
     assert facts["JobState"] == "COMPLETED"
 
 
@@ -180,7 +257,10 @@ def test_requeue_from_outside_and_cancel(cluster, work, how):
         cluster.run("scontrol", "requeue", job)
         cluster.until(lambda: all(t["Restarts"] == "1" for t in cluster.tasks(job).values()))
     before = work.shards()
-    what = {"requeue": "scontrol requeue of all four tasks", "cancel": "scancel of all four tasks, submitted again"}[how]
+    what = {
+        "requeue": "scontrol requeue of all four tasks",
+        "cancel": "scancel of all four tasks, submitted again",
+    }[how]
     finish(cluster, work, job if how == "requeue" else work.array(), before, 4 * 2 * 7, what)
 
 
@@ -195,10 +275,23 @@ def test_a_node_goes_down(cluster, work):
     cluster.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     try:
         cluster.until(lambda: cluster.tasks(job)[0]["Restarts"] == "1")
-        finish(cluster, work, job, work.shards(), 2 * 2 * 7, "a node goes down, its task is put back by SLURM")
+        finish(
+            cluster,
+            work,
+            job,
+            work.shards(),
+            2 * 2 * 7,
+            "a node goes down, its task is put back by SLURM",
+        )
     finally:
-        cluster.run("scontrol", "update", f"nodename={node}", "state=resume", check=False)  # it may have come back by itself
-        cluster.until(lambda: "idle" in cluster.run("sinfo", "-h", "-n", node, "-p", "main", "-o", "%t").stdout)
+        cluster.run(
+            "scontrol", "update", f"nodename={node}", "state=resume", check=False
+        )  # it may have come back by itself
+        cluster.until(
+            lambda: (
+                "idle" in cluster.run("sinfo", "-h", "-n", node, "-p", "main", "-o", "%t").stdout
+            )
+        )
 
 
 @long
@@ -208,7 +301,9 @@ def test_preemption(cluster, work):
     work.scripts(4, "--sbatch=--partition=low")
     job = work.array(PAUSE=0.3)
     started(cluster, work, job)
-    high = cluster.run("sbatch", "--parsable", "-p", "high", "-N4", "-c4", "-o", "/dev/null", "--wrap", "sleep 1").stdout.strip()
+    high = cluster.run(
+        "sbatch", "--parsable", "-p", "high", "-N4", "-c4", "-o", "/dev/null", "--wrap", "sleep 1"
+    ).stdout.strip()
     cluster.until(lambda: any(t["Restarts"] == "1" for t in cluster.tasks(job).values()))
     before = work.shards()
     cluster.wait(high)
@@ -241,11 +336,20 @@ def test_a_task_that_runs_out_of_memory(cluster, work):
     work.scripts(4)
     job = work.array(PAUSE=0, HOG=2)
     states = {task: facts["JobState"] for task, facts in cluster.wait(job).items()}
-    assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "OUT_OF_MEMORY", 3: "COMPLETED"}, work.log()
+    assert states == {0: "COMPLETED", 1: "COMPLETED", 2: "OUT_OF_MEMORY", 3: "COMPLETED"}, (
+        work.log()
+    )
     done = cluster.run("shardwrite", "finalize", work.path, "--parts", 4, check=False)
     assert done.returncode == 85
     assert "part 2 of 4 must be written again" in done.stderr
-    finish(cluster, work, work.array("--array=2"), work.shards(), 0, "one task of four runs out of memory, and is submitted again")
+    finish(
+        cluster,
+        work,
+        work.array("--array=2"),
+        work.shards(),
+        0,
+        "one task of four runs out of memory, and is submitted again",
+    )
 
 
 @long
@@ -264,7 +368,14 @@ def test_kill_at_random_points(cluster, work):
             assert path.read_bytes() == whole[path.relative_to(work.path)], "a shard is torn"
         assert {t["JobState"] for t in cluster.wait(job).values()} <= {"FAILED", "CANCELLED"}
     before = work.shards()
-    finish(cluster, work, work.array(), before, 2 * 4 * 2 * 7, "SIGKILL of all four tasks, twice, submitted again")
+    finish(
+        cluster,
+        work,
+        work.array(),
+        before,
+        2 * 4 * 2 * 7,
+        "SIGKILL of all four tasks, twice, submitted again",
+    )
 
 
 @long
@@ -312,10 +423,16 @@ RESOURCES = "from shardwrite.host.resources import *; print(memory_limit_nbytes(
 @long
 @pytest.mark.parametrize(
     ("options", "memory_mb", "cores"),
-    [(["-c1", "--mem=500"], 500, 1), (["-c2", "--mem-per-cpu=200"], 400, 2), (["-c1", "-n2", "-N1", "--mem=500"], 250, 1)],
+    [
+        (["-c1", "--mem=500"], 500, 1),
+        (["-c2", "--mem-per-cpu=200"], 400, 2),
+        (["-c1", "-n2", "-N1", "--mem=500"], 250, 1),
+    ],
 )
 def test_resources_are_those_of_the_job(cluster, work, options, memory_mb, cores):
-    done = cluster.run("srun", *options, sys.executable, "-c", RESOURCES, PYTHONPATH=ROOT, TMPDIR="/not/here")
+    done = cluster.run(
+        "srun", *options, sys.executable, "-c", RESOURCES, PYTHONPATH=ROOT, TMPDIR="/not/here"
+    )
     for line in done.stdout.splitlines():
         memory, found, scratch = line.split()
         assert int(memory) == int(0.9 * memory_mb * 2**20)

@@ -32,7 +32,14 @@ def test_the_script_measures_over_nodes(cluster, work):
     python = cluster.directory / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
-    sizes = ("--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=1500M", "--time=10", "--no-requeue")
+    sizes = (
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        "--mem=1500M",
+        "--time=10",
+        "--no-requeue",
+    )
     cluster.run("sbatch", "--test-only", *sizes, ROOT / "slurm" / "benchmark.sbatch")
     facts = cluster.wait(cluster.sbatch("benchmark.sbatch", *sizes, cwd=work.directory), 240)[0]
     assert facts["ExitCode"] == "0:0", work.log()

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 from shardwrite.cli import main
 from shardwrite.slurm.doctor import Examination, problems_of, warnings_of
 
-WELL = Examination(0, 0, "n0", "1.0", "3.12", 4, 10**9, "/local", "xfs", "lustre", ["eth0"], [], 0.1)
+WELL = Examination(
+    0, 0, "n0", "1.0", "3.12", 4, 10**9, "/local", "xfs", "lustre", ["eth0"], [], 0.1
+)
 TWO = [WELL, replace(WELL, rank=1, node=1, host="n1")]
 
 
@@ -61,7 +63,16 @@ def test_one_process(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_four_nodes_and_a_directory_that_only_one_has(cluster, tmp_path):
-    srun = ["srun", "-N4", "--ntasks-per-node=1", "--cpus-per-task=2", "--mem=1000", "shardwrite", "slurm", "doctor"]
+    srun = [
+        "srun",
+        "-N4",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=2",
+        "--mem=1000",
+        "shardwrite",
+        "slurm",
+        "doctor",
+    ]
     found = json.loads(cluster.run(*srun, tmp_path, "--json").stdout)
     assert found["problems"] == []
     assert len({node["host"] for node in found["nodes"]}) == 4

@@ -28,19 +28,40 @@ class Elastic:
         self.more = [*work.arguments, *work.layout]
 
     def environ(self, interface):
-        more = {"PYTHONPATH": ROOT, "DASK_DISTRIBUTED__WORKER__PRELOAD": HERE / "pause.py", "PAUSE": 1, "HURRY": self.hurry}
+        more = {
+            "PYTHONPATH": ROOT,
+            "DASK_DISTRIBUTED__WORKER__PRELOAD": HERE / "pause.py",
+            "PAUSE": 1,
+            "HURRY": self.hurry,
+        }
         if self.cluster.has_namespaces:
-            more |= {"SHARDWRITE_INTERFACE": self.cluster.there, "SHARDWRITE_SCHEDULER_INTERFACE": interface}
+            more |= {
+                "SHARDWRITE_INTERFACE": self.cluster.there,
+                "SHARDWRITE_SCHEDULER_INTERFACE": interface,
+            }
         return {name: str(value) for name, value in more.items()}
 
     def start(self, *options):
         """A driver on this side."""
-        command = ["shardwrite", "write", "x.npy", "x.zarr", *self.more, "--cluster", "slurm", *self.options, *options, "--json"]
+        command = [
+            "shardwrite",
+            "write",
+            "x.npy",
+            "x.zarr",
+            *self.more,
+            "--cluster",
+            "slurm",
+            *self.options,
+            *options,
+            "--json",
+        ]
         self.log = self.work.directory / "driver.log"
         with self.log.open("a") as log:
             environ = {**self.cluster.environ, **self.environ(self.cluster.here)}
             words = [str(word) for word in command]
-            return subprocess.Popen(words, cwd=self.work.directory, env=environ, stdout=log, stderr=log)
+            return subprocess.Popen(
+                words, cwd=self.work.directory, env=environ, stdout=log, stderr=log
+            )
 
     def underway(self, n=15):
         """Wait until so many shards are there; which."""
@@ -53,7 +74,9 @@ class Elastic:
 
     def workers(self):
         """Jobs that are there and not about to go."""
-        lines = self.cluster.run("squeue", "-h", "--name=shardwrite-worker", "-o", "%i %T").stdout.splitlines()
+        lines = self.cluster.run(
+            "squeue", "-h", "--name=shardwrite-worker", "-o", "%i %T"
+        ).stdout.splitlines()
         return [job for job, state in map(str.split, lines) if state != "COMPLETING"]
 
     def finish(self, driver, before, most_redone, what):
@@ -81,7 +104,10 @@ def test_the_script_and_its_way_back_into_the_queue(cluster, work, elastic):
     script = ["slurm", "script", "elastic", "x.npy", "x.zarr", *elastic.options, *work.arguments]
     text = cluster.run("shardwrite", *script, *work.layout).stdout
     (work.directory / "elastic.sbatch").write_text(text)
-    for path in (ROOT / "slurm" / "elastic.sbatch", ROOT / "tests" / "slurm" / "golden" / "elastic.sbatch"):
+    for path in (
+        ROOT / "slurm" / "elastic.sbatch",
+        ROOT / "tests" / "slurm" / "golden" / "elastic.sbatch",
+    ):
         cluster.run("sbatch", "--test-only", "--mem=500M", "--time=10", path)
     job = cluster.sbatch("elastic.sbatch", cwd=work.directory, **elastic.environ(cluster.there))
     elastic.underway()
@@ -115,7 +141,15 @@ def test_all_workers_are_lost(cluster, work, elastic):
     assert 15 - IN_FLIGHT <= found["n_done_shards"] <= len(work.shards())
     assert found["seconds_left"] > 0
     assert {job["id"] for job in found["jobs"]} == set(elastic.workers())
-    blind = cluster.run("shardwrite", "slurm", "status", work.path, "--json", check=False, PATH=cluster.directory / "bin")
+    blind = cluster.run(
+        "shardwrite",
+        "slurm",
+        "status",
+        work.path,
+        "--json",
+        check=False,
+        PATH=cluster.directory / "bin",
+    )
     assert blind.returncode == 85, blind.stderr
     assert "squeue is not in PATH" in json.loads(blind.stdout)["note"]
     lost = elastic.workers()
@@ -143,7 +177,12 @@ def test_the_driver_is_killed(cluster, work, elastic):
     assert f"nothing to cancel: {N_JOBS} jobs known" in again
     before = work.shards()
     assert not (work.path / "zarr.json").exists()
-    elastic.finish(elastic.start(), before, IN_FLIGHT, "SIGKILL of the driver, its workers cancelled, the same command again")
+    elastic.finish(
+        elastic.start(),
+        before,
+        IN_FLIGHT,
+        "SIGKILL of the driver, its workers cancelled, the same command again",
+    )
 
 
 @long
@@ -162,7 +201,12 @@ def test_cancel_ends_a_driver_that_is_no_job(cluster, work, elastic):
     assert len(work.shards()) < N_SHARDS
     time.sleep(3)
     assert not elastic.workers(), "none comes again"
-    elastic.finish(elastic.start(), before, IN_FLIGHT, "cancel of a driver on a login node, the same command again")
+    elastic.finish(
+        elastic.start(),
+        before,
+        IN_FLIGHT,
+        "cancel of a driver on a login node, the same command again",
+    )
 
 
 @long
@@ -180,7 +224,9 @@ def test_signals_to_the_driver(cluster, work, elastic):
     assert "it was stopped on request" in elastic.log.read_text()
     assert not elastic.workers()
     before = work.shards()
-    elastic.finish(elastic.start(), before, 0, "USR1 to the driver on a login node, the same command again")
+    elastic.finish(
+        elastic.start(), before, 0, "USR1 to the driver on a login node, the same command again"
+    )
 
 
 @long

@@ -25,7 +25,14 @@ from shardwrite.cli.common import engine
 from shardwrite.errors import ClusterLostError, SpecError, WorkersLostError
 from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.runs.outcome import exit_code_of
-from shardwrite.slurm import AllocationJob, Settings, allocation_script, connect, inside, make_run_directory
+from shardwrite.slurm import (
+    AllocationJob,
+    Settings,
+    allocation_script,
+    connect,
+    inside,
+    make_run_directory,
+)
 
 PROGRAM = Path(__file__).parent / "program.py"
 
@@ -48,7 +55,9 @@ def test_a_directory_for_each_start_that_nobody_else_can_look_into(tmp_path):
     assert first == tmp_path / "shardwrite-runs" / "7.0"
     assert mode(first) == 0o700
     assert {mode(path) for path in first.iterdir()} == {0o600}
-    again = make_run_directory({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", "SHARDWRITE_RUN_DIR": str(tmp_path / "a")})
+    again = make_run_directory(
+        {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2", "SHARDWRITE_RUN_DIR": str(tmp_path / "a")}
+    )
     assert again == tmp_path / "a" / "7.2"
     assert (again / "key.pem").read_bytes() != (first / "key.pem").read_bytes()
 
@@ -57,7 +66,10 @@ def test_what_an_earlier_job_of_that_number_has_left_is_not_used(directory):
     key = (directory / "key.pem").read_bytes()
     (directory / "scheduler.json").write_text('{"address": "tls://127.0.0.1:1"}')
     directory.chmod(0o755)
-    assert make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(directory.parent)}) == directory
+    assert (
+        make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(directory.parent)})
+        == directory
+    )
     assert not (directory / "scheduler.json").exists()
     assert mode(directory) == 0o700
     assert (directory / "key.pem").read_bytes() != key
@@ -76,7 +88,11 @@ def test_refusals(tmp_path, monkeypatch):
     inside._refuse_loopback("tls://127.0.0.1:4000", {})
     inside._refuse_loopback("tls://10.0.0.1:4000", {"SLURM_JOB_NUM_NODES": "2"})
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    done = CliRunner().invoke(main, ["slurm", "run-directory"], env={"SLURM_JOB_ID": "9", "SHARDWRITE_RUN_DIR": str(tmp_path)})
+    done = CliRunner().invoke(
+        main,
+        ["slurm", "run-directory"],
+        env={"SLURM_JOB_ID": "9", "SHARDWRITE_RUN_DIR": str(tmp_path)},
+    )
     assert done.exit_code == 2
     assert 'pip install "shardwrite[slurm]"' in done.output
 
@@ -95,15 +111,24 @@ def test_memory_of_a_worker():
 def test_only_who_has_the_keys_is_talked_to(directory, tmp_path):
     security = inside.security_of(directory)
     with LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=False, protocol="tls", security=security, dashboard_address=None
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        protocol="tls",
+        security=security,
+        dashboard_address=None,
     ) as cluster:
-        (directory / "scheduler.json").write_text(json.dumps({"address": cluster.scheduler_address}))
+        (directory / "scheduler.json").write_text(
+            json.dumps({"address": cluster.scheduler_address})
+        )
         with connect(str(directory / "scheduler.json"), {}) as client:
             assert client.submit(sum, [1, 2]).result() == 3
         stranger = make_run_directory({"SLURM_JOB_ID": "8", "SHARDWRITE_RUN_DIR": str(tmp_path)})
         for other in (inside.security_of(stranger), Security()):
             with pytest.raises((OSError, RuntimeError, TypeError)):
-                Client(cluster.scheduler_address, security=other, timeout="1s", set_as_default=False)
+                Client(
+                    cluster.scheduler_address, security=other, timeout="1s", set_as_default=False
+                )
 
 
 def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
@@ -136,7 +161,10 @@ def test_a_cluster_that_is_lost_is_no_error_of_the_program():
                 time.sleep(0.01)
             raise ZeroDivisionError
 
-        with pytest.raises(ClusterLostError) as caught, engine(None, None, cluster.scheduler_address):
+        with (
+            pytest.raises(ClusterLostError) as caught,
+            engine(None, None, cluster.scheduler_address),
+        ):
             lose()
     assert exit_code_of(caught.value) == 85
 
@@ -173,14 +201,23 @@ def script(tmp_path):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     environ = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-    environ |= {"SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "PAUSE": "0.3"}
+    environ |= {
+        "SLURM_JOB_ID": "7",
+        "SLURM_SUBMIT_DIR": str(tmp_path),
+        "SLURM_CPUS_PER_TASK": "1",
+        "PAUSE": "0.3",
+    }
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
 
     def start(*arguments, patience=120, restarts="0"):
-        text = allocation_script(AllocationJob(n_nodes=1, program="my.py", arguments=arguments), Settings())
+        text = allocation_script(
+            AllocationJob(n_nodes=1, program="my.py", arguments=arguments), Settings()
+        )
         (tmp_path / "script").write_text(text.replace("!= 120", f"!= {patience}"))
         own = {**environ, "SLURM_RESTART_COUNT": restarts}
-        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=own, stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen(
+            ["bash", "script"], cwd=tmp_path, env=own, stderr=subprocess.PIPE, text=True
+        )
 
     return start
 
@@ -193,7 +230,9 @@ def shards(tmp_path):
 def test_usr1_before_the_program_listens_and_while_it_works(script, tmp_path):
     """The first stops it before anything was written, so that it is not put back; the second goes on, and is."""
     process = script("0")
-    while not (tmp_path / "shardwrite-runs").exists():  # the shell has come so far; a program takes a second to begin
+    while not (
+        tmp_path / "shardwrite-runs"
+    ).exists():  # the shell has come so far; a program takes a second to begin
         time.sleep(0.01)
     process.send_signal(signal.SIGUSR1)
     _, said = process.communicate(timeout=60)
@@ -234,7 +273,9 @@ esac
 
 
 @pytest.mark.parametrize(("restarts", "asked"), [("9", "requeue 7\n"), ("10", "")])
-def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(script, tmp_path, restarts, asked):
+def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(
+    script, tmp_path, restarts, asked
+):
     """After a minute, here a second, it is ended; the script puts the job back, as often as the program would."""
     (tmp_path / "shardwrite").write_text(DEAF)
     process = script(patience=2, restarts=restarts)

@@ -26,7 +26,11 @@ esac
 @pytest.fixture
 def start(tmp_path):
     """Starts a script with programs that stand for SLURM's and ours; what they start does what it is told."""
-    for name, text in {"srun": "exec sleep 30", "shardwrite": SHARDWRITE, "python": "exec ./program"}.items():
+    for name, text in {
+        "srun": "exec sleep 30",
+        "shardwrite": SHARDWRITE,
+        "python": "exec ./program",
+    }.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
 
@@ -34,9 +38,15 @@ def start(tmp_path):
         (tmp_path / "program").write_text(f"#!/bin/bash\n{program}\n")
         (tmp_path / "program").chmod(0o755)
         (tmp_path / "script").write_text(script)
-        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "1"}
+        environ = {
+            "PATH": f"{tmp_path}:/usr/bin:/bin",
+            "SLURM_JOB_ID": "7",
+            "SLURM_CPUS_PER_TASK": "1",
+        }
         environ["SLURM_SUBMIT_DIR"] = str(tmp_path)
-        return subprocess.Popen(["bash", "script"], cwd=tmp_path, env=environ, start_new_session=True)
+        return subprocess.Popen(
+            ["bash", "script"], cwd=tmp_path, env=environ, start_new_session=True
+        )
 
     return run
 
@@ -46,14 +56,19 @@ def benchmark():
     return re.sub(r'^(NODES|WORKERS|THREADS)=".*"$', r'\1="1"', text, flags=re.MULTILINE)
 
 
-SCRIPTS = {"benchmark": benchmark, "allocation": lambda: allocation_script(AllocationJob(program="x.py"), Settings())}
+SCRIPTS = {
+    "benchmark": benchmark,
+    "allocation": lambda: allocation_script(AllocationJob(program="x.py"), Settings()),
+}
 
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 @pytest.mark.parametrize("end", ["well", "badly", "TERM"])
 def test_keys_are_removed(start, tmp_path, kind, end):
     does = {"well": "exit 0", "badly": "exit 3", "TERM": "touch begun; exec sleep 30"}[end]
-    process = start(SCRIPTS[kind](), f"[ ! -e {tmp_path}/runs/7.0/key.pem ] || touch had-keys\n{does}")
+    process = start(
+        SCRIPTS[kind](), f"[ ! -e {tmp_path}/runs/7.0/key.pem ] || touch had-keys\n{does}"
+    )
     if end == "TERM":
         deadline = time.monotonic() + 20
         while not (tmp_path / "begun").exists():

@@ -22,7 +22,11 @@ PROGRAM = Path(__file__).parent / "program.py"
 def listening(pid):
     """Addresses on which a process and its children listen."""
     process = psutil.Process(pid)
-    found = [one for each in (process, *process.children(recursive=True)) for one in each.net_connections("tcp")]
+    found = [
+        one
+        for each in (process, *process.children(recursive=True))
+        for one in each.net_connections("tcp")
+    ]
     return {(one.laddr.ip, one.laddr.port) for one in found if one.status == psutil.CONN_LISTEN}
 
 

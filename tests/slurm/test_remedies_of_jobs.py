@@ -35,12 +35,16 @@ def path(tmp_path, monkeypatch):
 def test_an_option_in_the_form_that_the_message_shows():
     with pytest.raises(SpecError, match="give for instance --partition=main"):
         array_script(JOB, Settings(directives=("partition main",)))
-    assert "\n#SBATCH --partition=main\n" in array_script(JOB, Settings(directives=("--partition=main",)))
+    assert "\n#SBATCH --partition=main\n" in array_script(
+        JOB, Settings(directives=("--partition=main",))
+    )
 
 
 def test_the_last_job_begins_later():
     """As `doctor` advises where files of other nodes are seen late."""
-    assert "\n#SBATCH --begin=now+60\n" in finalize_script(JOB, Settings(directives=("--begin=now+60",)))
+    assert "\n#SBATCH --begin=now+60\n" in finalize_script(
+        JOB, Settings(directives=("--begin=now+60",))
+    )
 
 
 def test_parts_are_given_where_scontrol_says_no_limit(path):
@@ -55,7 +59,11 @@ def test_parts_are_given_where_scontrol_says_no_limit(path):
 
 
 def test_a_program_that_answers_when_it_is_asked_again(path):
-    program(path, "squeue", 'if [ -e asked ]; then echo "7|RUNNING|None|n1|1:00"; else touch asked; sleep 5; fi')
+    program(
+        path,
+        "squeue",
+        'if [ -e asked ]; then echo "7|RUNNING|None|n1|1:00"; else touch asked; sleep 5; fi',
+    )
     with pytest.raises(SubmitError, match="no answer in 0 s; try again"):
         client._run(["squeue"], seconds=0.3)
     assert client.queue(["7"])[0]["state"] == "RUNNING"
@@ -77,7 +85,9 @@ def test_jobs_that_are_still_there_are_cancelled_by_another_try(monkeypatch):
 def test_a_job_that_was_requeued_too_often_is_submitted_again(path):
     """The new job may requeue itself as often as the first."""
     program(path, "scontrol", "exit 0")
-    assert "not again; submit it again to go on" in requeue(2, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"})
+    assert "not again; submit it again to go on" in requeue(
+        2, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
+    )
     assert requeue(2, {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "0"}) == "job 8 is requeued"
 
 

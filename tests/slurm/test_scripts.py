@@ -52,13 +52,20 @@ SETTINGS = Settings(
 
 
 ELASTIC = ElasticJob(
-    src=JOB.src, dst=JOB.dst, n_jobs=12, options=("--name", "images/raw", *JOB.source_options), driver_time="3-00:00:00"
+    src=JOB.src,
+    dst=JOB.dst,
+    n_jobs=12,
+    options=("--name", "images/raw", *JOB.source_options),
+    driver_time="3-00:00:00",
 )
 SCRIPTS = {
     "array": array_script(JOB, SETTINGS),
     "finalize": finalize_script(JOB, SETTINGS),
     "allocation": allocation_script(
-        AllocationJob(n_nodes=3, n_workers=2, program="it's mine.py", arguments=("--fast", "a,b", "$HOME")), SETTINGS
+        AllocationJob(
+            n_nodes=3, n_workers=2, program="it's mine.py", arguments=("--fast", "a,b", "$HOME")
+        ),
+        SETTINGS,
     ),
     "elastic": elastic_script(ELASTIC, SETTINGS),
 }
@@ -70,13 +77,22 @@ def test_golden(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"), [("array", "--parts"), ("finalize", "--parts"), ("allocation", "--nodes"), ("elastic", "--jobs")]
+    ("kind", "size"),
+    [
+        ("array", "--parts"),
+        ("finalize", "--parts"),
+        ("allocation", "--nodes"),
+        ("elastic", "--jobs"),
+    ],
 )
 def test_the_scripts_to_copy_are_what_the_command_prints(kind, size):
     if kind != "allocation":
         other = {"--parts": "--jobs", "--jobs": "--parts"}[size]
         for wrong in ([], [other, "20"], [size, "20", other, "20"]):
-            assert CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, *wrong]).exit_code == 2
+            assert (
+                CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, *wrong]).exit_code
+                == 2
+            )
     n = "4" if kind == "allocation" else "20"
     done = CliRunner().invoke(main, ["slurm", "script", kind, *PLACEHOLDERS, size, n])
     assert done.exit_code == 0, done.output
@@ -85,7 +101,9 @@ def test_the_scripts_to_copy_are_what_the_command_prints(kind, size):
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize(
-    "path", sorted([*(ROOT / "slurm").glob("*"), *GOLDEN.glob("*"), *Path(__file__).parent.glob("*.sh")]), ids=str
+    "path",
+    sorted([*(ROOT / "slurm").glob("*"), *GOLDEN.glob("*"), *Path(__file__).parent.glob("*.sh")]),
+    ids=str,
 )
 def test_shellcheck(path):
     if path.suffix in (".sbatch", ".sh"):
@@ -102,9 +120,26 @@ def test_what_a_user_gives_reaches_the_program_as_it_is(tmp_path):
     program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
     (tmp_path / "script").write_text(array_script(JOB, Settings()))
-    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": "/", "SLURM_ARRAY_TASK_ID": "6", "SLURM_CPUS_PER_TASK": "4"}
-    done = subprocess.run(["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True)
-    expected = ["write-part", JOB.src, JOB.dst, "6/7", "--name", "images/raw", *JOB.source_options, "--requeue", "10"]
+    environ = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "HOME": "/",
+        "SLURM_ARRAY_TASK_ID": "6",
+        "SLURM_CPUS_PER_TASK": "4",
+    }
+    done = subprocess.run(
+        ["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True
+    )
+    expected = [
+        "write-part",
+        JOB.src,
+        JOB.dst,
+        "6/7",
+        "--name",
+        "images/raw",
+        *JOB.source_options,
+        "--requeue",
+        "10",
+    ]
     assert done.stdout.splitlines() == expected
 
 
@@ -113,19 +148,45 @@ def test_what_a_user_gives_reaches_the_workers_as_it_is(tmp_path):
     program = tmp_path / "shardwrite"
     program.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     program.chmod(0o755)
-    settings = Settings(cores=8, memory="32G", directives=SETTINGS.directives, setup=('export A="b c"',))
+    settings = Settings(
+        cores=8, memory="32G", directives=SETTINGS.directives, setup=('export A="b c"',)
+    )
     (tmp_path / "script").write_text(elastic_script(ELASTIC, settings))
     environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": "/", "SLURM_CPUS_PER_TASK": "1"}
-    done = subprocess.run(["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", tmp_path / "script"], env=environ, capture_output=True, text=True, check=True
+    )
     workers = ["--jobs", "12", "--cores", "8", "--memory", "32G", "--time", "01:00:00"]
-    workers += [*(f"--sbatch={option}" for option in settings.directives), "--setup", 'export A="b c"']
-    expected = ["write", ELASTIC.src, ELASTIC.dst, "--cluster", "slurm", *workers, *ELASTIC.options, "--requeue", "10"]
+    workers += [
+        *(f"--sbatch={option}" for option in settings.directives),
+        "--setup",
+        'export A="b c"',
+    ]
+    expected = [
+        "write",
+        ELASTIC.src,
+        ELASTIC.dst,
+        "--cluster",
+        "slurm",
+        *workers,
+        *ELASTIC.options,
+        "--requeue",
+        "10",
+    ]
     assert done.stdout.splitlines() == expected
 
 
 @pytest.mark.parametrize(
     "directive",
-    ["--partition=a\n#SBATCH --wrap=x", "--partition=a\n", '--comment=a"b', "--comment=a\\", "main", "--x y=1", "--mem="],
+    [
+        "--partition=a\n#SBATCH --wrap=x",
+        "--partition=a\n",
+        '--comment=a"b',
+        "--comment=a\\",
+        "main",
+        "--x y=1",
+        "--mem=",
+    ],
 )
 def test_directives_that_are_no_line_are_refused(directive):
     with pytest.raises(SpecError, match="directive"):
@@ -153,7 +214,10 @@ def test_sizes():
 
 
 def test_the_last_task_of_an_array_names_itself_and_not_the_array():
-    assert job_id({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "5"}) == "7_5"
+    assert (
+        job_id({"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "5"})
+        == "7_5"
+    )
     assert job_id({"SLURM_JOB_ID": "9"}) == "9"
     assert job_id({}) is None
 
@@ -178,7 +242,14 @@ def test_requeue_has_an_end(monkeypatch, tmp_path):
 
 def test_resubmission_quotes():
     line = resubmission([3, 4, 5, 9], "a b", Target(Path("/x y/z.zarr"), "raw"))
-    assert shlex.split(line)[3:] == ["/x y/z.zarr", "--name", "raw", "--array=3-5,9", "--directory", "a b"]
+    assert shlex.split(line)[3:] == [
+        "/x y/z.zarr",
+        "--name",
+        "raw",
+        "--array=3-5,9",
+        "--directory",
+        "a b",
+    ]
 
 
 def test_submit_in_the_dry_asks_for_nothing_but_the_size(tmp_path, monkeypatch):
@@ -187,7 +258,17 @@ def test_submit_in_the_dry_asks_for_nothing_but_the_size(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", np.zeros((64, 64), "u1"))
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path)
-    arguments = ["slurm", "submit", "x.npy", "x.zarr", "--shards", "32", "--chunks", "8", "--dry-run"]
+    arguments = [
+        "slurm",
+        "submit",
+        "x.npy",
+        "x.zarr",
+        "--shards",
+        "32",
+        "--chunks",
+        "8",
+        "--dry-run",
+    ]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1
     assert "scontrol is not in PATH" in done.output

@@ -21,7 +21,9 @@ SHAPE = (100, 96)
 @pytest.fixture
 def begun(tmp_path):
     x = da.from_array(np.ones(SHAPE, "u4"), chunks=12)
-    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=8, chunks=4, memory_limit="100kB"))
+    shardwrite.prepare(
+        x, tmp_path / "x", shardwrite.plan(x, shards=8, chunks=4, memory_limit="100kB")
+    )
     return x, tmp_path / "x"
 
 
@@ -63,7 +65,9 @@ def test_a_writer_at_work(begun):
             wait.set()
             go.wait(30)
 
-    writer = threading.Thread(target=shardwrite.write_part, args=(x, path, 0, 1), kwargs={"progress": report})
+    writer = threading.Thread(
+        target=shardwrite.write_part, args=(x, path, 0, 1), kwargs={"progress": report}
+    )
     writer.start()
     assert wait.wait(30)
     found = status(resolve_target(path, None))

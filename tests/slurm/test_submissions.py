@@ -46,7 +46,12 @@ def cluster(tmp_path, monkeypatch):
     base = tmp_path / "cluster"
     (base / "queue").mkdir(parents=True)
     (base / "bin").mkdir()
-    for name, text in {"sbatch": SBATCH, "squeue": SQUEUE, "scancel": SCANCEL, "sacct": "cat {base}/accounts"}.items():
+    for name, text in {
+        "sbatch": SBATCH,
+        "squeue": SQUEUE,
+        "scancel": SCANCEL,
+        "sacct": "cat {base}/accounts",
+    }.items():
         (base / "bin" / name).write_text(f"#!/bin/bash\n{text.format(base=base)}\n")
         (base / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{base / 'bin'}:/usr/bin:/bin")
@@ -68,13 +73,20 @@ def submit(*words, code=0):
 def of(directory):
     """The array that the scripts in a directory write, as bash reads them."""
     text = (directory / "finalize.sbatch").read_text().replace("exec shardwrite", "printf '%s\\n'")
-    environ = {"PATH": "/usr/bin:/bin", "SLURM_SUBMIT_DIR": str(directory), "SLURM_CPUS_PER_TASK": "1"}
-    done = subprocess.run(["bash"], input=text, env=environ, cwd=directory, capture_output=True, text=True, check=True)
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "SLURM_SUBMIT_DIR": str(directory),
+        "SLURM_CPUS_PER_TASK": "1",
+    }
+    done = subprocess.run(
+        ["bash"], input=text, env=environ, cwd=directory, capture_output=True, text=True, check=True
+    )
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [(["x/scan.zarr"], ["y/scan.zarr"]), (["z", "--name", "img/0"], ["z", "--name", "lab/0"])]
+    ("one", "other"),
+    [(["x/scan.zarr"], ["y/scan.zarr"]), (["z", "--name", "img/0"], ["z", "--name", "lab/0"])],
 )
 def test_arrays_of_one_name_have_directories_of_their_own(cluster, one, other):
     """Each finalize prints the line that submits its own scripts."""
@@ -87,16 +99,27 @@ def test_arrays_of_one_name_have_directories_of_their_own(cluster, one, other):
     assert len(made) == 2
     for words in (one, other):
         target = resolve_target(words[0], words[2] if len(words) > 1 else None)
-        (mine,) = (p for p in made if str(target.root) in of(p) and (not target.name or target.name in of(p)))
+        (mine,) = (
+            p
+            for p in made
+            if str(target.root) in of(p) and (not target.name or target.name in of(p))
+        )
         said = run("finalize", *words, "--parts", 4, "--resubmit", mine.absolute(), code=85)
-        line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+        line = next(
+            line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit")
+        )
         (theirs,) = made - {mine}
         refused = run("finalize", *words, "--parts", 4, "--resubmit", theirs.absolute(), code=85)
         assert "slurm resubmit" not in refused
         assert "scripts that write" in refused
         run("slurm", "cancel", *words)
         run(*shlex.split(line)[1:])
-        assert (cluster / "submitted").read_text().splitlines()[-2].startswith(f"{mine.absolute()} --parsable --array=0-3 ")
+        assert (
+            (cluster / "submitted")
+            .read_text()
+            .splitlines()[-2]
+            .startswith(f"{mine.absolute()} --parsable --array=0-3 ")
+        )
         run("slurm", "cancel", *words)
 
 
@@ -128,7 +151,9 @@ def test_a_second_submission_is_refused_until_the_first_has_ended(cluster):
     assert "job 41" in run(*again, code=1)
     assert "cancelled 41, 42" in run(*shlex.split(remedy)[1:])
     run(*again)
-    assert "--array=1%2 array.sbatch" in (cluster / "submitted").read_text(), "the limit of tasks at a time is kept"
+    assert "--array=1%2 array.sbatch" in (cluster / "submitted").read_text(), (
+        "the limit of tasks at a time is kept"
+    )
     found = status(resolve_target("x.zarr", None))
     assert {job["id"] for job in found.jobs} == {"43", "44"}
     assert found.n_parts == 4
@@ -139,7 +164,9 @@ def test_resubmit_refuses(cluster):
     submit("x.zarr", "--directory", "here")
     wrong = ["slurm", "resubmit", "x.zarr", "--directory", "here", "--array"]
     assert "no list of parts" in run(*wrong, "1 --uid=0", code=2)
-    assert "scripts that write" in run("slurm", "resubmit", "y.zarr", "--directory", "here", "--array", "1", code=2)
+    assert "scripts that write" in run(
+        "slurm", "resubmit", "y.zarr", "--directory", "here", "--array", "1", code=2
+    )
 
 
 def in_job(monkeypatch, *words, **environ):
@@ -182,11 +209,19 @@ def killed(monkeypatch, job):
 def test_how_jobs_ended(cluster, monkeypatch):
     """As SLURM tells it, by squeue for some minutes and by sacct for longer; else what is known of any."""
     run("init", "x.npy", "x.zarr", *LAYOUT)
-    states = {"11": "OUT_OF_MEMORY", "12": "CANCELLED", "13": "NODE_FAIL", "14": "PENDING", "15": "FAILED"}
+    states = {
+        "11": "OUT_OF_MEMORY",
+        "12": "CANCELLED",
+        "13": "NODE_FAIL",
+        "14": "PENDING",
+        "15": "FAILED",
+    }
     for job in (*states, "16", "17"):
         killed(monkeypatch, job)
     target = resolve_target("x.zarr", None)
-    (cluster / "endings").write_text("".join(f"{job}|{job}|{state}\n" for job, state in states.items()))
+    (cluster / "endings").write_text(
+        "".join(f"{job}|{job}|{state}\n" for job, state in states.items())
+    )
     (cluster / "accounts").write_text("16|16|CANCELLED by 0\n")
     found = status(target).failures
     words = {cause.split()[0]: n for cause, n in found.items() if not cause.startswith("ended")}
@@ -213,7 +248,9 @@ def test_what_is_no_number_of_a_job_does_not_reach_slurm(cluster, monkeypatch):
     monkeypatch.setattr(jobs, "_GONE_SECONDS", 0.2)
     run("init", "x.npy", "x.zarr", *LAYOUT)
     run_path = find_run(resolve_target("x.zarr", None)).path
-    (run_path / "jobs-a.json").write_text(json.dumps({"array": "--user=root", "finalize": "8", "n_parts": "x"}))
+    (run_path / "jobs-a.json").write_text(
+        json.dumps({"array": "--user=root", "finalize": "8", "n_parts": "x"})
+    )
     (run_path / "jobs-b.json").write_text(json.dumps({"driver": "-u", "workers": ["9", "--me"]}))
     (run_path / "jobs-c.json").write_text("{")
     assert json.loads(run("slurm", "cancel", "x.zarr", "--json"))["n_known"] == 2

@@ -33,7 +33,9 @@ dask_jobqueue = pytest.importorskip("dask_jobqueue")
 @pytest.fixture
 def begun(tmp_path):
     x = da.from_array(np.ones((64, 64), "u4"), chunks=16)
-    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8, memory_limit="100kB"))
+    shardwrite.prepare(
+        x, tmp_path / "x", shardwrite.plan(x, shards=16, chunks=8, memory_limit="100kB")
+    )
     return x, tmp_path / "x"
 
 
@@ -46,9 +48,16 @@ def script_of(**asked):
 def test_the_script_of_a_worker(tmp_path, monkeypatch):
     monkeypatch.delenv("SHARDWRITE_INTERFACE", raising=False)
     logs = tmp_path / "my logs"
-    asked = {"cores": 6, "memory": "16G", "time": "02:00:00", "directives": ["--partition=main", "--comment=for the paper"]}
+    asked = {
+        "cores": 6,
+        "memory": "16G",
+        "time": "02:00:00",
+        "directives": ["--partition=main", "--comment=for the paper"],
+    }
     script = script_of(jobs=4, **asked, setup=["module load python"], log_directory=logs)
-    head = [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")]
+    head = [
+        line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")
+    ]
     assert head == [
         "-n 1",
         "--job-name=shardwrite-worker",
@@ -63,7 +72,12 @@ def test_the_script_of_a_worker(tmp_path, monkeypatch):
     ]
     assert "module load python\n" in script
     command = script.splitlines()[-1]
-    for option in ("--nthreads 6", "--nanny", "--death-timeout 120", '--local-directory "$SHARDWRITE_SCRATCH"'):
+    for option in (
+        "--nthreads 6",
+        "--nanny",
+        "--death-timeout 120",
+        '--local-directory "$SHARDWRITE_SCRATCH"',
+    ):
         assert option in command
     assert "--lifetime" not in command
     assert "--interface" not in command
@@ -71,7 +85,12 @@ def test_the_script_of_a_worker(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("here", "expected"), [([], "/tmp"), (["TMPDIR"], "TMPDIR"), (["TMPDIR", "SHARDWRITE_LOCAL_DIR"], "SHARDWRITE_LOCAL_DIR")]
+    ("here", "expected"),
+    [
+        ([], "/tmp"),
+        (["TMPDIR"], "TMPDIR"),
+        (["TMPDIR", "SHARDWRITE_LOCAL_DIR"], "SHARDWRITE_LOCAL_DIR"),
+    ],
 )
 def test_scratch_is_found_on_the_node(tmp_path, here, expected):
     """The lines of the script, run by bash: the last of the places that is there."""
@@ -80,14 +99,21 @@ def test_scratch_is_found_on_the_node(tmp_path, here, expected):
     environ = {name: str(tmp_path / name) for name in names}
     for name in here:
         (tmp_path / name).mkdir()
-    text = "\n".join([*lines, 'echo "$SHARDWRITE_SCRATCH $DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"'])
-    done = subprocess.run(["bash", "-eu"], input=text, env=environ, text=True, capture_output=True, check=True)
+    text = "\n".join(
+        [*lines, 'echo "$SHARDWRITE_SCRATCH $DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"']
+    )
+    done = subprocess.run(
+        ["bash", "-eu"], input=text, env=environ, text=True, capture_output=True, check=True
+    )
     assert done.stdout.split() == [environ.get(expected, expected), "False"]
 
 
 def test_memory_leaves_room_for_the_nanny():
     assert workers_of(jobs=1, memory="1G").memory_limit_nbytes == int(0.9 * (2**30 - 128 * 2**20))
-    assert workers_of(jobs=1, memory="1024").memory_limit_nbytes == workers_of(jobs=1, memory="1G").memory_limit_nbytes
+    assert (
+        workers_of(jobs=1, memory="1024").memory_limit_nbytes
+        == workers_of(jobs=1, memory="1G").memory_limit_nbytes
+    )
 
 
 def test_dasks_own_configuration_holds(tmp_path, monkeypatch):
@@ -189,7 +215,9 @@ def test_what_was_written_needs_no_jobs(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(main, ["write", "x.npy", "x.zarr"]).exit_code == 0
-    done = CliRunner().invoke(main, ["write", "x.npy", "x.zarr", "--cluster", "slurm", "--jobs", "2", "--json"])
+    done = CliRunner().invoke(
+        main, ["write", "x.npy", "x.zarr", "--cluster", "slurm", "--jobs", "2", "--json"]
+    )
     assert done.exit_code == 0, done.output
     assert json.loads(done.output)["n_shards"] == 1
 
@@ -212,10 +240,12 @@ class Stand:
         self.directory.mkdir()
         self.jobs.mkdir()
         self._program(
-            "squeue", f'cd {self.jobs} && for job in *; do [ ! -e "$job" ] || echo "$job|$(cat "$job")|None|n1|1:00"; done'
+            "squeue",
+            f'cd {self.jobs} && for job in *; do [ ! -e "$job" ] || echo "$job|$(cat "$job")|None|n1|1:00"; done',
         )
         self._program(
-            "scancel", f'echo "$@" >> {self.calls}; cd {self.jobs}; for job; do rm -f "$job"; done; [ ! -x ../also ] || ../also'
+            "scancel",
+            f'echo "$@" >> {self.calls}; cd {self.jobs}; for job; do rm -f "$job"; done; [ ! -x ../also ] || ../also',
         )
         monkeypatch.setenv("PATH", f"{self.directory}:/usr/bin:/bin")
 
@@ -244,7 +274,9 @@ def test_cancel(begun, tmp_path, monkeypatch):
     assert submitted(run).n_parts == 3
     also = tmp_path / "also"
     more = json.dumps({"driver": "10", "workers": ["11", "12", "13"]})
-    also.write_text(f"#!/bin/bash\necho '{more}' > {run.path}/jobs-one.json\necho PENDING > {stand.jobs}/13\nrm {also}\n")
+    also.write_text(
+        f"#!/bin/bash\necho '{more}' > {run.path}/jobs-one.json\necho PENDING > {stand.jobs}/13\nrm {also}\n"
+    )
     also.chmod(0o755)
     stand.has(j10="RUNNING", j11="RUNNING", j12="COMPLETING", j15="PENDING", j21="PENDING")
     done = CliRunner().invoke(main, ["slurm", "cancel", str(path), "--json"])
@@ -313,7 +345,10 @@ def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.delenv("SLURM_JOB_ID")
         living.keep(run, ["13"])
-    with pytest.raises(SubmitError, match=r"written already: job 13 RUNNING, process .* submits workers\. .*slurm cancel"):
+    with pytest.raises(
+        SubmitError,
+        match=r"written already: job 13 RUNNING, process .* submits workers\. .*slurm cancel",
+    ):
         refuse_second(target)
     assert not stand.calls.exists(), "nothing was changed"
     living.keep(run, ["13"], has_ended=True)
@@ -336,7 +371,9 @@ def test_ids_are_kept_as_they_come_and_when_the_run_begins(tmp_path, monkeypatch
     assert submitted(find_run(target)).ids == ["10", "11", "12"]
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, shards=8, chunks=4), restart=True)
     jobs.keep()
-    assert submitted(find_run(target)).ids == ["10", "11", "12"], "kept with the run that took the place"
+    assert submitted(find_run(target)).ids == ["10", "11", "12"], (
+        "kept with the run that took the place"
+    )
 
 
 def test_failures_by_cause(begun, monkeypatch):
@@ -362,5 +399,7 @@ def test_failures_by_cause(begun, monkeypatch):
     assert next(iter(found.failures.items())) == ("OSError ENOSPC", 2)
     assert sum(n for cause, n in found.failures.items() if "killed" in cause) == 1
     assert "2 of OSError ENOSPC" in str(found)
-    result = shardwrite.to_sharded_zarr(x, path, shards=16, chunks=8, source_id="s", memory_limit="100kB")
+    result = shardwrite.to_sharded_zarr(
+        x, path, shards=16, chunks=8, source_id="s", memory_limit="100kB"
+    )
     assert result.n_shards == 16

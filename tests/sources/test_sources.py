@@ -31,22 +31,34 @@ def write_zarr(path, data, *, chunks, shards=None, zarr_format=3, name=None):
     import zarr
 
     array = zarr.create_array(
-        str(path), name=name, shape=data.shape, dtype=data.dtype, chunks=chunks, shards=shards, zarr_format=zarr_format
+        str(path),
+        name=name,
+        shape=data.shape,
+        dtype=data.dtype,
+        chunks=chunks,
+        shards=shards,
+        zarr_format=zarr_format,
     )
     array[...] = data
     return {}
 
 
 def make_zarr2(path, data):
-    return path / "a.zarr", write_zarr(path / "a.zarr", data, chunks=tuple(max(1, n // 2) for n in data.shape), zarr_format=2)
+    return path / "a.zarr", write_zarr(
+        path / "a.zarr", data, chunks=tuple(max(1, n // 2) for n in data.shape), zarr_format=2
+    )
 
 
 def make_zarr3(path, data):
-    return path / "a.zarr", write_zarr(path / "a.zarr", data, chunks=tuple(max(1, n // 2) for n in data.shape))
+    return path / "a.zarr", write_zarr(
+        path / "a.zarr", data, chunks=tuple(max(1, n // 2) for n in data.shape)
+    )
 
 
 def make_sharded(path, data):
-    return path / "a.zarr", write_zarr(path / "a.zarr", data, chunks=(2,) * data.ndim, shards=(4,) * data.ndim)
+    return path / "a.zarr", write_zarr(
+        path / "a.zarr", data, chunks=(2,) * data.ndim, shards=(4,) * data.ndim
+    )
 
 
 def make_hdf5(path, data):
@@ -102,7 +114,9 @@ def make_tiff_big_endian(path, data):
 def make_tiff_zlib(path, data):
     import tifffile
 
-    tifffile.imwrite(path / "a.tiff", data, photometric="minisblack", compression="zlib", byteorder=">")
+    tifffile.imwrite(
+        path / "a.tiff", data, photometric="minisblack", compression="zlib", byteorder=">"
+    )
     return path / "a.tiff", {}
 
 
@@ -143,7 +157,9 @@ def make_netcdf3(path, data):
     with netcdf_file(path / "a.nc", "w") as file:
         for axis, n in enumerate(data.shape):
             file.createDimension(f"d{axis}", None if axis == 0 else n)
-        variable = file.createVariable("v", data.dtype, tuple(f"d{axis}" for axis in range(data.ndim)))
+        variable = file.createVariable(
+            "v", data.dtype, tuple(f"d{axis}" for axis in range(data.ndim))
+        )
         variable[:] = data
     return path / "a.nc", {}
 
@@ -169,7 +185,10 @@ MAKERS = [
     ("nifti", make_nifti_gz, ">f4"),
     ("netcdf3", make_netcdf3, ">i2"),
 ]
-IDS = [f"{make.__name__[5:]}-{dtype.strip('>')}{'-big' if '>' in dtype else ''}" for _, make, dtype in MAKERS]
+IDS = [
+    f"{make.__name__[5:]}-{dtype.strip('>')}{'-big' if '>' in dtype else ''}"
+    for _, make, dtype in MAKERS
+]
 SHAPE = (11, 7, 5)  # odd, and more than ten pages, so that natural order differs from the alphabet
 
 
@@ -178,7 +197,9 @@ def made(request, tmp_path):
     name, make, dtype = request.param
     data = values(SHAPE, dtype)
     path, options = make(tmp_path, data)
-    return SimpleNamespace(name=name, data=data, source=open_source(str(path), **options), path=path, options=options)
+    return SimpleNamespace(
+        name=name, data=data, source=open_source(str(path), **options), path=path, options=options
+    )
 
 
 def test_facts_and_whole(made):
@@ -242,16 +263,22 @@ def test_other_process(tmp_path):
     path, _ = make_tiff_zlib(tmp_path, values(SHAPE))
     dump = tmp_path / "source.pickle"
     dump.write_bytes(pickle.dumps(open_source(str(path))))
-    code = "import pickle, sys; print(int(pickle.load(open(sys.argv[1], 'rb'))[9:11, 0:7, 0:5].sum()))"
+    code = (
+        "import pickle, sys; print(int(pickle.load(open(sys.argv[1], 'rb'))[9:11, 0:7, 0:5].sum()))"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    out = subprocess.run([sys.executable, "-c", code, str(dump)], env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(dump)], env=env, capture_output=True, text=True, check=True
+    )
     assert int(out.stdout) == values(SHAPE)[9:11].sum()
 
 
 def test_import_is_light():
     code = "import sys, shardwrite.sources; print([m for m in ('h5py', 'tifffile', 'nibabel') if m in sys.modules])"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    out = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert out.stdout.strip() == "[]"
 
 
@@ -268,8 +295,12 @@ def test_slicing_fuses_into_the_read(tmp_path, monkeypatch):
     source = open_source(str(path), chunks=(11, 7, 5))
     boxes = []
     read = type(source)._read
-    monkeypatch.setattr(type(source), "_read", lambda self, box: boxes.append(box) or read(self, box))
-    np.testing.assert_array_equal(as_dask(source)[3:5, 1:2].compute(scheduler="sync"), values(SHAPE)[3:5, 1:2])
+    monkeypatch.setattr(
+        type(source), "_read", lambda self, box: boxes.append(box) or read(self, box)
+    )
+    np.testing.assert_array_equal(
+        as_dask(source)[3:5, 1:2].compute(scheduler="sync"), values(SHAPE)[3:5, 1:2]
+    )
     assert boxes == [Box((3, 1, 0), (5, 2, 5))]
 
 
@@ -323,7 +354,9 @@ def test_each_shard_of_a_zarr_is_opened_once(tmp_path, monkeypatch):
     path, _ = make_sharded(tmp_path, data)
     opened = []
     original = PosixStore.open
-    monkeypatch.setattr(PosixStore, "open", lambda self, key: opened.append(key) or original(self, key))
+    monkeypatch.setattr(
+        PosixStore, "open", lambda self, key: opened.append(key) or original(self, key)
+    )
     array = as_dask(pickle.loads(pickle.dumps(open_source(str(path)))))
     np.testing.assert_array_equal(array.compute(scheduler="sync"), data)
     assert len(opened) == len(set(opened)) == array.npartitions
@@ -334,7 +367,11 @@ def test_zarr_groups(tmp_path):
     write_zarr(path, values((4, 4)), chunks=(2, 2), name="a/x")
     assert open_source(str(path)).dataset == "a/x"
     write_zarr(path, values((4, 4)) + 1, chunks=(2, 2), name="a/y")
-    for source in (open_source(str(path), dataset="/a/y"), open_source(f"{path}::/a/y"), open_source(str(path / "a" / "y"))):
+    for source in (
+        open_source(str(path), dataset="/a/y"),
+        open_source(f"{path}::/a/y"),
+        open_source(str(path / "a" / "y")),
+    ):
         np.testing.assert_array_equal(source[0:4, 0:4], values((4, 4)) + 1)
     with pytest.raises(SpecError, match=r"a/x, a/y"):
         open_source(str(path))
@@ -394,11 +431,16 @@ def test_netcdf3_variables(tmp_path):
     with netcdf_file(tmp_path / "b.cdf", "w") as file:
         file.createDimension("t", None)
         file.createDimension("x", 3)
-        for name, dtype in (("a", "i1"), ("b", ">f8")):  # two record variables, the first with padding
+        for name, dtype in (
+            ("a", "i1"),
+            ("b", ">f8"),
+        ):  # two record variables, the first with padding
             file.createVariable(name, dtype, ("t", "x"))[:] = values((5, 3))
         file.createVariable("fixed", ">i4", ("x",))[:] = [1, 2, 3]
     for name, expected in (("a", values((5, 3))), ("b", values((5, 3))), ("fixed", [1, 2, 3])):
-        np.testing.assert_array_equal(open_source(f"{tmp_path}/b.cdf", dataset=name)[...], np.asarray(expected))
+        np.testing.assert_array_equal(
+            open_source(f"{tmp_path}/b.cdf", dataset=name)[...], np.asarray(expected)
+        )
     with pytest.raises(SpecError, match=r"3 arrays.*a, b, fixed"):
         open_source(f"{tmp_path}/b.cdf")
 
@@ -488,7 +530,9 @@ def test_tiff_chunks_are_pages(tmp_path):
 def test_tiff_shapes(tmp_path, shape, compression):
     import tifffile
 
-    tifffile.imwrite(tmp_path / "a.tif", values(shape), photometric="minisblack", compression=compression)
+    tifffile.imwrite(
+        tmp_path / "a.tif", values(shape), photometric="minisblack", compression=compression
+    )
     source = open_source(str(tmp_path / "a.tif"))
     assert source.shape == shape
     np.testing.assert_array_equal(source[...], values(shape))
@@ -498,11 +542,19 @@ def test_tiff_color_tiles_and_imagej(tmp_path):
     import tifffile
 
     color = values((3, 40, 33, 3), "uint8")
-    tifffile.imwrite(tmp_path / "c.tif", color, photometric="rgb", tile=(16, 16), compression="zlib")
-    np.testing.assert_array_equal(open_source(str(tmp_path / "c.tif"))[1:3, 5:39, 2:30, 0:2], color[1:3, 5:39, 2:30, 0:2])
-    tifffile.imwrite(tmp_path / "i.tif", values((3, 2, 8, 9)), imagej=True, metadata={"axes": "ZCYX"})
+    tifffile.imwrite(
+        tmp_path / "c.tif", color, photometric="rgb", tile=(16, 16), compression="zlib"
+    )
+    np.testing.assert_array_equal(
+        open_source(str(tmp_path / "c.tif"))[1:3, 5:39, 2:30, 0:2], color[1:3, 5:39, 2:30, 0:2]
+    )
+    tifffile.imwrite(
+        tmp_path / "i.tif", values((3, 2, 8, 9)), imagej=True, metadata={"axes": "ZCYX"}
+    )
     source = open_source(str(tmp_path / "i.tif"))
-    np.testing.assert_array_equal(source[1:3, 0:2, 3:8, 1:2], values((3, 2, 8, 9))[1:3, 0:2, 3:8, 1:2])
+    np.testing.assert_array_equal(
+        source[1:3, 0:2, 3:8, 1:2], values((3, 2, 8, 9))[1:3, 0:2, 3:8, 1:2]
+    )
     assert source.chunks == (1, 1, 8, 9)
 
 
@@ -581,7 +633,11 @@ def test_nifti_gz_is_one_chunk(tmp_path):
 def test_missing_library(tmp_path, monkeypatch, make, module, extra):
     path, _ = make(tmp_path, values(SHAPE, "int16"))
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None if name == module else found(name, package))
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, package=None: None if name == module else found(name, package),
+    )
     with pytest.raises(SpecError, match=module) as caught:
         open_source(str(path))
     assert caught.value.field == "source"

@@ -13,7 +13,17 @@ import pytest
 
 from shardwrite import StoreError
 from shardwrite.journal import Lease, find_run, live_holders, take_away
-from shardwrite.stores import PosixStore, Proof, is_file, is_there, listed, looking, mode_of, read_file, read_json
+from shardwrite.stores import (
+    PosixStore,
+    Proof,
+    is_file,
+    is_there,
+    listed,
+    looking,
+    mode_of,
+    read_file,
+    read_json,
+)
 from shardwrite.target import kind_of, resolve_target
 
 FAILURES = (errno.EIO, errno.ESTALE, errno.EACCES)
@@ -99,7 +109,9 @@ def test_an_object_that_cannot_be_looked_at_is_not_taken_for_removed(tmp_path, n
     store = PosixStore(tmp_path)
     with (
         pytest.raises(StoreError) as raised,
-        store.transaction("none", "attempt", proof=Proof(tmp_path / "run-a", {"attempt": "a"}, lambda: ["c"])) as transaction,
+        store.transaction(
+            "none", "attempt", proof=Proof(tmp_path / "run-a", {"attempt": "a"}, lambda: ["c"])
+        ) as transaction,
         failing("os.stat", number),
     ):
         transaction.remove("c")

@@ -51,11 +51,20 @@ def test_an_array_goes_only_by_the_plan_of_the_run_that_made_it(array, entry):
 
 
 def test_a_shard_goes_only_by_an_entry_that_names_it(array):
-    for proof in (Proof(run_of(array), LINE, lambda: ["c/1"]), Proof(run_of(array), {}, lambda: ["c/0"]), None):
-        with pytest.raises(StoreError), PosixStore(array).transaction("none", "a.b", proof=proof) as transaction:
+    for proof in (
+        Proof(run_of(array), LINE, lambda: ["c/1"]),
+        Proof(run_of(array), {}, lambda: ["c/0"]),
+        None,
+    ):
+        with (
+            pytest.raises(StoreError),
+            PosixStore(array).transaction("none", "a.b", proof=proof) as transaction,
+        ):
             transaction.remove("c/0")
         assert (array / "c/0").read_bytes() == b"shard"
-    with PosixStore(array).transaction("none", "a.b", proof=Proof(run_of(array), LINE, lambda: ["c/0"])) as transaction:
+    with PosixStore(array).transaction(
+        "none", "a.b", proof=Proof(run_of(array), LINE, lambda: ["c/0"])
+    ) as transaction:
         transaction.remove("c/0")
         transaction.remove("c/0")  # a duplicate of the task
     assert not (array / "c/0").exists()

@@ -20,7 +20,9 @@ import pytest
 import shardwrite
 from shardwrite.stores import PosixStore, posix, write_file
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0 or sys.platform != "linux", reason="changes owners: needs root on Linux")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or sys.platform != "linux", reason="changes owners: needs root on Linux"
+)
 OWNER, GROUP, OTHER_GROUP = 4321, 5432, 5433
 GOOD = {"shards": 8, "chunks": 4}
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
@@ -69,7 +71,9 @@ def shared(tmp_path):
 
 def acl(*entries):
     """A list as the system keeps it; of tag, permissions and id."""
-    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, perm, who) for tag, perm, who in entries)
+    return struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", tag, perm, who) for tag, perm, who in entries
+    )
 
 
 NOBODY = 0xFFFFFFFF
@@ -112,7 +116,9 @@ def salvage(path):
 
 def compact(path):
     for value in (5, 6, 7):
-        source(6, value).to_sharded_zarr(path, region=(slice(1, 7), slice(0, 16)), strategy=shardwrite.AppendOnly())
+        source(6, value).to_sharded_zarr(
+            path, region=(slice(1, 7), slice(0, 16)), strategy=shardwrite.AppendOnly()
+        )
     assert shardwrite.compact(path, above=0.1).n_rewritten
 
 
@@ -136,7 +142,9 @@ def test_whatever_changes_an_array_keeps_mode_owner_and_group(shared, way):
     WAYS[way](shared)
     after = rights_below(shared)
     assert {file: after[file] for file in before} == before
-    assert any((file.stat().st_ino, file.read_bytes()) != version for file, version in versions.items()), "nothing has changed"
+    assert any(
+        (file.stat().st_ino, file.read_bytes()) != version for file, version in versions.items()
+    ), "nothing has changed"
     assert shardwrite.verify(shared).is_good
 
 
@@ -285,11 +293,20 @@ def rewritten(modes, groups, value=None):
             if value is not None:
                 set_list(file, value=value)
         package = shardwrite.__path__[0].removesuffix("/shardwrite")
-        command = [sys.executable, "-c", textwrap.dedent(AS_USER), package, str(groups), *map(str, files)]
+        command = [
+            sys.executable,
+            "-c",
+            textwrap.dedent(AS_USER),
+            package,
+            str(groups),
+            *map(str, files),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert all(file.read_bytes() == b"new" for file in files)
-        return [told(file) for file in files], [os.getxattr(f, ACCESS) if ACCESS in os.listxattr(f) else None for f in files]
+        return [told(file) for file in files], [
+            os.getxattr(f, ACCESS) if ACCESS in os.listxattr(f) else None for f in files
+        ]
     finally:
         shutil.rmtree(directory)
 
@@ -301,13 +318,18 @@ def test_a_colleague_keeps_mode_and_group():
 
 def test_another_group_gains_nothing():
     kept = {0o600: 0o600, 0o640: 0o600, 0o660: 0o600, 0o664: 0o644, 0o666: 0o666, 0o604: 0o600}
-    assert rewritten(list(kept), [OTHER_GROUP])[0] == [(oct(mode), 6000, 6000) for mode in kept.values()]
+    assert rewritten(list(kept), [OTHER_GROUP])[0] == [
+        (oct(mode), 6000, 6000) for mode in kept.values()
+    ]
 
 
 def test_a_colleague_keeps_the_list_and_a_stranger_what_it_says_of_others():
     assert rewritten([0o660], [GROUP], LIST) == ([("0o660", 6000, GROUP)], [LIST])
     stays = acl((1, 6, NOBODY), (2, 4, 7777), (4, 0, NOBODY), (16, 6, NOBODY), (32, 0, NOBODY))
-    assert rewritten([0o660], [], LIST) == ([("0o660", 6000, 6000)], [stays])  # whose group's bits are the mask
+    assert rewritten([0o660], [], LIST) == (
+        [("0o660", 6000, 6000)],
+        [stays],
+    )  # whose group's bits are the mask
 
 
 def test_a_link_in_the_place_lends_its_rights_to_nothing(tmp_path):

@@ -17,7 +17,11 @@ BEGUN = [(0, 5 * MIB), (5 * MIB, 11 * MIB)]
 @pytest.fixture
 def begun(monkeypatch):
     found = []
-    monkeypatch.setattr(shardwrite.stores.posix, "begin_writeback", lambda _, start, stop: found.append((start, stop)))
+    monkeypatch.setattr(
+        shardwrite.stores.posix,
+        "begin_writeback",
+        lambda _, start, stop: found.append((start, stop)),
+    )
     return found
 
 
@@ -31,7 +35,9 @@ def write(root, durability, sizes, fill=lambda writer: None):
     return (root / "c/0").stat().st_size
 
 
-@pytest.mark.parametrize(("durability", "expected"), [("full", BEGUN), ("batch", BEGUN), ("none", [])])
+@pytest.mark.parametrize(
+    ("durability", "expected"), [("full", BEGUN), ("batch", BEGUN), ("none", [])]
+)
 def test_every_few_mebibytes_where_they_will_be_synced(tmp_path, begun, durability, expected):
     assert write(tmp_path, durability, SIZES) == sum(SIZES)
     assert begun == expected

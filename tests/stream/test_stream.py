@@ -21,7 +21,12 @@ from shardwrite.stores.posix import PosixWriter
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.layers import Block, Layers
 
-STRATEGIES = [AppendOnly(), AppendOnly(in_place=True), FixedOrder("morton"), FixedOrder(in_place=True, max_unused=1.0)]
+STRATEGIES = [
+    AppendOnly(),
+    AppendOnly(in_place=True),
+    FixedOrder("morton"),
+    FixedOrder(in_place=True, max_unused=1.0),
+]
 
 
 def values(shape, version=1):
@@ -37,7 +42,12 @@ def read(path):
 
 def made(tmp_path, shape=(0, 16, 24), **layout):
     path = tmp_path / "movie"
-    shardwrite.create(path, shape, "u4", **{"shards": (8, 16, 12), "chunks": (1, 8, 6), "durability": "none", **layout})
+    shardwrite.create(
+        path,
+        shape,
+        "u4",
+        **{"shards": (8, 16, 12), "chunks": (1, 8, 6), "durability": "none", **layout},
+    )
     return path
 
 
@@ -45,7 +55,10 @@ def made(tmp_path, shape=(0, 16, 24), **layout):
 @pytest.mark.parametrize("location", ["start", "end"])
 @pytest.mark.parametrize("compressors", ["auto", None], ids=["zstd", "raw"])
 def test_readers_see_every_flushed_slice(tmp_path, strategy, location, compressors):
-    path, whole = made(tmp_path, index_location=location, compressors=compressors), values((21, 16, 24))
+    path, whole = (
+        made(tmp_path, index_location=location, compressors=compressors),
+        values((21, 16, 24)),
+    )
     with ShardWriter(path, strategy=strategy, durability="none") as writer:
         for t in range(21):
             writer.append(whole[t])
@@ -81,7 +94,9 @@ def test_raw_slices_go_straight_into_their_place(tmp_path):
             seen.add((shard.stat().st_size, shard.stat().st_ino))
     assert len(seen) == 1, "neither rewritten nor appended to"
     fresh = tmp_path / "fresh"
-    da.from_array(read(path), chunks=8).to_sharded_zarr(fresh, shards=(8, 16, 12), chunks=(1, 8, 6), compressors=None)
+    da.from_array(read(path), chunks=8).to_sharded_zarr(
+        fresh, shards=(8, 16, 12), chunks=(1, 8, 6), compressors=None
+    )
     assert shard.read_bytes() == (fresh / "c/0/0/0").read_bytes()
 
 
@@ -96,7 +111,9 @@ def test_compressed_slices_are_appended(tmp_path):
             assert len(data) > sizes[-1]
             sizes.append(len(data))
     index_nbytes = 16 * 32 + 4
-    assert shardwrite.verify(path).unused_nbytes == 2 * 6 * index_nbytes, "of two shards, all indexes but the last"
+    assert shardwrite.verify(path).unused_nbytes == 2 * 6 * index_nbytes, (
+        "of two shards, all indexes but the last"
+    )
 
 
 def test_a_shard_that_fills_before_a_flush_is_as_if_written_at_once(tmp_path):
@@ -111,7 +128,11 @@ def test_a_shard_that_fills_before_a_flush_is_as_if_written_at_once(tmp_path):
 
 
 BLOCKS = st.lists(
-    st.tuples(st.integers(0, 25), st.integers(1, 9), st.integers(0, 13), st.integers(1, 14), st.booleans()), min_size=1, max_size=14
+    st.tuples(
+        st.integers(0, 25), st.integers(1, 9), st.integers(0, 13), st.integers(1, 14), st.booleans()
+    ),
+    min_size=1,
+    max_size=14,
 )
 
 
@@ -133,17 +154,37 @@ def test_blocks_in_any_order(tmp_path_factory, blocks, chunk, axis, strategy, li
     shards, chunks = (2 * chunk, 6), (chunk, 3)
     if maker == "shardwrite":
         shardwrite.create(
-            path, tuple(extents), "u4", shards=shards, chunks=chunks, compressors=None if raw else "auto", durability="none"
+            path,
+            tuple(extents),
+            "u4",
+            shards=shards,
+            chunks=chunks,
+            compressors=None if raw else "auto",
+            durability="none",
         )
-        da.from_array(before).to_sharded_zarr(path, region=tuple(slice(n) for n in extents), durability="none")
+        da.from_array(before).to_sharded_zarr(
+            path, region=tuple(slice(n) for n in extents), durability="none"
+        )
     else:
         compressors = None if raw else "auto"
-        array = zarr.create_array(path, shape=tuple(extents), dtype="u4", chunks=chunks, shards=shards, compressors=compressors)
+        array = zarr.create_array(
+            path,
+            shape=tuple(extents),
+            dtype="u4",
+            chunks=chunks,
+            shards=shards,
+            compressors=compressors,
+        )
         array[...] = before
     model[: extents[0], : extents[1]] = before
-    with ShardWriter(path, axis=axis, strategy=strategy, durability="none", memory_limit=limit, n_threads=2) as writer:
+    with ShardWriter(
+        path, axis=axis, strategy=strategy, durability="none", memory_limit=limit, n_threads=2
+    ) as writer:
         for n, (t, depth, across, width, flushes) in enumerate(blocks):
-            region = [slice(across, min(14, across + width)), slice(across, min(14, across + width))]
+            region = [
+                slice(across, min(14, across + width)),
+                slice(across, min(14, across + width)),
+            ]
             region[axis] = slice(t, t + depth)
             block = values(tuple(s.stop - s.start for s in region), n + 2)
             writer[tuple(region)] = block
@@ -158,7 +199,12 @@ def test_blocks_in_any_order(tmp_path_factory, blocks, chunk, axis, strategy, li
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(0, 9), st.integers(1, 9)), max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(0, 9), st.integers(1, 9)),
+        max_size=12,
+    )
+)
 def test_layers_know_when_they_are_whole(boxes):
     grid = shardwrite.grid.ShardGrid((0, 10), (4, 6), (2, 3))
     layers, covered, n_whole = Layers(grid, 0), np.zeros((20, 10), dtype=bool), 0
@@ -174,7 +220,10 @@ def test_layers_know_when_they_are_whole(boxes):
 
 
 def test_memory_is_bounded_and_callers_wait(tmp_path, monkeypatch):
-    path, limit = made(tmp_path, (0, 64, 64), shards=(4, 64, 64), chunks=(1, 64, 64), compressors=None), 200_000
+    path, limit = (
+        made(tmp_path, (0, 64, 64), shards=(4, 64, 64), chunks=(1, 64, 64), compressors=None),
+        200_000,
+    )
     publish = PosixWriter.publish
 
     def slow(self):
@@ -186,7 +235,9 @@ def test_memory_is_bounded_and_callers_wait(tmp_path, monkeypatch):
         for t in range(60):
             writer.append(values((64, 64), t))
         report = writer.report()
-    assert report.peak_nbytes <= limit + 3 * 64 * 64 * 4, "at most one layer more for each thread, and the block itself"
+    assert report.peak_nbytes <= limit + 3 * 64 * 64 * 4, (
+        "at most one layer more for each thread, and the block itself"
+    )
     assert report.waited_seconds > 0.2
     assert "waiting" in str(report)
     assert report.to_dict()["nbytes_per_second"] > 0
@@ -290,7 +341,9 @@ def test_the_receipt_knows_the_stream(tmp_path):
     report = shardwrite.verify(path, deep=True)
     assert report.is_good
     (path / "c/1/0/1").unlink()
-    assert not shardwrite.verify(path).is_good, "a shard that is lost is told from one that is empty"
+    assert not shardwrite.verify(path).is_good, (
+        "a shard that is lost is told from one that is empty"
+    )
 
 
 def give(path, keywords, region, block):

@@ -41,7 +41,19 @@ sys.path.insert(0, str(Path(__file__).parent))
 from operations import NAME, OPERATIONS
 
 EVERY = 2
-EFFECTS = ("write", "writev", "pwrite", "fsync", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "copy_file_range")
+EFFECTS = (
+    "write",
+    "writev",
+    "pwrite",
+    "fsync",
+    "rename",
+    "link",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "ftruncate",
+    "copy_file_range",
+)
 LONG_AGO = 978_307_200  # the first of January 2001
 HOST, USER, PID, BOOT = "node17", "somebody", 4242, "01234567-89ab-cdef-0123-456789abcdef"
 PLACE = b"/data"
@@ -130,9 +142,15 @@ def shards_of(facts: dict, ranks: Iterable[int]) -> list[list[int]]:
     """Positions in the array's shard grid of some shards of a run, by their ranks."""
     if not facts.get("shards_from"):
         document = facts["identity"]["metadata"]
-        sizes = zip(document["shape"], document["chunk_grid"]["configuration"]["chunk_shape"], strict=True)
+        sizes = zip(
+            document["shape"], document["chunk_grid"]["configuration"]["chunk_shape"], strict=True
+        )
     first, counts = facts.get("shards_from") or ([0, 0], [-(-n // s) for n, s in sizes])
-    return [[first[0] + rank // counts[1], first[1] + rank % counts[1]] for rank in ranks if rank < counts[0] * counts[1]]
+    return [
+        [first[0] + rank // counts[1], first[1] + rank % counts[1]]
+        for rank in ranks
+        if rank < counts[0] * counts[1]
+    ]
 
 
 def acknowledged(home: Path, source_id: str, state: str = "*") -> list[list[int]]:
@@ -150,7 +168,10 @@ def acknowledged(home: Path, source_id: str, state: str = "*") -> list[list[int]
 def contents(home: Path) -> list[tuple[str, bytes | None]]:
     """All that lies in a directory, by name; None for directories. Receipts say where the array lay, and nothing else does."""
     return [
-        (str(path.relative_to(home)), None if path.is_dir() else path.read_bytes().replace(bytes(home), PLACE))
+        (
+            str(path.relative_to(home)),
+            None if path.is_dir() else path.read_bytes().replace(bytes(home), PLACE),
+        )
         for path in sorted(home.rglob("*"), key=lambda path: path.relative_to(home).parts)
     ]
 
@@ -167,7 +188,9 @@ def states_of(operation_name: str, home: Path) -> list[tuple[dict, list[tuple[st
                 "operation": operation_name,
                 "kill_at": effect,
                 "acknowledged": sorted({(i, j) for i, j in acknowledged(home, "new") + ended}),
-                "given_up": sorted({(i, j) for i, j in acknowledged(home, "old", "run")}) if operation_name == "start over" else [],
+                "given_up": sorted({(i, j) for i, j in acknowledged(home, "old", "run")})
+                if operation_name == "start over"
+                else [],
             }
             found.append((told, lies))
 
@@ -195,11 +218,22 @@ def add(archive: tarfile.TarFile, name: str, data: bytes | None) -> None:
 
 
 def main() -> None:
-    secrets = {socket.gethostname(), getpass.getuser(), lease.boot_id(), lease._pid_namespace(), tempfile.gettempdir(), "/dev/shm"}
+    secrets = {
+        socket.gethostname(),
+        getpass.getuser(),
+        lease.boot_id(),
+        lease._pid_namespace(),
+        tempfile.gettempdir(),
+        "/dev/shm",
+    }
     disguise()
     note_ends()
     watch.install()
-    top = Path(tempfile.mkdtemp(prefix="states-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    top = Path(
+        tempfile.mkdtemp(
+            prefix="states-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     found = []
     try:
         with dask.config.set(scheduler="sync"):
@@ -209,14 +243,22 @@ def main() -> None:
                 found += of_this
     finally:
         shutil.rmtree(top)
-    leaks = {s for s in secrets for _, lies in found for name, data in lies if s and s.encode() in name.encode() + (data or b"")}
+    leaks = {
+        s
+        for s in secrets
+        for _, lies in found
+        for name, data in lies
+        if s and s.encode() in name.encode() + (data or b"")
+    }
     assert not leaks, f"the archive would tell {leaks}"
     with tarfile.open(sys.argv[1], "w:xz", preset=9) as archive:
         add(archive, "states.json", json.dumps([told for told, _ in found]).encode())
         for number, (_, lies) in enumerate(found):
             for name, data in lies:
                 add(archive, f"{number:04d}/{name}", data)
-    print(f"{len(found)} states of {shardwrite.__name__} {shardwrite.__version__}, {os.path.getsize(sys.argv[1])} bytes")
+    print(
+        f"{len(found)} states of {shardwrite.__name__} {shardwrite.__version__}, {os.path.getsize(sys.argv[1])} bytes"
+    )
 
 
 if __name__ == "__main__":

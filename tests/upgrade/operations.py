@@ -97,7 +97,11 @@ def killed(action: Callable[[], object]) -> None:
 
 def interrupt_write(path: Path) -> None:
     """A run whose first task is done."""
-    killed(lambda: source(OLD).to_sharded_zarr(path, source_id="old", progress=die, max_source_reruns=100, **LAYOUT))
+    killed(
+        lambda: source(OLD).to_sharded_zarr(
+            path, source_id="old", progress=die, max_source_reruns=100, **LAYOUT
+        )
+    )
 
 
 def interrupt_update(path: Path) -> None:
@@ -110,7 +114,14 @@ def staged(path: Path) -> object:
     """The same by way of part files: rows of the source lie across many shards, and what counts as small is smaller."""
     x = da.from_array(NEW, chunks=(10, 20))
     with mock.patch.multiple("shardwrite.plan.make", _TASK_NBYTES=(128, 128), _FUSE_NBYTES=0):
-        return x.to_sharded_zarr(path, shards=(20, 5), chunks=5, memory_limit="100MB", source_id="new", max_source_reruns=100)
+        return x.to_sharded_zarr(
+            path,
+            shards=(20, 5),
+            chunks=5,
+            memory_limit="100MB",
+            source_id="new",
+            max_source_reruns=100,
+        )
 
 
 def prepare_parts(path: Path) -> None:
@@ -131,7 +142,9 @@ def write_parts(path: Path) -> None:
 
 
 def update(path: Path, region: tuple[slice, ...] = REGION, **more: object) -> object:
-    return source(NEW[region]).to_sharded_zarr(path, region=region, source_id="new", memory_limit="100MB", **more)
+    return source(NEW[region]).to_sharded_zarr(
+        path, region=region, source_id="new", memory_limit="100MB", **more
+    )
 
 
 def update_twice(path: Path) -> object:
@@ -148,7 +161,13 @@ def make_wasteful(path: Path) -> None:
     make(path)
     for version in range(3):
         x = source(NEW[REGION])
-        x.to_sharded_zarr(path, region=REGION, strategy=AppendOnly(), source_id=f"new {version}", memory_limit="100MB")
+        x.to_sharded_zarr(
+            path,
+            region=REGION,
+            strategy=AppendOnly(),
+            source_id=f"new {version}",
+            memory_limit="100MB",
+        )
 
 
 def damage(path: Path) -> None:
@@ -187,7 +206,12 @@ def give_up(path: Path) -> object:
 
 def in_place(strategy: object, **more: object) -> Operation:
     """An update that writes into shards where they stand."""
-    return Operation(lambda path: make(path, **more), lambda path: update(path, strategy=strategy), OLD, changed(REGION))
+    return Operation(
+        lambda path: make(path, **more),
+        lambda path: update(path, strategy=strategy),
+        OLD,
+        changed(REGION),
+    )
 
 
 ERASED = changed(REGION, to=np.zeros_like(OLD))
@@ -195,15 +219,25 @@ GROWN = np.concatenate([OLD, NEW[:7]])
 FIXED, APPENDING = FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True)
 OPERATIONS = {
     "write": Operation(nothing, write, None, NEW, "write"),
-    "write, published first": Operation(nothing, lambda path: write(path, publish="first"), None, NEW, "write"),
-    "write, append-only": Operation(nothing, lambda path: write(path, strategy=AppendOnly()), None, NEW, "write"),
+    "write, published first": Operation(
+        nothing, lambda path: write(path, publish="first"), None, NEW, "write"
+    ),
+    "write, append-only": Operation(
+        nothing, lambda path: write(path, strategy=AppendOnly()), None, NEW, "write"
+    ),
     "write by part files": Operation(nothing, staged, None, NEW, "write"),
     "replacement": Operation(make, lambda path: write(path, mode="w"), OLD, NEW, "write"),
-    "start over": Operation(interrupt_write, lambda path: write(path, restart=True), None, NEW, "write"),
+    "start over": Operation(
+        interrupt_write, lambda path: write(path, restart=True), None, NEW, "write"
+    ),
     "parts": Operation(prepare_parts, in_parts, None, NEW, "write"),
-    "finalize": Operation(write_parts, lambda path: shardwrite.finalize(path, n_parts=2), None, NEW, "write"),
+    "finalize": Operation(
+        write_parts, lambda path: shardwrite.finalize(path, n_parts=2), None, NEW, "write"
+    ),
     "creation": Operation(nothing, create, None, np.zeros_like(OLD), "write"),
-    "write into a group": Operation(nothing, lambda path: write(path.parent, name=NAME), None, NEW, "write"),
+    "write into a group": Operation(
+        nothing, lambda path: write(path.parent, name=NAME), None, NEW, "write"
+    ),
     "update": Operation(make, update, OLD, changed(REGION)),
     "update by clone": in_place(AppendOnly()),
     "update in place": in_place(FIXED),
@@ -214,9 +248,18 @@ OPERATIONS = {
     "two updates at once": Operation(make, update_twice, OLD, changed(TOP, BOTTOM)),
     "append": Operation(make, append, OLD, GROWN),
     "erase": Operation(make, lambda path: shardwrite.erase(path, REGION), OLD, ERASED),
-    "compaction": Operation(make_wasteful, lambda path: shardwrite.compact(path, above=0.1), changed(REGION), changed(REGION)),
+    "compaction": Operation(
+        make_wasteful,
+        lambda path: shardwrite.compact(path, above=0.1),
+        changed(REGION),
+        changed(REGION),
+    ),
     "give up, and update": Operation(interrupt_update, give_up, OLD, changed(REGION)),
-    "repair": Operation(damage, lambda path: shardwrite.repair(path, source(OLD)), None, OLD, "repair"),
+    "repair": Operation(
+        damage, lambda path: shardwrite.repair(path, source(OLD)), None, OLD, "repair"
+    ),
     "stream": Operation(begin_stream, stream, None, NEW, "stream"),
-    "stream, uncompressed": Operation(lambda path: begin_stream(path, compressors=None), stream, None, NEW, "stream"),
+    "stream, uncompressed": Operation(
+        lambda path: begin_stream(path, compressors=None), stream, None, NEW, "stream"
+    ),
 }

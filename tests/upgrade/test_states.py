@@ -100,7 +100,9 @@ def contents() -> dict[str, list[tuple[str, bytes | None]]]:
     with tarfile.open(ARCHIVE) as archive:
         for entry in archive:
             state, _, name = entry.name.partition("/")
-            found.setdefault(state, []).append((name, archive.extractfile(entry).read() if entry.isfile() else None))
+            found.setdefault(state, []).append(
+                (name, archive.extractfile(entry).read() if entry.isfile() else None)
+            )
     return found
 
 
@@ -117,7 +119,11 @@ def finished(operation: str) -> State:
 
 @pytest.fixture
 def home():
-    top = Path(tempfile.mkdtemp(prefix="upgrade-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    top = Path(
+        tempfile.mkdtemp(
+            prefix="upgrade-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        )
+    )
     with dask.config.set(scheduler="sync"):
         yield top / "home"
     shutil.rmtree(top)
@@ -134,9 +140,13 @@ class Shard:
         """Whether it holds these values, and the fill value beyond them; `but` may stand everywhere."""
         if self.values is None:
             return False
-        whole = np.zeros([max(side.stop, n) for side, n in zip(self.box, wanted.shape, strict=True)], "u4")
+        whole = np.zeros(
+            [max(side.stop, n) for side, n in zip(self.box, wanted.shape, strict=True)], "u4"
+        )
         whole[tuple(map(slice, wanted.shape))] = wanted
-        return bool(((self.values == whole[self.box]) | (self.values == (-1 if but is None else but))).all())
+        return bool(
+            ((self.values == whole[self.box]) | (self.values == (-1 if but is None else but))).all()
+        )
 
 
 def shards_of(path: Path) -> dict[tuple[str, int, int], Shard]:
@@ -155,7 +165,10 @@ def shards_of(path: Path) -> dict[tuple[str, int, int], Shard]:
         array = zarr.open_array(view, mode="r")
         (rows, columns), (height, width) = array.shape, array.shards
         for i, j in np.ndindex(-(-rows // height), -(-columns // width)):
-            box = (slice(i * height, min(rows, (i + 1) * height)), slice(j * width, min(columns, (j + 1) * width)))
+            box = (
+                slice(i * height, min(rows, (i + 1) * height)),
+                slice(j * width, min(columns, (j + 1) * width)),
+            )
             for reader in ("zarr-python", "shardwrite"):
                 try:
                     values = np.asarray(oracle.READERS[reader](view, box))
@@ -178,7 +191,9 @@ class Judge:
 
     def __init__(self, state: State, path: Path) -> None:
         self._state = state
-        self._torn = {key for key, shard in shards_of(path).items() if not self._is_whole(shard, None)}
+        self._torn = {
+            key for key, shard in shards_of(path).items() if not self._is_whole(shard, None)
+        }
         is_stream = state.does.kind == "stream"
         self._flushed = json.loads((path / "zarr.json").read_text())["shape"][0] if is_stream else 0
 
@@ -197,19 +212,33 @@ class Judge:
         state, found = self._state, shards_of(path)
         for (reader, i, j), shard in found.items():
             whole = self._is_whole(shard, but)
-            assert whole or ((reader, i, j) in self._torn and not mended), f"{state}: {reader} finds shard {i}, {j} torn"
+            assert whole or ((reader, i, j) in self._torn and not mended), (
+                f"{state}: {reader} finds shard {i}, {j} torn"
+            )
             if [i, j] in state.acknowledged and state.does.kind != "stream":
-                assert shard.holds(state.does.wanted, but), f"{state}: {reader} does not find shard {i}, {j}"
+                assert shard.holds(state.does.wanted, but), (
+                    f"{state}: {reader} does not find shard {i}, {j}"
+                )
             if shard.values is not None and state.does.kind == "stream":
                 rows = shard.values[: max(0, self._flushed - shard.box[0].start)]
-                there = Shard((slice(shard.box[0].start, shard.box[0].start + len(rows)), shard.box[1]), rows)
-                assert there.holds(NEW, but), f"{state}: {reader} does not find rows of shard {i}, {j}"
+                there = Shard(
+                    (slice(shard.box[0].start, shard.box[0].start + len(rows)), shard.box[1]), rows
+                )
+                assert there.holds(NEW, but), (
+                    f"{state}: {reader} does not find rows of shard {i}, {j}"
+                )
             if [i, j] in state.given_up:
                 assert shard.holds(OLD, but), f"{state}: {reader} does not find shard {i}, {j}"
         if found:
             known = {(i, j) for i, j in state.acknowledged + state.given_up}
-            assert {(i, j) for _, i, j in found} >= known or state.operation == "append" or state.does.kind == "stream"
-        elif state.does.kind != "stream" and (state.acknowledged or state.given_up or state.does.before is not None):
+            assert (
+                {(i, j) for _, i, j in found} >= known
+                or state.operation == "append"
+                or state.does.kind == "stream"
+            )
+        elif state.does.kind != "stream" and (
+            state.acknowledged or state.given_up or state.does.before is not None
+        ):
             (replaced,) = path.parent.glob(f"{NAME}.shardwrite/*/replaced")
             np.testing.assert_array_equal(zarr.open_array(replaced, mode="r")[:, :], OLD)
 
@@ -264,7 +293,10 @@ LEFT = {
 
 @pytest.mark.parametrize("what", LEFT)
 def test_the_archive_has(what):
-    assert sum(any(re.search(LEFT[what], name) for name, _ in lies) for lies in contents().values()) >= 4
+    assert (
+        sum(any(re.search(LEFT[what], name) for name, _ in lies) for lies in contents().values())
+        >= 4
+    )
 
 
 def check_again(chosen: list[State], home: Path) -> None:
@@ -282,7 +314,11 @@ LOOKS = (["info"], ["verify"], ["verify", "--deep"], ["census"], ["slurm", "stat
 def tree(home: Path) -> dict[str, tuple]:
     """All that lies there, with times."""
     return {
-        str(path.relative_to(home)): (path.stat().st_mtime_ns, path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+        str(path.relative_to(home)): (
+            path.stat().st_mtime_ns,
+            path.stat().st_mode,
+            path.read_bytes() if path.is_file() else None,
+        )
         for path in home.rglob("*")
     }
 
@@ -294,9 +330,16 @@ def check_looks(chosen: list[State], home: Path) -> None:
         before = tree(home)
         for look in LOOKS:
             said = CliRunner().invoke(main, [*look, str(path)])
-            assert said.exception is None or isinstance(said.exception, SystemExit), f"{look}: {said.exception!r}"
+            assert said.exception is None or isinstance(said.exception, SystemExit), (
+                f"{look}: {said.exception!r}"
+            )
             assert "Traceback" not in said.output
-        for look in (shardwrite.verify, shardwrite.census, shardwrite.open_sharded, shardwrite.from_sharded_zarr):
+        for look in (
+            shardwrite.verify,
+            shardwrite.census,
+            shardwrite.open_sharded,
+            shardwrite.from_sharded_zarr,
+        ):
             with contextlib.suppress(ShardwriteError):
                 look(path)
         assert tree(home) == before, f"a look at {state} changed something"
@@ -314,7 +357,9 @@ def check_giving_up(chosen: list[State], home: Path) -> None:
             oracle.check_tidy(path)
         judge.check(path, mended=not said and state.does.kind != "repair")
         if state.operation == "append" and shardwrite.open_sharded(path).shape != OLD.shape:
-            oracle.check_whole(path, state.does.wanted)  # it had grown, and the same call would append once more
+            oracle.check_whole(
+                path, state.does.wanted
+            )  # it had grown, and the same call would append once more
         else:
             again(state, path)
 
@@ -334,7 +379,9 @@ SEVEN = np.full((1, 20), 7, "u4")
 def write_others(path: Path) -> None:
     """Another update, of the first row."""
     row = da.from_array(SEVEN, chunks=7)
-    row.to_sharded_zarr(path, region=(slice(0, 1), slice(0, 20)), source_id="seven", memory_limit="100MB")
+    row.to_sharded_zarr(
+        path, region=(slice(0, 1), slice(0, 20)), source_id="seven", memory_limit="100MB"
+    )
 
 
 def append_row(path: Path) -> None:
@@ -352,7 +399,10 @@ OTHERS = {"update": write_others, "stream": append_row, "compaction": compact}
 def check_others(chosen: list[State], home: Path) -> None:
     for number, state in enumerate(chosen):
         name = list(OTHERS)[(number + state.kill_at // 2) % len(OTHERS)]
-        if state.does.kind in ("stream", "repair"):  # an empty array has no row to update, and a torn shard none that can be kept
+        if state.does.kind in (
+            "stream",
+            "repair",
+        ):  # an empty array has no row to update, and a torn shard none that can be kept
             name = "stream" if state.does.kind == "stream" else "compaction"
         call, is_repair = OTHERS[name], state.does.kind == "repair"
         path = state.unpack(home)
@@ -362,7 +412,9 @@ def check_others(chosen: list[State], home: Path) -> None:
             judge.check(path, mended=not is_repair, but=None if name == "compaction" else 7)
             continue
         judge.check(path)
-        assert re.search(f"{AGAIN}|{ABANDON}" + ("|shardwrite repair" if is_repair else ""), said), said
+        assert re.search(
+            f"{AGAIN}|{ABANDON}" + ("|shardwrite repair" if is_repair else ""), said
+        ), said
         if re.search(ABANDON, said):
             shardwrite.abandon(path)
             judge.check(path, mended=not is_repair)
@@ -375,7 +427,12 @@ def check_others(chosen: list[State], home: Path) -> None:
         check_good(path)
 
 
-CHECKS = {"again": check_again, "looks": check_looks, "giving up": check_giving_up, "others": check_others}
+CHECKS = {
+    "again": check_again,
+    "looks": check_looks,
+    "giving up": check_giving_up,
+    "others": check_others,
+}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -404,7 +461,12 @@ def test_every_state_is_looked_at_or_given_up_or_in_the_way(home, operation, che
 
 @pytest.mark.parametrize(
     "operation",
-    [pytest.param(name, marks=[] if name in ("write", "update in place", "stream") else pytest.mark.long) for name in OPERATIONS],
+    [
+        pytest.param(
+            name, marks=[] if name in ("write", "update in place", "stream") else pytest.mark.long
+        )
+        for name in OPERATIONS
+    ],
 )
 def test_a_finished_array_is_verified_and_changed_in_every_way(home, operation):
     state = finished(operation)
@@ -418,10 +480,17 @@ def test_a_finished_array_is_verified_and_changed_in_every_way(home, operation):
     if state.does.kind == "write":
         state.does.perform(path)
         is_again = operation in ("replacement", "start over", "creation")
-        assert is_again or (path / "shardwrite-receipt.json").read_bytes() == receipt, "it was written anew"
+        assert is_again or (path / "shardwrite-receipt.json").read_bytes() == receipt, (
+            "it was written anew"
+        )
     wanted = state.does.wanted.copy()
     n_columns = wanted.shape[1]
-    strategies = (FixedOrder(), AppendOnly(), FixedOrder(in_place=True, max_unused=1.0), AppendOnly(in_place=True))
+    strategies = (
+        FixedOrder(),
+        AppendOnly(),
+        FixedOrder(in_place=True, max_unused=1.0),
+        AppendOnly(in_place=True),
+    )
     for number, strategy in enumerate(strategies, 5000):
         wanted[number % 7 : 13, 2:12] = number
         x = da.full((13 - number % 7, 10), number, dtype="u4", chunks=7)
@@ -429,7 +498,9 @@ def test_a_finished_array_is_verified_and_changed_in_every_way(home, operation):
     da.full((3, n_columns), 9, dtype="u4").to_sharded_zarr(path, region="append", axis=0)
     with ShardWriter(path, n_threads=1) as writer:
         writer.append(np.full(n_columns, 8, "u4"))
-    wanted = np.concatenate([wanted, np.full((3, n_columns), 9, "u4"), np.full((1, n_columns), 8, "u4")])
+    wanted = np.concatenate(
+        [wanted, np.full((3, n_columns), 9, "u4"), np.full((1, n_columns), 8, "u4")]
+    )
     shardwrite.erase(path, (slice(1, 3), slice(0, 4)))
     wanted[1:3, 0:4] = 0
     oracle.check_whole(path, wanted)
@@ -450,7 +521,11 @@ def test_a_lease_that_has_not_run_out_is_respected(home):
     (lease,) = home.glob(f"{NAME}.shardwrite/updates/*/run-*/lease-*.json")
     os.utime(lease)
     lies = {name: data for name, (_, _, data) in tree(home).items()}
-    for call in (shardwrite.abandon, write_others, lambda path: shardwrite.erase(path, REGION, restart=True)):
+    for call in (
+        shardwrite.abandon,
+        write_others,
+        lambda path: shardwrite.erase(path, REGION, restart=True),
+    ):
         with pytest.raises(JournalError, match="node17"):
             call(path)
         assert {name: data for name, (_, _, data) in tree(home).items()} == lies
@@ -462,7 +537,9 @@ def test_a_lease_that_has_not_run_out_is_respected(home):
 def has_lone_plan(state: State) -> bool:
     """Whether the plan of a run lies there whose directory was removed."""
     names = [name for name, _ in contents().get(state.name, [])]
-    return f"{NAME}.shardwrite/plan.json" in names and not any(name.startswith(f"{NAME}.shardwrite/run-") for name in names)
+    return f"{NAME}.shardwrite/plan.json" in names and not any(
+        name.startswith(f"{NAME}.shardwrite/run-") for name in names
+    )
 
 
 def test_many_at_once_find_a_plan_whose_run_has_no_directory(home):

@@ -17,7 +17,9 @@ import shardwrite
 from shardwrite import StoreError
 from shardwrite.stores import PosixStore, check_key, write_file
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not here (Debian's package strace)")
+pytestmark = pytest.mark.skipif(
+    shutil.which("strace") is None, reason="strace is not here (Debian's package strace)"
+)
 N_SHARDS = 16
 SCRIPT = """
     import dask, dask.array as da, numpy as np, shardwrite, sys
@@ -55,13 +57,20 @@ def test_one_open_one_rename_no_read(tmp_path, durability):
     opens = [text for name, text in calls if name in ("open", "openat", "creat")]
     files = [text for text in opens if "O_DIRECTORY" not in text]
     assert len(files) == N_SHARDS
-    assert all("O_CREAT" in text and "O_EXCL" in text and "O_NOFOLLOW" in text and "O_CLOEXEC" in text for text in files)
-    assert all("O_WRONLY" in text and ".swtmp" in text for text in files), "no shard is ever read, or written under its own name"
+    assert all(
+        "O_CREAT" in text and "O_EXCL" in text and "O_NOFOLLOW" in text and "O_CLOEXEC" in text
+        for text in files
+    )
+    assert all("O_WRONLY" in text and ".swtmp" in text for text in files), (
+        "no shard is ever read, or written under its own name"
+    )
     renames = [text for name, text in calls if name.startswith("rename")]
     assert len(renames) == N_SHARDS
     for text in renames:
         source, target = re.findall(r'"([^"]+)"', text)[:2]
-        assert source.rsplit("/", 1)[0] == target.rsplit("/", 1)[0], "a temporary lies in its shard's own directory"
+        assert source.rsplit("/", 1)[0] == target.rsplit("/", 1)[0], (
+            "a temporary lies in its shard's own directory"
+        )
 
 
 def steps(calls):
@@ -84,14 +93,20 @@ def test_full_syncs_file_then_renames_then_syncs_the_directory(tmp_path):
             synced_files.append(about)
         elif what == "rename":
             assert about[0] in synced_files, "renamed before its data were durable"
-            assert about[1].rsplit("/", 1)[0] not in renamed_in, "the last rename here was not made durable yet"
+            assert about[1].rsplit("/", 1)[0] not in renamed_in, (
+                "the last rename here was not made durable yet"
+            )
             renamed_in.add(about[1].rsplit("/", 1)[0])
         else:
             renamed_in.discard(about)
-    assert len(synced_files) == len(set(synced_files)) == N_SHARDS, "each file is synced once, and never again"
+    assert len(synced_files) == len(set(synced_files)) == N_SHARDS, (
+        "each file is synced once, and never again"
+    )
     assert not renamed_in
     directories = {about for what, about in found if what == "sync-directory"}
-    assert {f"{tmp_path}/x/c/{i}" for i in range(4)} | {f"{tmp_path}/x/c"} <= directories, "also the directories that were made"
+    assert {f"{tmp_path}/x/c/{i}" for i in range(4)} | {f"{tmp_path}/x/c"} <= directories, (
+        "also the directories that were made"
+    )
 
 
 def test_batch_syncs_all_data_before_any_rename(tmp_path):
@@ -101,7 +116,9 @@ def test_batch_syncs_all_data_before_any_rename(tmp_path):
     assert max(i for i, k in enumerate(kinds) if k == "sync-file") < kinds.index("rename")
     last_rename = max(i for i, k in enumerate(kinds) if k == "rename")
     assert min(i for i, k in enumerate(kinds) if k == "sync-directory") > last_rename
-    shard_directories = [about for what, about in found if what == "sync-directory" and about != f"{tmp_path}/x/c"]
+    shard_directories = [
+        about for what, about in found if what == "sync-directory" and about != f"{tmp_path}/x/c"
+    ]
     assert len(shard_directories) == 4, "one sync for all shards of a directory"
 
 
@@ -153,7 +170,10 @@ def test_a_rename_whose_answer_was_lost_is_done(tmp_path, monkeypatch, durabilit
             writer.finish()
         assert transaction.committed == {f"c/{n}"}
         assert store.open(f"c/{n}").read(0, 1) == b"%d" % n
-    with pytest.raises(StoreError, match="No such file"), store.transaction(durability, "a") as transaction:  # noqa: PT012
+    with (
+        pytest.raises(StoreError, match="No such file"),
+        store.transaction(durability, "a") as transaction,
+    ):  # noqa: PT012
         writer = transaction.create("c/2")
         writer.write([b"mine"])
         writer.finish()
