@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
 else:
-    from shardwrite import (
-        plan,
-    )  # No later import binds the folder to this name, which is the function's.
+    # `shardwrite.plan` is the function. The folder of that name is imported here and unbound, so
+    # that no later import binds it to the name.
+    from shardwrite import plan
 
     del plan
     __getattr__, __dir__ = attach(

@@ -1,4 +1,7 @@
-"""The library dask, whose `array` is imported when it is first asked for: it takes longer than all of this package."""
+"""Access to `dask.array`, which is imported on first use.
+
+Its import takes longer than that of all of shardwrite.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,8 @@
-"""Imports that wait until they are needed.
+"""Imports that are delayed until they are needed.
 
-A package that calls `attach` states where its names are defined and imports a module only when one of its names is first asked
-for (PEP 562). Type checkers read the same names from the imports below ``if TYPE_CHECKING``; `tests/test_architecture.py` compares
-the two lists.
+A package that calls `attach` states in which modules its names are defined. A module is imported
+only when one of its names is first used (PEP 562). Type checkers read the same names from the
+imports below ``if TYPE_CHECKING``; `tests/test_architecture.py` compares the two lists.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ __all__ = ["LateMethod", "attach", "when_imported"]
 def attach(
     package: str, names: Mapping[str, Sequence[str]], modules: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` of a package whose names are imported on first use.
+    """Make the functions ``__getattr__`` and ``__dir__`` of a package with delayed imports.
 
-    A name that a submodule has, too, needs care: whoever imports the submodule binds it to that name. The package imports such
-    a submodule itself, so that nothing binds it again.
+    If a name of the package is also the name of a submodule, the package must import the submodule
+    itself and delete the attribute. Otherwise a later import of the submodule would bind it to that
+    name.
 
     Parameters
     ----------
@@ -35,6 +36,11 @@ def attach(
         For each module, the names that the package takes from it.
     modules : sequence of str
         Modules that are attributes of the package, under the last part of their names.
+
+    Returns
+    -------
+    tuple of callable
+        ``__getattr__`` and ``__dir__``.
     """
     homes = {name: module for module, given in names.items() for name in given}
     whole = {module.rpartition(".")[2]: module for module in modules}
@@ -49,7 +55,7 @@ def attach(
             raise AttributeError(
                 f"module {package!r} has no attribute {name!r}", name=name, obj=sys.modules[package]
             )
-        setattr(sys.modules[package], name, value)  # Later lookups find it without this function.
+        setattr(sys.modules[package], name, value)  # later lookups do not call this function
         return value
 
     def __dir__() -> list[str]:  # noqa: N807 (the name that PEP 562 asks for)
@@ -59,14 +65,14 @@ def attach(
 
 
 class LateMethod:
-    """A method whose function is taken from a package when the method is first looked up.
+    """A method whose function is taken from a package each time the method is looked up.
 
     Parameters
     ----------
     package : str
-        A package that has been imported.
+        Name of a package that has been imported.
     name : str
-        The name of the function in it.
+        Name of the function in the package.
     """
 
     def __init__(self, package: str, name: str) -> None:
@@ -74,31 +80,31 @@ class LateMethod:
         self._name = name
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Bind the function."""
+        """Bind the function to an instance."""
         return getattr(sys.modules[self._package], self._name).__get__(instance, owner)
 
 
 def when_imported(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Call `action` with a module as soon as it has been imported: at once if it has been already.
+    """Call a function with a module as soon as the module has been imported.
+
+    If the module has been imported already, the function is called at once.
 
     Parameters
     ----------
     name : str
-        The module's full name.
+        Full name of the module.
     action : callable
-        Called again if the module is reloaded.
+        Function to call with the module. It is called again if the module is reloaded.
     """
-    sys.meta_path.insert(
-        0, _Finder(name, action)
-    )  # It stays, as removing it could hide its neighbour from another thread.
+    # The finder is never removed, since a removal could hide the next finder from another thread.
+    sys.meta_path.insert(0, _Finder(name, action))
     if name in sys.modules:
-        action(
-            import_module(name)
-        )  # This waits where another thread is in the middle of the import.
+        # `import_module` waits if another thread is in the middle of the import.
+        action(import_module(name))
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module as the finders after it do, and lets `_Loader` load it."""
+    """Finder of one module: it asks the finders after it, and has `_Loader` load the module."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -120,7 +126,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads a module as another loader does, and calls an action with it."""
+    """Loader that has another loader load a module, then calls an action with the module."""
 
     def __init__(self, loader: Loader, action: Callable[[ModuleType], None]) -> None:
         self._loader = loader
@@ -131,7 +137,7 @@ class _Loader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """See :meth:`importlib.abc.Loader.exec_module`; the module itself knows the other loader only."""
+        """See :meth:`importlib.abc.Loader.exec_module`. The module refers to the other loader."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

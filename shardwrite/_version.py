@@ -1,3 +1,3 @@
-"""The package's version, in the one place from which everything else takes it."""
+"""Version of the package, defined only here."""
 
 __version__ = "0.1.0"

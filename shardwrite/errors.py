@@ -1,7 +1,8 @@
-"""Everything that shardwrite raises on purpose.
+"""Errors that shardwrite raises.
 
-One base, :class:`ShardwriteError`; below it one class for each kind of remedy. Every error keeps its
-facts in typed attributes and survives pickling, because dask ships errors between processes.
+All errors derive from :class:`ShardwriteError`, with one class for each kind of remedy. Each error
+keeps its facts in typed attributes, and can be pickled, because dask sends errors between
+processes.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ __all__ = [
     "WorkersLostError",
 ]
 
-_SCHEME = (
-    r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"  # of file:///, what follows is a path and no host
-)
-_USER_INFO = re.compile(
-    _SCHEME + r"[^\s'\"<>]*@"
-)  # up to the last @, since a secret may hold a slash
+# file:/// does not match, since a path follows it, and no host.
+_SCHEME = r"(?<![\w+.-])([A-Za-z][\w+.-]+:/{1,2})(?!/)"
+# This matches up to the last @, since a secret may contain a slash.
+_USER_INFO = re.compile(_SCHEME + r"[^\s'\"<>]*@")
 _QUERY = re.compile(_SCHEME + r"([^\s'\"<>?#]*)[?#][^\s'\"<>]*")
 _ADDRESS = re.compile(_SCHEME + r".*@", re.DOTALL)
 
 
 def redacted(text: str) -> str:
-    """A text without the credentials that addresses in it may hold: user and password, and what follows a question mark.
+    """Text with the credentials in its URLs replaced by ``***``.
+
+    Credentials are user and password, and all that follows a question mark.
 
     Examples
     --------
@@ -53,9 +54,10 @@ def redacted(text: str) -> str:
 
 
 def _without_credentials(value: Any) -> Any:
-    """A fact of an error, redacted if it is a text, or a list of texts."""
+    """Field of an error, redacted if it is a string or a list or tuple with strings."""
     if isinstance(value, str):
-        address = _ADDRESS.match(value)  # all of it is one, whatever characters its secret holds
+        # A value that is one URL as a whole may have any characters in its secret.
+        address = _ADDRESS.match(value)
         return redacted(value if address is None else f"{address[1]}***@{value[address.end() :]}")
     if type(value) in (list, tuple):
         kept = type(value)(
@@ -73,11 +75,11 @@ class ShardwriteError(Exception):
     message : str
         What is wrong, and what to do about it.
     **fields
-        The facts behind the message; each becomes an attribute.
+        Facts about the error. Each becomes an attribute.
 
     Notes
     -----
-    Credentials in addresses are taken out of the message and of all facts.
+    Credentials in URLs are removed from the message and from all fields.
     """
 
     def __init__(self, message: str, **fields: Any) -> None:
@@ -100,23 +102,26 @@ def _rebuild(cls: type[ShardwriteError], message: str, fields: dict[str, Any]) -
 
 
 class SpecError(ShardwriteError, ValueError):
-    """An argument, or what a document says, is not something that can be written.
+    """An argument or a metadata document has a value that is not valid or not supported.
 
     Attributes
     ----------
     field : str
         Name of the argument or metadata field.
     value : object
-        The offending value.
+        The value that was refused.
     remedy : str
-        What would be accepted.
+        What to do, for instance which values are accepted.
     """
 
     def __init__(self, message: str, *, field: str, value: object, remedy: str) -> None:
         super().__init__(message, field=field, value=value, remedy=remedy)
 
     def __str__(self) -> str:
-        return f"{self.fields['field']}={self.fields['value']!r}: {self.message}; {self.fields['remedy']}"
+        return (
+            f"{self.fields['field']}={self.fields['value']!r}: "
+            f"{self.message}; {self.fields['remedy']}"
+        )
 
 
 class PlanError(ShardwriteError, ValueError):
@@ -125,9 +130,10 @@ class PlanError(ShardwriteError, ValueError):
     Attributes
     ----------
     needed_nbytes, allowed_nbytes : int
-        What the plan would need and what it may use, in bytes.
+        Bytes that the plan would need, and bytes that it may use. Both are 0 if the limit is not
+        one of bytes.
     knob : str
-        What to change so that it fits.
+        What to change so that a plan fits.
     """
 
     def __init__(self, message: str, *, needed_nbytes: int, allowed_nbytes: int, knob: str) -> None:
@@ -140,16 +146,17 @@ class PlanError(ShardwriteError, ValueError):
 
 
 class CorruptShardError(ShardwriteError, ValueError):
-    """A shard holds bytes that no correct writer puts there.
+    """A shard contains bytes that no correct writer would have written.
 
     Attributes
     ----------
     key : str
-        Storage key of the shard, relative to the array.
+        Storage key of the shard, relative to the array; empty if it is not known.
     inner_chunk : tuple of int or None
-        Position of the inner chunk in the shard's grid, or None for the index.
+        Position of the inner chunk in the shard's grid of inner chunks. None if the error is about
+        the index or the whole shard.
     offset, nbytes : int or None
-        Where in the shard, in bytes.
+        Range of the bad bytes in the shard. None if the error is not about a range.
     """
 
     def __init__(
@@ -172,19 +179,25 @@ class CorruptShardError(ShardwriteError, ValueError):
         return f"{where}: {self.message}"
 
     def located(self, **fields: Any) -> CorruptShardError:
-        """The same error with fields (for instance ``key``) filled in by a caller who knows them."""
+        """Copy of the error with some fields set, by a caller who knows them.
+
+        Parameters
+        ----------
+        **fields
+            Fields and their values, for instance ``key``.
+        """
         return CorruptShardError(self.message, **{**self.fields, **fields})
 
 
 class StoreError(ShardwriteError, OSError):
-    """The environment refused: no space, no permission, no directory, another file in the way.
+    """Storage refused an operation: for instance no space, no permission, or a missing directory.
 
     Attributes
     ----------
     key : str
-        Key or path concerned.
+        Key or path for which the operation failed.
     errno : int or None
-        The system's error number, where there is one.
+        Error number of the system, if there is one.
     """
 
     def __init__(self, message: str, *, key: str = "", errno: int | None = None) -> None:
@@ -192,12 +205,12 @@ class StoreError(ShardwriteError, OSError):
 
 
 class SourceError(ShardwriteError):
-    """The source gave something other than what dask declared, or raised.
+    """The source raised an error, or gave data that differ from what dask declared.
 
     Attributes
     ----------
     region : tuple of (int, int)
-        The box of the array concerned, one ``(start, stop)`` per axis.
+        Region of the array, one ``(start, stop)`` for each axis.
     """
 
     def __init__(self, message: str, *, region: Sequence[tuple[int, int]]) -> None:
@@ -209,12 +222,12 @@ class SourceError(ShardwriteError):
 
 
 class CodecError(ShardwriteError):
-    """A codec failed, or cannot be had here.
+    """A codec failed, or is not available.
 
     Attributes
     ----------
     codec : str
-        Name of the codec as it stands in the metadata.
+        Name of the codec in the array's metadata.
     """
 
     def __init__(self, message: str, *, codec: str) -> None:
@@ -222,16 +235,16 @@ class CodecError(ShardwriteError):
 
 
 class JournalError(ShardwriteError):
-    """What lies beside the array does not fit this run.
+    """The run state beside the array is not valid, or belongs to another run.
 
     Attributes
     ----------
     path : str
-        The directory or file concerned.
+        Directory or file that is the reason.
     holder : dict or None
-        Who holds the target, where that is the reason: host, pid, job and more.
+        Process that works on the array, if that is the reason: host, pid, job and more.
     differences : list of str
-        What differs between the run that was begun and this one, where that is the reason.
+        Differences between the plan of the run that was begun and this plan, if that is the reason.
     """
 
     def __init__(
@@ -246,18 +259,24 @@ class JournalError(ShardwriteError):
 
 
 class RunEndedError(JournalError):
-    """The run that a task belongs to has ended, or another has taken its place; nothing was committed."""
+    """The run has ended, or another run has taken its place.
+
+    The operation that raises this error has committed nothing.
+    """
 
 
 class UntrustedStateError(JournalError):
-    """What lies beside the array belongs to somebody who could not replace the array, so that it is not followed.
+    """The run state beside the array is not trusted, so it is not followed.
+
+    Run state is trusted only if its owner could also replace the array.
+
 
     Attributes
     ----------
     path : str
-        What is not trusted.
+        File or directory that is not trusted.
     owner : str
-        Its owner's name, or number where it has none.
+        Name of its owner, or ``uid`` and a number if the owner has no name.
     """
 
     def __init__(
@@ -274,16 +293,16 @@ class UntrustedStateError(JournalError):
 
 
 class IncompleteError(ShardwriteError):
-    """A run ended and not every planned shard is committed.
+    """A run stopped before all planned shards were committed.
 
     Attributes
     ----------
     missing : list of str
-        Keys of the shards that are missing, at most a thousand of them.
+        Keys of missing shards, at most a thousand.
     parts : list of int
-        Where the array is written in parts, and their number is known: which of them are not done.
+        Numbers of the parts that are not done, if the array is written in a known number of parts.
     n_written : int
-        Shards that this attempt has committed, where that is known.
+        Number of shards that this attempt has committed, if it is known.
     """
 
     def __init__(
@@ -293,16 +312,19 @@ class IncompleteError(ShardwriteError):
 
 
 class RunCancelledError(IncompleteError):
-    """The work was cancelled by ``shardwrite slurm cancel``; nothing starts it again by itself."""
+    """The run was cancelled by ``shardwrite slurm cancel``.
+
+    It does not start again by itself.
+    """
 
 
 class SubmitError(ShardwriteError):
-    """SLURM's commands are not here, or one of them failed.
+    """A command of SLURM is missing, or has failed.
 
     Attributes
     ----------
     command : str
-        What was run.
+        The command.
     """
 
     def __init__(self, message: str, *, command: str) -> None:
@@ -310,14 +332,15 @@ class SubmitError(ShardwriteError):
 
 
 class ClusterError(ShardwriteError):
-    """There are no workers, and there were none for so long that waiting makes no sense.
+    """The cluster has had no workers for so long that it is useless to wait for them.
 
     Attributes
     ----------
     waited_seconds : float
-        For how long there were none.
+        Time without workers, in seconds.
     jobs : list of dict
-        What SLURM says of the jobs that were to be workers: ``id``, ``state`` and ``reason``; empty where it has none of them.
+        ``id``, ``state`` and ``reason`` that SLURM gives for each job that was to be a worker.
+        Empty if SLURM knows none of the jobs.
     """
 
     def __init__(
@@ -327,12 +350,15 @@ class ClusterError(ShardwriteError):
 
 
 class WorkersLostError(ShardwriteError):
-    """A cluster cannot go on: no worker came, or none that ran some tasks survived. What was committed stays.
+    """A cluster cannot continue: no worker appeared, or all workers that ran some tasks died.
+
+    Shards that were committed stay committed.
+
 
     Attributes
     ----------
     n_tasks : int
-        Tasks that were given up, where that is the reason.
+        Number of tasks that were given up, if that is the reason.
     """
 
     def __init__(self, message: str, *, n_tasks: int = 0) -> None:
@@ -340,4 +366,7 @@ class WorkersLostError(ShardwriteError):
 
 
 class ClusterLostError(WorkersLostError):
-    """A cluster was lost during the work: its scheduler, or all workers for too long. The same call goes on with another."""
+    """A cluster was lost during the work: its scheduler, or all of its workers for too long.
+
+    The same call continues the run on another cluster.
+    """

@@ -1,6 +1,6 @@
-"""Boxes and regular grids: the arithmetic of array, shards and inner chunks.
+"""Boxes and regular grids: arithmetic on arrays, shards and inner chunks.
 
-All functions are pure and work on Python integers, so no shape is too large.
+All functions are pure, and use Python integers, so no shape is too large for them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ Shape = tuple[int, ...]
 
 
 def ceil_div(a: int, b: int) -> int:
-    """Smallest integer not below ``a / b``."""
+    """Smallest integer that is not less than ``a / b``, for a positive `b`."""
     return -(-a // b)
 
 
 def ravel(index: Sequence[int], shape: Sequence[int]) -> int:
-    """Row-major rank of `index` in a grid of `shape`."""
+    """Row-major rank of the position `index` in a grid of shape `shape`."""
     rank = 0
     for i, n in zip(index, shape, strict=True):
         rank = rank * n + i
@@ -30,7 +30,7 @@ def ravel(index: Sequence[int], shape: Sequence[int]) -> int:
 
 
 def unravel(rank: int, shape: Sequence[int]) -> Shape:
-    """Inverse of :func:`ravel`."""
+    """Position of a row-major rank in a grid of shape `shape`; the inverse of :func:`ravel`."""
     index = []
     for n in reversed(shape):
         rank, i = divmod(rank, n)
@@ -39,13 +39,19 @@ def unravel(rank: int, shape: Sequence[int]) -> Shape:
 
 
 def boundaries(sizes: Sequence[int]) -> list[int]:
-    """Cumulative boundaries ``[0, s0, s0+s1, ...]`` of pieces laid end to end."""
+    """Boundaries ``[0, s0, s0+s1, ...]`` of adjacent pieces with the given sizes."""
     return [0, *itertools.accumulate(sizes)]
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A half-open box of elements in array coordinates."""
+    """A half-open box of array elements.
+
+    Parameters
+    ----------
+    start, stop : tuple of int
+        First position in the box, and the position after the last one, along each axis.
+    """
 
     start: Shape
     stop: Shape
@@ -56,7 +62,7 @@ class Box:
 
     @property
     def shape(self) -> Shape:
-        """Extent along each axis."""
+        """Number of elements along each axis."""
         return tuple(max(0, b - a) for a, b in zip(self.start, self.stop, strict=True))
 
     @property
@@ -66,7 +72,7 @@ class Box:
 
     @property
     def slices(self) -> tuple[Any, ...]:
-        """The box as an index that gives a view, of arrays without axes, too."""
+        """The box as an index into an array. It gives a view even of an array without axes."""
         return (*(slice(a, b) for a, b in zip(self.start, self.stop, strict=True)), ...)
 
     @property
@@ -75,7 +81,7 @@ class Box:
         return tuple(zip(self.start, self.stop, strict=True))
 
     def intersect(self, other: Box) -> Box:
-        """The common part; its `size` is 0 where there is none."""
+        """Common part of both boxes; its `size` is 0 if they do not overlap."""
         start = tuple(map(max, self.start, other.start))
         return Box(
             start,
@@ -83,14 +89,14 @@ class Box:
         )
 
     def shift(self, origin: Sequence[int]) -> Box:
-        """The same box in coordinates whose zero is at `origin`."""
+        """The same box in coordinates relative to `origin`."""
         return Box(
             tuple(a - o for a, o in zip(self.start, origin, strict=True)),
             tuple(b - o for b, o in zip(self.stop, origin, strict=True)),
         )
 
     def minus(self, other: Box) -> list[Box]:
-        """What is in this box and not in `other`, as boxes that share nothing."""
+        """Part of this box that is outside of `other`, as boxes that do not overlap."""
         common = self.intersect(other)
         if not common.size:
             return [self]
@@ -105,7 +111,7 @@ class Box:
         return [piece for piece in pieces if piece.size]
 
     def contains(self, other: Box) -> bool:
-        """Whether `other` lies wholly inside."""
+        """Whether `other` lies completely inside this box."""
         return all(
             a <= c and d <= b
             for a, b, c, d in zip(self.start, self.stop, other.start, other.stop, strict=True)
@@ -114,16 +120,21 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class ShardGrid:
-    """An array's shape, cut into shards, cut into inner chunks.
+    """Grid of an array: its shape, divided into shards, and these into inner chunks.
 
     Parameters
     ----------
     shape : tuple of int
-        The array's shape.
+        Shape of the array.
     shards : tuple of int
-        Shard shape; each entry a positive multiple of the inner chunk's.
+        Shape of a shard. Each entry is a positive multiple of the entry in `chunks`.
     chunks : tuple of int
-        Inner chunk shape.
+        Shape of an inner chunk.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ in length, or the shards are not multiples of the inner chunks.
     """
 
     shape: Shape
@@ -150,12 +161,12 @@ class ShardGrid:
 
     @property
     def n_shards(self) -> int:
-        """Number of shards that overlap the array."""
+        """Number of shards of the array."""
         return math.prod(self.counts)
 
     @property
     def sizes(self) -> tuple[Shape, ...]:
-        """What of the array lies in each shard along each axis."""
+        """Numbers of elements of the array in successive shards, along each axis."""
         return tuple(
             tuple(min(s, n - a) for a in range(0, n, s)) or (0,)
             for n, s in zip(self.shape, self.shards, strict=True)
@@ -163,31 +174,31 @@ class ShardGrid:
 
     @property
     def chunks_per_shard(self) -> Shape:
-        """Inner chunks along each axis of a shard."""
+        """Number of inner chunks along each axis of a shard."""
         return tuple(s // c for s, c in zip(self.shards, self.chunks, strict=True))
 
     @property
     def n_chunks_per_shard(self) -> int:
-        """Entries of a shard's index, also those beyond the array."""
+        """Number of entries in a shard's index, including inner chunks beyond the array."""
         return math.prod(self.chunks_per_shard)
 
     @property
     def n_inner_chunks(self) -> int:
-        """Inner chunks of all shards that overlap the array."""
+        """Number of inner chunks that overlap the array."""
         return math.prod(ceil_div(n, c) for n, c in zip(self.shape, self.chunks, strict=True))
 
     @property
     def whole(self) -> Box:
-        """The array as a box."""
+        """Box of the whole array."""
         return Box((0,) * self.ndim, self.shape)
 
     def shard_box(self, index: Sequence[int]) -> Box:
-        """The shard's elements, not clipped to the array."""
+        """Box of the shard at position `index`, not clipped to the array."""
         start = tuple(i * s for i, s in zip(index, self.shards, strict=True))
         return Box(start, tuple(a + s for a, s in zip(start, self.shards, strict=True)))
 
     def shards_in(self, region: Box) -> Iterator[Shape]:
-        """Indices of the shards that `region` touches, row-major."""
+        """Positions of the shards that overlap `region`, in row-major order."""
         if region.size == 0:
             return iter(())
         return itertools.product(
@@ -198,7 +209,7 @@ class ShardGrid:
         )
 
     def chunk_counts_in(self, box: Box) -> Shape:
-        """Inner chunks along each axis of a `box` whose start lies on the inner chunk grid."""
+        """Number of inner chunks along each axis of a `box` that starts on the inner chunk grid."""
         return tuple(
             ceil_div(b, c) - a // c
             for a, b, c in zip(box.start, box.stop, self.chunks, strict=True)
@@ -206,6 +217,6 @@ class ShardGrid:
 
     @property
     def overhang_fraction(self) -> float:
-        """Share of the shards' volume that lies beyond the array."""
+        """Fraction of the shards' total volume that lies beyond the array."""
         volume = self.n_shards * math.prod(self.shards)
         return 1 - math.prod(self.shape) / volume if volume else 0.0

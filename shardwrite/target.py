@@ -1,4 +1,4 @@
-"""Where an array goes, and what may stand there before."""
+"""The place of an array in the file system, and checks of what stands there already."""
 
 from __future__ import annotations
 
@@ -39,28 +39,26 @@ __all__ = [
 RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
 RECEIPT_NAME = "shardwrite-receipt.json"
-_SCHEME = re.compile(
-    r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE
-)  # a path object makes one slash of two
-_SHARDS = re.compile(r"c|\d+")  # directories of shards
+# One slash is enough, since a path object makes one slash of two.
+_SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
+_SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_MAX_NAME_NBYTES = 255 - len(
-    RUN_SUFFIX
-)  # what file systems allow, less what stands beside an array
+# File systems allow 255 bytes, and the name of the run directory has the suffix in addition.
+_MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where an array goes.
+    """Place of an array, or of one update of it.
 
     Attributes
     ----------
     root : pathlib.Path
-        The store.
+        Directory of the store.
     name : str
-        Path of the array in it; empty where the store is the array.
+        Path of the array inside the store; empty if the store itself is the array.
     update : str
-        Which update of the array this is; empty where it is written as a whole.
+        Name of the update's directory; empty if the array is written as a whole.
     """
 
     root: Path
@@ -74,31 +72,39 @@ class Target:
 
     @property
     def run_path(self) -> Path:
-        """Directory beside the array, or in that directory, where it is updated."""
+        """Directory of the run state: beside the array, or for an update a directory in there."""
         beside = self.path.with_name(self.path.name + RUN_SUFFIX)
         return beside / UPDATES / self.update if self.update else beside
 
     @property
     def others(self) -> list[Target]:
-        """The array as a whole, and every update of it that was begun; less this one."""
+        """The array as a whole and all updates of it that were begun, without this target."""
         whole = replace(self, update="")
         updates = [replace(self, update=path.name) for path in listed(whole.run_path / UPDATES)]
         return [target for target in (whole, *updates) if target != self]
 
     @property
     def groups(self) -> list[Path]:
-        """Directories of the groups above the array, the store's first."""
+        """Directories of the groups above the array inside the store, outermost first."""
         parts = self.name.split("/")[:-1] if self.name else []
         return [self.root.joinpath(*parts[:n]) for n in range(len(parts) + 1)] if self.name else []
 
 
 def resolve_target(store: Any, name: str | None) -> Target:
-    """The place that `store` and `name` mean.
+    """Find the place of an array from a user's `store` and `name`.
+
+    Parameters
+    ----------
+    store : str or path
+        Path or ``file:`` URL of the store's directory.
+    name : str or None
+        Path of the array inside the store; empty or None if the store itself is the array.
 
     Raises
     ------
     SpecError
-        Not a local path, or a name that does not stay inside the store.
+        If `store` is not a local path that an array can have, or `name` is not a relative path of
+        valid node names.
     """
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
@@ -133,12 +139,17 @@ def resolve_target(store: Any, name: str | None) -> Target:
 
 
 def _root_of(store: Any) -> Path | None:
-    """The directory that a path or a URL means; None where there can be none of that name."""
+    """Directory of a path or ``file:`` URL; None if no directory can have that name.
+
+    Raises
+    ------
+    SpecError
+        If `store` is not a path, or is a URL that is not of a local directory.
+    """
     text = os.fspath(store) if isinstance(store, str | os.PathLike) else None
     if not isinstance(text, str):
-        given = (
-            store if isinstance(store, int | float | None) else type(store).__name__
-        )  # whose text may hold credentials
+        # Only the type of other objects is shown, since their text may contain credentials.
+        given = store if isinstance(store, int | float | None) else type(store).__name__
         raise SpecError(
             "not a path",
             field="store",
@@ -157,7 +168,13 @@ def _root_of(store: Any) -> Path | None:
 
 
 def _path_of_url(url: str) -> str:
-    """The path in a ``file:`` URL, its percent signs decoded."""
+    """Absolute path in a ``file:`` URL, with percent-encoding decoded.
+
+    Raises
+    ------
+    SpecError
+        If the URL is not of a local directory, or its percent-encoding is not valid.
+    """
     rest = url.partition(":")[2]
     host, slash, path = (
         rest.removeprefix("//").partition("/")
@@ -188,13 +205,26 @@ def _can_be_a_path(text: str) -> bool:
 
 
 def _is_plain(part: str) -> bool:
-    """Whether a node may have this name: the Zarr specification's rules, and none of the names that are taken."""
+    """Whether the Zarr specification allows a node name, and shardwrite does not reserve it."""
     is_taken = part == "zarr.json" or part.startswith("__") or part.endswith(RUN_SUFFIX)
     return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)
 
 
 def kind_of(path: Path) -> str:
-    """What stands at a path: ``"nothing"``, ``"array"``, ``"group"``, ``"v2"``, ``"torn"``, ``"other"`` or ``"link"``."""
+    """Kind of what stands at a path.
+
+    Returns
+    -------
+    {"nothing", "array", "group", "v2", "torn", "other", "link"}
+        ``"array"`` and ``"group"`` are Zarr v3 nodes, and ``"v2"`` is a node of Zarr v2. ``"torn"``
+        is a directory whose ``zarr.json`` is not valid. ``"link"`` is a symbolic link, wherever it
+        points. ``"nothing"`` can also be a directory that holds only empty directories.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be read.
+    """
     mode = mode_of(path, follow=False)
     if not mode:
         return "nothing"
@@ -215,23 +245,30 @@ def kind_of(path: Path) -> str:
 
 
 def shape_at(path: Path) -> list[int]:
-    """The shape of the array that stands at a path.
+    """Shape of the array at a path.
 
     Raises
     ------
     SpecError
-        If its document has none.
+        If its ``zarr.json`` has no valid shape.
     """
     return shape_of(read_json(path / "zarr.json"), path)
 
 
 def shape_of(document: Any, path: Path) -> list[int]:
-    """The shape that the document at a path gives.
+    """Shape of the array in a metadata document.
+
+    Parameters
+    ----------
+    document : object
+        The parsed document.
+    path : pathlib.Path
+        Path to name in an error.
 
     Raises
     ------
     SpecError
-        If it gives none.
+        If the document has no valid shape.
     """
     shape = document.get("shape") if isinstance(document, dict) else None
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
@@ -245,7 +282,7 @@ def shape_of(document: Any, path: Path) -> list[int]:
 
 
 def _has_entries(path: Path) -> bool:
-    """Whether a directory holds more than empty directories, which a killed run may leave."""
+    """Whether a directory holds anything but empty directories, which a killed run may leave."""
     with as_store_error(str(path), "cannot list"), os.scandir(path) as entries:
         return any(
             not stat.S_ISDIR(mode_of(entry.path, follow=False)) or _has_entries(Path(entry.path))
@@ -266,12 +303,19 @@ _REFUSALS = {
 
 
 def check_target(target: Target, mode: str) -> None:
-    """Refuse what must not be overwritten.
+    """Check that nothing stands in an array's place that must not be overwritten.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    mode : {"w-", "w", "r+"}
+        See :func:`shardwrite.to_sharded_zarr`.
 
     Raises
     ------
     SpecError
-        Naming what stands there and the remedy.
+        If the place is refused. The error names what stands there, and the remedy.
     """
     kind = kind_of(target.path)
     if kind == "array" and mode == "w-":
@@ -289,7 +333,10 @@ def check_target(target: Target, mode: str) -> None:
 
 
 def _check_nesting(target: Target) -> None:
-    """Refuse an array inside another, and to replace one that holds another: neither could be removed or copied by itself."""
+    """Refuse an array inside another array, and the replacement of an array that contains a node.
+
+    Neither of two nested arrays could be removed or copied by itself.
+    """
     above = {*target.path.parents, *Path(os.path.realpath(target.path)).parents}
     for directory in sorted(above):
         if _is_array(directory):
@@ -312,14 +359,17 @@ def _check_nesting(target: Target) -> None:
 
 
 def _is_array(path: Path) -> bool:
-    """Whether a directory is an array, or is being made one."""
+    """Whether a directory is an array, or a run is about to make it one."""
     if path.name and is_file(path.with_name(path.name + RUN_SUFFIX) / "plan.json"):
         return True
     return is_file(path / ".zarray") or (is_file(path / "zarr.json") and kind_of(path) == "array")
 
 
 def _node_inside(path: Path) -> Path | None:
-    """Something in an array's directory that is a node itself, or is being made one; not looked for among its shards."""
+    """Find a node, or the run state of a node, inside an array's directory; None if there is none.
+
+    Directories that hold shards are not searched.
+    """
     for entry in listed(path):
         if not _SHARDS.fullmatch(entry.name) and stat.S_ISDIR(mode_of(entry, follow=False)):
             is_node = entry.name.endswith(RUN_SUFFIX) or any(
@@ -332,12 +382,12 @@ def _node_inside(path: Path) -> Path | None:
 
 
 def check_surroundings(target: Target) -> None:
-    """Refuse a place that cannot hold an array, whatever stands in it.
+    """Check that a place can hold an array, whatever stands there now.
 
     Raises
     ------
     SpecError
-        Naming what is in the way and the remedy.
+        If it cannot. The error names what is in the way, and the remedy.
     """
     for group in target.groups:
         kind = kind_of(group)
@@ -355,12 +405,12 @@ def check_surroundings(target: Target) -> None:
 
 
 def check_beside(target: Target) -> None:
-    """Refuse a place where no directory can be made beside the array.
+    """Check that the directory of the run state exists or can be made beside the array.
 
     Raises
     ------
     SpecError
-        Naming what is in the way and the remedy.
+        If a file or a link is in the way. The error names its owner, and the remedy.
     """
     beside = replace(target, update="").run_path
     mode = mode_of(beside, follow=False)
@@ -381,10 +431,10 @@ def check_beside(target: Target) -> None:
 
 
 def _only_ours(path: Path) -> bool:
-    """Whether a directory without metadata was made on the way to arrays that are being written.
+    """Whether a directory without metadata was made by runs that write arrays inside it.
 
-    Such a directory holds an array's run directory; or it holds nothing but directories of that kind and empty ones,
-    which lead to arrays further down.
+    Such a directory contains run state, or nothing except empty directories and directories of the
+    same kind.
     """
     if not stat.S_ISDIR(mode_of(path, follow=False)):
         return False
@@ -394,5 +444,6 @@ def _only_ours(path: Path) -> bool:
     return all(
         kind_of(entry) == "nothing" or _only_ours(entry)
         for entry in entries
-        if not entry.name.endswith(TEMPORARY_SUFFIX)  # of a run that publishes the group right now
+        # A temporary file belongs to a run that is just publishing the group.
+        if not entry.name.endswith(TEMPORARY_SUFFIX)
     )

@@ -1,13 +1,17 @@
-"""Two versions of this package write the same bytes: ``python tests/same_bytes.py --old 3e6cb07 --cases 300``.
+"""Two versions of this package write the same bytes: ``python tests/same_bytes.py --old 3e6cb07
+--cases 300``.
 
-Each case draws an array, a layout, a strategy and what is done to the array: it is written, updated, erased in parts, compacted,
-streamed or written in parts. Both versions do the same, each in processes of its own, with as many threads and as much memory.
-Then every file of the two arrays is compared, but for receipts, which tell the time.
+Each case draws an array, a layout, a strategy and what is done to the array: it is written,
+updated, erased in parts, compacted, streamed or written in parts. Both versions do the same, each
+in processes of its own, with as many threads and as much memory. Then every file of the two arrays
+is compared, but for receipts, which tell the time.
 
-One difference is meant. `FixedOrder(in_place=True)` gives each inner chunk of a fixed size a place of its own when it updates whole
-shards. Up to 3e6cb07 it did so in direct plans only, and packed them tight in fused ones. Such cases are counted by themselves.
+One difference is meant. `FixedOrder(in_place=True)` gives each inner chunk of a fixed size a place
+of its own when it updates whole shards. Up to 3e6cb07 it did so in direct plans only, and packed
+them tight in fused ones. Such cases are counted by themselves.
 
-Gzip has level 5 here. ISA-L encodes levels 1 to 3, and does not always give the same bytes for the same small input.
+Gzip has level 5 here. ISA-L encodes levels 1 to 3, and does not always give the same bytes for the
+same small input.
 
 The old version is a commit of this repository, or a directory with a checkout.
 """
@@ -29,7 +33,8 @@ BLOCK = 25
 
 
 def write_case(path: Path, seed: int) -> bool:
-    """Draw a case and do what it says, by the package that is imported here; whether a difference is meant."""
+    """Draw a case and do what it says, by the package that is imported here; whether a difference
+    is meant."""
     import dask
     import dask.array as da
     import numpy as np

@@ -1,4 +1,5 @@
-"""The shape of the house: imports point down, nothing goes round, modules stay small, and some things are never done."""
+"""The shape of the house: imports point down, nothing goes round, modules stay small, and some
+things are never done."""
 
 from __future__ import annotations
 
@@ -82,6 +83,18 @@ def own(path: Path) -> set[str]:
         if parts[0] == "shardwrite":
             units.add(parts[1] if len(parts) > 1 else "__init__")
     return units - {unit(path)}
+
+
+def test_the_map_tells_the_shape():
+    root = list(PACKAGE.glob("*.py"))
+    arrows = {(unit(path), other) for path in FILES for other in own(path)}
+    shape = (
+        f"{len(root)} files in the root, {len(RANK)} rooms on {len(LAYERS)} floors, "
+        f"and {len(arrows)} arrows between rooms"
+    )
+    print(shape)
+    told = " ".join((PACKAGE.parent / "ARCHITECTURE.md").read_text().split())
+    assert shape in told
 
 
 def test_every_folder_has_a_floor():
@@ -169,7 +182,8 @@ def test_never_done(path):
     ids=lambda p: str(p.relative_to(PACKAGE)),
 )
 def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
-    """What `pathlib` and `os.path` answer where storage fails depends on the version of Python; `stores.looking` raises."""
+    """What `pathlib` and `os.path` answer where storage fails depends on the version of Python;
+    `stores.looking` raises."""
     asked = {
         "exists",
         "lexists",
@@ -270,7 +284,8 @@ REMOVES_ITS_OWN = {
 
 
 def test_data_are_removed_by_one_function_that_takes_a_proof():
-    """Nothing else removes, moves or cuts a shard or an array; what does so with other files is listed here."""
+    """Nothing else removes, moves or cuts a shard or an array; what does so with other files is
+    listed here."""
     found, removing, moving = {}, {}, {}
     for path in FILES:
         tree, name = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))

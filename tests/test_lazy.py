@@ -1,4 +1,5 @@
-"""Imports that wait: what importing this package loads, what it gives, and when dask's arrays get their method."""
+"""Imports that wait: what importing this package loads, what it gives, and when dask's arrays get
+their method."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Every remedy that a message names is carried out here, and does what the message says.
 
-Each test provokes a message, does what it says, and looks at what came of that. `carries_out` names the messages by
-a piece of their text; the last test finds all messages that name a remedy in the source, and fails if one of them is missing.
+Each test provokes a message, does what it says, and looks at what came of that. `carries_out` names
+the messages by a piece of their text; the last test finds all messages that name a remedy in the
+source, and fails if one of them is missing.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ COVERED: dict[str, str] = {
     "Move it away after a look, and verify the array deep": (
         "tests/journal/test_changes_in_place.py::test_a_record_of_a_shard_that_cannot_have_been"
     ),
-    # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a cluster.
+    # Messages of SLURM jobs and clusters, whose tests carry the remedy out where there is a
+    # cluster.
     "{}; submit it again to go on": "tests/slurm/test_array.py::test_a_time_limit",
     "and not again; submit it again to go on": f"{_JOBS}::test_a_job_that_was_requeued_too_often_is_submitted_again",
     "submit it again.": "tests/slurm/test_array.py::test_usr1_drains_and_the_task_comes_again_by_itself_and_alone",
@@ -1126,7 +1128,8 @@ SHELL = re.compile(r"^(exec |srun |--scheduler |\^#SBATCH |\n# Signals to this s
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """Texts of the package that name a remedy, with their places; docstrings and the help of options are none."""
+    """Texts of the package that name a remedy, with their places; docstrings and the help of
+    options are none."""
     for path in sorted((ROOT / "shardwrite").rglob("*.py")):
         tree = ast.parse(path.read_text())
         others: set[ast.AST] = set()

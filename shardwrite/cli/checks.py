@@ -1,4 +1,4 @@
-"""Commands that check an array, picture it, and mend it."""
+"""Commands that check, picture and repair an array."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def verify(
 def check(
     array: str, name: str | None, *, deep: bool, quiet: bool, against: Any = None
 ) -> shardwrite.Report:
-    """Verify under a bar."""
+    """Verify an array, and show a progress bar if standard error is a terminal."""
     console, opened = Console(stderr=True), open_begun(array, name)
     columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal or quiet) as progress:
@@ -68,7 +68,7 @@ def check(
 
 
 def exit_unless_good(report: shardwrite.Report | None) -> None:
-    """Tell the outcome by the exit code."""
+    """Exit with 1 if a report has problems, or with 85 if it is incomplete; else return."""
     if report is not None and not report.is_good:
         raise SystemExit(1)
     if report is not None and not report.is_complete:
@@ -95,7 +95,9 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
 def census(
     array: str, name: str | None, html_path: str | None, png_path: str | None, as_json: bool
 ) -> None:
-    """Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid as a picture."""
+    """Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid
+    as a picture.
+    """  # noqa: D205 (help text)
     found = shardwrite.census(array, name=name)
     if html_path:
         Path(html_path).write_text(html(found))
@@ -148,11 +150,12 @@ def repair(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.
+    """Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these
+    again.
 
-    Stale temporaries are then swept, too. Without --source, --salvage or --scan nothing is changed: it prints
-    what is to be written, and the exit code is 85 if that is anything.
-    """
+    Stale temporaries are then swept, too. Without --source, --salvage or --scan nothing is changed:
+    it prints what is to be written, and the exit code is 85 if that is anything.
+    """  # noqa: D205 (help text)
     with engine(threads, workers, address):
         x = open_as_dask(src, source)[0] if src else None
         done = shardwrite.repair(

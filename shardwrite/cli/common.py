@@ -1,4 +1,4 @@
-"""What the commands share: how a source is opened, the engine, and how they end."""
+"""Functions that commands share: to open a source, set up an engine, and end with an exit code."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ __all__ = ["command", "engine", "open_as_dask", "requeueing"]
 
 
 class _Failure(click.ClickException):
-    """An error with its exit code."""
+    """An error that click prints, with its exit code."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__("\n".join([str(error), *getattr(error, "__notes__", [])]))
-        setattr(self, "exit_code", exit_code_of(error))  # noqa: B010 (click declares it on the class)
+        setattr(self, "exit_code", exit_code_of(error))  # noqa: B010 (it is on the class)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Every command tells its outcome by its exit code."""
+    """Wrap a command so that errors end it with a message and the right exit code."""
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -51,7 +51,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_as_dask(source: str, options: dict[str, Any]) -> Any:
-    """A source as a dask array, and its identity; takes the source options out of `options`."""
+    """Open a source, and return it as a dask array, with its identity.
+
+    The source options are removed from `options`.
+    """
     shape = options.pop("shape")
     opened = open_source(
         source,
@@ -67,7 +70,11 @@ def open_as_dask(source: str, options: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def engine(threads: int | None, workers: int | None, address: str | None) -> Iterator[None]:
-    """The engine that the options ask for; dask's threads without any."""
+    """Set up the engine that the options ask for, as long as the block lasts.
+
+    With `address`, dask uses a running scheduler; with `workers`, a local cluster of so many
+    processes; with neither, threads of this process.
+    """
     if workers is None and address is None:
         with dask.config.set({"scheduler": "threads", "num_workers": threads}):
             yield
@@ -94,7 +101,10 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
 
 @contextlib.contextmanager
 def _telling_of_loss(client: Any) -> Iterator[None]:
-    """Say that the scheduler was lost where anything fails for that reason, dask's own calls in a user's program too."""
+    """Raise `ClusterLostError` if anything fails because the connection to the scheduler was lost.
+
+    This includes dask's own calls in a user's program.
+    """
     try:
         yield
     except (ShardwriteError, Stopped):
@@ -109,28 +119,32 @@ def _telling_of_loss(client: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def requeueing(limit: int | None) -> Iterator[None]:
-    """If what is inside is stopped, or loses its cluster, have the job come again, `limit` times at most.
+    """Requeue the job if the block is stopped or loses its cluster, at most `limit` times.
 
-    The error tells what came of that.
+    Nothing is requeued if `limit` is None, if no shard was committed in the block, or if the work
+    was cancelled. A job that waited for workers in vain is requeued even without new shards. The
+    error is raised again, with a note that says what happened.
     """
     before = n_committed()
     try:
         yield
     except (IncompleteError, Stopped, ClusterError, ClusterLostError) as error:
-        if isinstance(error, RunCancelledError):  # and stays so
+        if isinstance(error, RunCancelledError):  # the work stays cancelled
             raise
         if limit is not None:
-            is_waiting = isinstance(
-                error, ClusterError
-            )  # for its turn; that is no fault of the plan
+            # It waits for its turn in the queue, which is no fault of the plan.
+            is_waiting = isinstance(error, ClusterError)
             error.add_note(_requeued(limit, is_waiting or n_committed() > before))
         raise
 
 
 def _requeued(limit: int, is_worth_it: bool) -> str:
-    """Have a job that was stopped come again, unless it got nowhere; what came of that."""
+    """Requeue the job if that is worth it, and return a text that says what happened."""
     if not is_worth_it:
-        return "not one shard was finished since the start, so the job was not requeued: give it more time"
+        return (
+            "not one shard was finished since the start, so the job was not requeued: "
+            "give it more time"
+        )
     try:
         return requeue(limit)
     except SubmitError as refusal:

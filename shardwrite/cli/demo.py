@@ -1,4 +1,4 @@
-"""The main job on real input, from a file to a checked array, on a cluster of this machine."""
+"""Demonstration: from a file of real data to a checked array, on a cluster of this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ _SHARDS, _CHUNKS = (64, 64, 24, 1), (16, 16, 8, 1)
 
 
 def _volume() -> Path:
-    """An MRI scan of shape (128, 96, 24, 2), int16, from nibabel's own test data (MIT)."""
+    """Path of an MRI scan of shape (128, 96, 24, 2), int16, in nibabel's test data (MIT licence).
+
+    Raises
+    ------
+    SpecError
+        If nibabel is not installed.
+    """
     spec = importlib.util.find_spec("nibabel")
     if spec is None or spec.origin is None:
         raise SpecError(
@@ -59,9 +65,11 @@ def _volume() -> Path:
 @json_option
 @command
 def demo(directory: str, workers: int, as_json: bool) -> None:
-    """Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and show it."""
+    """Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and
+    show it.
+    """  # noqa: D205 (help text)
     source = open_source(str(_volume()))
-    slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner gives them
+    slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner delivers them
     path = Path(directory) / "mri.zarr"
     with (
         configured(),
@@ -95,18 +103,20 @@ def demo(directory: str, workers: int, as_json: bool) -> None:
         )
     else:
         echo(
-            f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n{plan}\n\n{result}\n\n{report}\n"
+            f"source: {_volume().name}, {source.shape} {source.dtype}, in slices {slices}\n\n"
+            f"{plan}\n\n{result}\n\n{report}\n"
         )
         _show(read_back[:, :, read_back.shape[2] // 2, 0])
         echo(
-            f"read back with zarr-python {zarr.__version__}: {'identical' if is_equal else 'DIFFERENT'}, {path}"
+            f"read back with zarr-python {zarr.__version__}: "
+            f"{'identical' if is_equal else 'DIFFERENT'}, {path}"
         )
     if not (is_equal and report.is_good):
         raise SystemExit(1)
 
 
 def _show(image: npt.NDArray[Any], width: int = 64) -> None:
-    """A grey picture of two rows a line, where the terminal has colours."""
+    """Print an image in grey, two rows per line, if standard output is a terminal."""
     console = Console()
     if not console.is_terminal:
         return

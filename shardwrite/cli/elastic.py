@@ -1,4 +1,4 @@
-"""Options for workers that are SLURM jobs, and writing with them."""
+"""Options for workers that are SLURM jobs, and a write with such workers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FIELDS = {
 
 
 def cluster_options(function: Any) -> Any:
-    """Options of a command that can have its workers be jobs."""
+    """Add the options for workers that are SLURM jobs to a command."""
     said = "; by default what dask/jobqueue.yaml says"
     for option in reversed(
         (
@@ -95,12 +95,15 @@ def cluster_options(function: Any) -> Any:
 
 
 def taken(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
-    """Takes its options out of `options`: whether there is to be a cluster, and how.
+    """Remove the cluster's options from `options`, and return whether a cluster is wanted, and how.
+
+    The second value holds the options that were given, as keyword arguments of
+    :func:`shardwrite.slurm.workers_of`.
 
     Raises
     ------
     SpecError
-        If one of them is given without the other.
+        If such an option is given without ``--cluster``, or ``--cluster`` without ``--jobs``.
     """
     is_wanted = options.pop("cluster") is not None
     given = {
@@ -123,7 +126,11 @@ def taken(options: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
 def write_with_jobs(
     x: Any, dst: str, given: dict[str, Any], identity: str, progress: bool, **options: Any
 ) -> WriteResult:
-    """Begin the run, so that what cannot be planned is refused before it waits in a queue, and write it with jobs for workers."""
+    """Begin a run in this process, and write it with workers that are SLURM jobs.
+
+    The run begins first, so that what cannot be planned is refused before any job waits in the
+    queue. No job is submitted if the array is written already.
+    """
     workers = workers_of(**given)
     options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
     layout = {
@@ -139,6 +146,10 @@ def write_with_jobs(
         shardwrite.prepare(x, dst, plan, restart=options.pop("restart"), **how)
     if find_run(target) is None:  # it was written before
         with dask.config.set(scheduler="threads"):
-            return shardwrite.to_sharded_zarr(x, dst, source_id=identity, **options)  # type: ignore[no-any-return]
+            return shardwrite.to_sharded_zarr(  # type: ignore[no-any-return]
+                x, dst, source_id=identity, **options
+            )
     with opened(workers, target, lambda text: echo(f"shardwrite: {text}", err=True)):
-        return shardwrite.to_sharded_zarr(x, dst, source_id=identity, progress=progress, **options)  # type: ignore[no-any-return]
+        return shardwrite.to_sharded_zarr(  # type: ignore[no-any-return]
+            x, dst, source_id=identity, progress=progress, **options
+        )

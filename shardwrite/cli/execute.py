@@ -1,4 +1,4 @@
-"""A user's own script, run as the program."""
+"""The command that runs a user's own script."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ __all__ = ["execute"]
 def execute(
     address: str | None, n_requeues: int | None, script: str, args: tuple[str, ...]
 ) -> None:
-    """Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit code tells the outcome.
+    """Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit
+    code tells the outcome.
 
-    USR1 begins no new shard, finishes those in flight and exits with 85; TERM and INT exit with 85 at once. 85 says: incomplete,
-    run me again. 0 is complete, 1 an error, 2 usage, 75 storage trouble that may pass.
-    """
+    USR1 begins no new shard, finishes those in flight and exits with 85; TERM and INT exit with 85
+    at once. 85 says: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage
+    trouble that may pass.
+    """  # noqa: D205 (help text)
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
@@ -47,7 +49,13 @@ def execute(
 
 
 def _run(script: str) -> None:
-    """Run it; that it says itself that it is incomplete is as good as the error."""
+    """Run a script as the main program.
+
+    Raises
+    ------
+    IncompleteError
+        If the script exits with 85 itself.
+    """
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as ended:

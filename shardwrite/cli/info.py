@@ -1,4 +1,4 @@
-"""The command that tells what an array is."""
+"""The command that describes an array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ __all__ = ["info"]
 @json_option
 @command
 def info(array: str, name: str | None, as_json: bool) -> None:
-    """Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is writing it."""
+    """Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who
+    wrote it, or is writing it.
+    """  # noqa: D205 (help text)
     opened = open_begun(array, name)
     report = verify_opened(opened)
     metadata = opened.array.metadata
@@ -46,7 +48,10 @@ def info(array: str, name: str | None, as_json: bool) -> None:
 
 
 def _history(opened: Opened) -> dict[str, Any]:
-    """The run that has not ended, and who is at it; or the receipt of the one that has."""
+    """Facts about the run that has not ended and its writers, or else about the finished run.
+
+    Interrupted updates are listed if no run of the whole array is unfinished.
+    """
     beside = opened.beside
     run = beside.run
     facts: dict[str, Any] = {

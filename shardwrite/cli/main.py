@@ -1,6 +1,8 @@
-"""Arguments in, one call, text and an exit code out; this package is the only place that prints. For exit codes see `outcome`.
+"""The program ``shardwrite`` and its list of commands.
 
-The module of a command is imported when the command is called, so that no other command waits for what it needs.
+A command reads its arguments, makes one call, prints text and ends with an exit code; for exit
+codes see :mod:`shardwrite.runs.outcome`. This package is the only place that prints. The module of
+a command is imported when the command is called, so that no other command waits for its imports.
 """
 
 from __future__ import annotations
@@ -16,24 +18,24 @@ __all__ = ["main"]
 
 
 class LateCommand(click.Command):
-    """Stands for a command whose module has not been imported.
+    """Stand-in for a command whose module has not been imported.
 
     Parameters
     ----------
     name : str
         The command's name.
     path : str
-        Its module in this folder and its name there, with a colon between them.
+        Module of the command in this folder, and its name there, with a colon between them.
     help : str
-        The first sentence of its help, which the list of commands shows.
+        First sentence of the command's help, which the list of commands shows.
     """
 
-    def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name for it)
+    def __init__(self, name: str, path: str, *, help: str) -> None:  # noqa: A002 (click's name)
         super().__init__(name, help=help)
         self._path = path
 
     def load(self) -> click.Command:
-        """Import the command."""
+        """Import the command, and return it."""
         command: click.Command = resolve_name(f"shardwrite.cli.{self._path}")
         return command
 
@@ -63,12 +65,14 @@ for _command in (
     LateCommand(
         "abandon",
         "updates:abandon",
-        help="Give up interrupted updates of ARRAY: their shards stay as they are, each old or new.",
+        help="Give up interrupted updates of ARRAY: their shards stay as they are, each old or "
+        "new.",
     ),
     LateCommand(
         "census",
         "checks:census",
-        help="Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid as a picture.",
+        help="Count the inner chunks of ARRAY that hold data, from indexes only, and show the "
+        "shard grid as a picture.",
     ),
     LateCommand(
         "compact",
@@ -78,7 +82,8 @@ for _command in (
     LateCommand(
         "demo",
         "demo:demo",
-        help="Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and show it.",
+        help="Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check "
+        "it and show it.",
     ),
     LateCommand(
         "erase",
@@ -88,18 +93,20 @@ for _command in (
     LateCommand(
         "exec",
         "execute:execute",
-        help="Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit code tells the outcome.",
+        help="Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and "
+        "its exit code tells the outcome.",
     ),
     LateCommand(
         "finalize",
         "parts:finalize",
-        help="Look at every shard of DST, sweep what dead processes have left, and publish the array if it is whole.",
+        help="Look at every shard of DST, sweep what dead processes have left, and publish the "
+        "array if it is whole.",
     ),
     LateCommand(
         "info",
         "info:info",
-        help="Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who wrote it, or is "
-        "writing it.",
+        help="Metadata, shards present, sizes, compression, order and unused bytes of a sharded "
+        "ARRAY; who wrote it, or is writing it.",
     ),
     LateCommand(
         "init",
@@ -112,7 +119,8 @@ for _command in (
     LateCommand(
         "repair",
         "checks:repair",
-        help="Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these again.",
+        help="Find torn and missing shards of ARRAY; with --source, quarantine them and write "
+        "exactly these again.",
     ),
     LateCommand("slurm", "slurm:slurm", help="Scripts and submissions for SLURM."),
     LateCommand(
@@ -121,7 +129,8 @@ for _command in (
     LateCommand(
         "verify",
         "checks:verify",
-        help="Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are missing.",
+        help="Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are "
+        "missing.",
     ),
     LateCommand(
         "write",
@@ -131,8 +140,8 @@ for _command in (
     LateCommand(
         "write-part",
         "parts:write_part",
-        help="Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and `rank` stands for the rank "
-        "under srun.",
+        help="Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and "
+        "`rank` stands for the rank under srun.",
     ),
 ):
     main.add_command(_command)

@@ -30,12 +30,12 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Sizes(click.ParamType[Any]):
-    """``64``, ``64,64,32``, ``256MB`` or ``auto``."""
+    """Option type for sizes: ``64``, ``64,64,32``, ``256MB`` or ``auto``."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Integers where there are only integers; else the text, for the planner to read."""
+        """Return one integer or a tuple of integers; any other text is left for the planner."""
         parts = str(value).split(",")
         if all(part.strip().lstrip("-").isdigit() for part in parts):
             sizes = tuple(int(part) for part in parts)
@@ -44,12 +44,12 @@ class Sizes(click.ParamType[Any]):
 
 
 class Json(click.ParamType[Any]):
-    """JSON, or a bare word, which stands for itself; ``none`` is None."""
+    """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``."""
 
     name = "json"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """JSON's value; a codec's bare name becomes a list of one."""
+        """Return the value of JSON, None for ``none``, ``auto`` itself, or a list of one codec."""
         if not isinstance(value, str):
             return value
         try:
@@ -65,12 +65,15 @@ class Json(click.ParamType[Any]):
 
 
 class Scalar(click.ParamType[Any]):
-    """``5``, ``0.5``, ``nan``, ``true`` or a text; whole numbers stay whole, however long."""
+    """Option type for a fill value: ``5``, ``0.5``, ``nan``, ``true`` or a text."""
 
     name = "scalar"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """The narrowest of integer, float, bool and text that the value is."""
+        """Return a bool, an integer, a float or the text, the first of these that fits.
+
+        Integers may have any number of digits.
+        """
         if str(value).lower() in ("true", "false"):
             return str(value).lower() == "true"
         for kind in (int, float):
@@ -128,7 +131,8 @@ requeue_option = click.option(
     "n_requeues",
     type=click.IntRange(0),
     metavar="N",
-    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into the queue, N times at most.",
+    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into "
+    "the queue, N times at most.",
 )
 engine_options = _options(
     click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default."),

@@ -1,4 +1,4 @@
-"""Commands that write an array in parts: job arrays, and `srun`."""
+"""Commands that write an array in parts, by a job array or `srun`."""
 
 from __future__ import annotations
 
@@ -39,16 +39,20 @@ stripe_option = click.option(
 
 
 class PartOf(click.ParamType[tuple[int, int]]):
-    """``3/20`` is part 3 of 20, counted from 0; ``rank/20`` takes the rank that `srun` has given this process."""
+    """Option type for a part: ``3/20`` is part 3 of 20, counted from 0.
+
+    ``rank/20`` stands for the part of this process's rank under `srun`.
+    """
 
     name = "part"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        """Index and count."""
+        """Return the index of the part and the number of parts."""
         found = re.fullmatch(r"(\d+|rank)/(\d+)", str(value))
         if found is None:
             self.fail(
-                f"{value!r} is no part; give for instance 3/20 (counted from 0), or rank/20 under srun",
+                f"{value!r} is no part; give for instance 3/20 (counted from 0), "
+                "or rank/20 under srun",
                 param,
                 ctx,
             )
@@ -101,11 +105,12 @@ def init(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Begin writing SRC as DST in parts: the plan and metadata, no data. `write-part` for each part follows, and `finalize`.
+    """Begin writing SRC as DST in parts: the plan and metadata, no data. `write-part` for each part
+    follows, and `finalize`.
 
-    The plan does not depend on the machine that this runs on: it is for processes with 1 GiB for each of their threads, unless
-    --memory-limit says otherwise.
-    """
+    The plan does not depend on the machine that this runs on: it is for processes with 1 GiB for
+    each of their threads, unless --memory-limit says otherwise.
+    """  # noqa: D205 (help text)
     x, identity = open_as_dask(src, options)
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     with engine(threads, None, None):
@@ -153,11 +158,12 @@ def write_part(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and `rank` stands for the rank under srun.
+    """Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and `rank`
+    stands for the rank under srun.
 
-    Needs no scheduler. Signals and exit codes are those of `write`: run the same command again, on this machine or another, and it
-    goes on. N may change from run to run.
-    """
+    Needs no scheduler. Signals and exit codes are those of `write`: run the same command again, on
+    this machine or another, and it goes on. N may change from run to run.
+    """  # noqa: D205 (help text)
     x, identity = open_as_dask(src, source)
     with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
         result = shardwrite.write_part(
@@ -201,10 +207,11 @@ def finalize(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Look at every shard of DST, sweep what dead processes have left, and publish the array if it is whole.
+    """Look at every shard of DST, sweep what dead processes have left, and publish the array if it
+    is whole.
 
     Else it says which parts are to be written again, and exits with 85.
-    """
+    """  # noqa: D205 (help text)
     with handling_signals(), engine(threads, None, None):
         try:
             result = shardwrite.finalize(dst, name=name, n_parts=n_parts)
@@ -218,10 +225,16 @@ def finalize(
 
 
 def _how_to_resubmit(parts: Sequence[int], directory: str, target: Target) -> str:
-    """The line that submits parts again; where the scripts there write something else, that."""
+    """Command line that submits parts again, or a text that says why there is none.
+
+    There is none if `directory` holds no scripts, or scripts of another array.
+    """
     try:
         if read_scripts(Path(directory)) is None:
-            return f"{directory} has no scripts to submit them with; shardwrite slurm script makes them"
+            return (
+                f"{directory} has no scripts to submit them with; "
+                "shardwrite slurm script makes them"
+            )
         check_directory(Path(directory), target)
     except SpecError as error:
         return f"{error.message}, in {directory}: shardwrite slurm script makes those of this array"

@@ -1,4 +1,4 @@
-"""Commands for SLURM: scripts to copy, and submissions."""
+"""Commands for SLURM: print job scripts, submit, watch and cancel jobs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ def _settings_options(function: Any) -> Any:
                 type=click.IntRange(1),
                 default=usual.lead_seconds,
                 show_default=True,
-                help="Seconds before the limit at which a task finishes its shards in flight and requeues itself.",
+                help="Seconds before the limit at which a task finishes its shards in flight and "
+                "requeues itself.",
             ),
             click.option(
                 "--requeues",
@@ -121,7 +122,7 @@ def _settings_options(function: Any) -> Any:
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    """Takes its options out of `options`."""
+    """Remove the settings of jobs from `options`, and return them as one value."""
     return Settings(
         name=options.pop("job_name"),
         cores=options.pop("cores"),
@@ -135,7 +136,7 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
-    """The source's options as they stand on a command line; `options` keeps them."""
+    """Arguments of a command line for the source options, which stay in `options`."""
     found = []
     for key in ("source_format", "dataset", "shape", "dtype", "offset", "source_chunks"):
         value = options[key]
@@ -151,7 +152,7 @@ def slurm() -> None:
 
 
 def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
-    """The layout's options that were given, as they stand on a command line."""
+    """Arguments of a command line for the layout options that the user has given."""
     context = click.get_current_context()
     found = []
     for key in (
@@ -205,7 +206,8 @@ def _layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
 )
 @click.option(
     "--program",
-    help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before them.",
+    help="A script of yours in Python for the allocation to run, with ARGUMENTS; put -- before "
+    "them.",
 )
 @click.option(
     "--jobs", "n_jobs", type=click.IntRange(1), help="Workers of the elastic way, each a job."
@@ -233,9 +235,9 @@ def script(
 ) -> None:
     """Print a script for sbatch that writes SRC to DST.
 
-    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; `init` fixes the layout for both.
-    ALLOCATION is one job with a dask cluster inside, that runs `write`, or a program of yours. ELASTIC is a small job that drives
-    workers, which are jobs of their own.
+    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; `init`
+    fixes the layout for both. ALLOCATION is one job with a dask cluster inside, that runs `write`,
+    or a program of yours. ELASTIC is a small job that drives workers, which are jobs of their own.
     """
     settings = _settings(options)
     if program is not None and kind == "allocation":
@@ -280,7 +282,9 @@ def script(
 @slurm.command("run-directory")
 @command
 def run_directory() -> None:
-    """Make the directory of this start of the job, with keys for its processes, and print its path."""
+    """Make the directory of this start of the job, with keys for its processes, and print its
+    path.
+    """  # noqa: D205 (help text)
     emit(str(make_run_directory()))
 
 
@@ -296,7 +300,9 @@ def scheduler(directory: Path) -> None:
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @command
 def worker(directory: Path) -> None:
-    """Be a dask worker, with all cores and memory that srun gives, of the scheduler in the run DIRECTORY."""
+    """Be a dask worker, with all cores and memory that srun gives, of the scheduler in the run
+    DIRECTORY.
+    """  # noqa: D205 (help text)
     run_worker(directory)
 
 
@@ -306,10 +312,12 @@ def worker(directory: Path) -> None:
 @json_option
 @command
 def show_status(dst: str, name: str | None, as_json: bool) -> None:
-    """Show how far DST is: shards and bytes done, speed, time left, parts left, failures, and the jobs that write it.
+    """Show how far DST is: shards and bytes done, speed, time left, parts left, failures, and the
+    jobs that write it.
 
-    Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not published.
-    """
+    Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not
+    published.
+    """  # noqa: D205 (help text)
     found = status(resolve_target(dst, name))
     echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
@@ -324,7 +332,8 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
 def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
     """Cancel the jobs that write DST: job arrays, allocations, drivers, workers.
 
-    Also after the process that submitted them was killed. A driver on a login node is told to end, and submits no more.
+    Also after the process that submitted them was killed. A driver on a login node is told to end,
+    and submits no more.
 
     What is written stays, and the same again goes on. Cancelling twice does no harm.
     """
@@ -355,14 +364,14 @@ def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
 def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
     """Look at every node of a job: srun --ntasks-per-node=1 shardwrite slurm doctor DIRECTORY.
 
-    Versions, whether all see the DIRECTORY and how late, what its file system can, cores, memory, scratch and network. Exit code 1
-    if something will not work.
+    Versions, whether all see the DIRECTORY and how late, what its file system can, cores, memory,
+    scratch and network. Exit code 1 if something will not work.
     """
     doctor.check_directory(directory)
     own = doctor.examine(directory, os.environ)
     found = doctor.meet(directory, own, os.environ, patience)
     if own.rank:
-        return  # the first rank tells
+        return  # rank 0 reports
     problems = doctor.problems_of(found, int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)))
     warnings = doctor.warnings_of(found)
     if as_json:
@@ -443,10 +452,11 @@ def submit(
     memory_limit: str | None,
     **options: Any,
 ) -> None:
-    """Begin writing SRC as DST, submit a job array that writes the parts, and a job that publishes after them.
+    """Begin writing SRC as DST, submit a job array that writes the parts, and a job that publishes
+    after them.
 
     After any interruption the same command goes on; tasks whose part is done end at once.
-    """
+    """  # noqa: D205 (help text)
     settings = _settings(options)
     arguments = _source_arguments(options)
     target = resolve_target(dst, name)
@@ -481,9 +491,8 @@ def submit(
     check_directory(where, target)
     if dry_run:
         echo(f"# in {where}, with a directory logs:")
-        echo(
-            "sbatch --parsable array.sbatch\nsbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch"
-        )
+        echo("""sbatch --parsable array.sbatch
+sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch""")
         for leaf, text in scripts.items():
             emit(f"\n# {leaf}\n{text}", nl=False)
         return
@@ -505,7 +514,11 @@ def submit(
 def _submit(
     target: Target, where: Path, n_parts: int, tasks: str, as_json: bool, scripts: Mapping[str, str]
 ) -> None:
-    """Write scripts, submit the array, or some of its tasks, and the job after it, note them, and say so."""
+    """Submit a job array and the job after it, note both beside the run, and print their ids.
+
+    `scripts` are written first; if there are none, those in `where` are used. `tasks` is given to
+    ``sbatch --array``; if it is empty, all tasks are submitted.
+    """
     with submitting(target):
         write_scripts(where, target, scripts)
         array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch", tasks)
@@ -540,7 +553,9 @@ def _submit(
 @json_option
 @command
 def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_json: bool) -> None:
-    """Submit some parts of DST again, and a job that publishes after them: the line that `finalize` prints."""
+    """Submit some parts of DST again, and a job that publishes after them: the line that `finalize`
+    prints.
+    """  # noqa: D205 (help text)
     target = resolve_target(dst, name)
     where = Path(directory or default_directory(target)).absolute()
     scripts = read_scripts(where)

@@ -1,7 +1,8 @@
-"""The one way from a text to the terminal.
+"""Output to the terminal. All commands print by the functions here.
 
-Names of files and what documents say come from others. They reach the terminal with their control characters spelt out, so that
-none of them moves the cursor or rewrites what stands there, and without credentials.
+File names and the contents of documents come from other people. Their control characters are spelt
+out before they are printed, so that none of them moves the cursor or overwrites what is shown.
+Credentials are removed.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from shardwrite.errors import SpecError, redacted
 
 __all__ = ["Program", "echo", "emit", "exact", "printable"]
 
-# control characters but for tab and newline, what turns the direction of writing, and bytes that are no text
+# Control characters except tab and newline, characters that change the direction of writing, and
+# bytes that are not text.
 _UNPRINTABLE = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    r"""A text with its control characters spelt out.
+    r"""Spell out the control characters of a text.
 
     Examples
     --------
@@ -35,12 +37,12 @@ def printable(text: str) -> str:
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print a text for people, or JSON."""
+    """Print a text for people, or JSON, without control characters and credentials."""
     click.echo(printable(redacted(text)), err=err)
 
 
 def exact(text: str) -> str:
-    """A text that another program reads, which cannot be changed: a script, or a path.
+    """Check a text that another program reads, such as a script or a path, and return it unchanged.
 
     Raises
     ------
@@ -56,18 +58,27 @@ def exact(text: str) -> str:
                 remedy="give paths and options without them",
             )
         if redacted(line) != line:
-            remedy = "have the program that needs them read them from a file of yours, or from its environment"
+            remedy = (
+                "have the program that needs them read them from a file of yours, "
+                "or from its environment"
+            )
             raise SpecError("holds credentials", field="line", value=line, remedy=remedy)
     return text
 
 
 def emit(text: str, *, nl: bool = True) -> None:
-    """Print what another program reads: exactly, or not at all (see :func:`exact`)."""
+    """Print a text that another program reads, unchanged.
+
+    Raises
+    ------
+    SpecError
+        If the text holds control characters or credentials; see :func:`exact`.
+    """
     click.echo(exact(text), nl=nl)
 
 
 class Program(click.Group):
-    """A group of commands whose errors are printed like everything else."""
+    """Group of commands whose errors are printed without control characters and credentials."""
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """See :meth:`click.Command.make_context`."""
@@ -85,5 +96,5 @@ def _as_printable() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        setattr(error, "message", printable(redacted(error.message)))  # noqa: B010 (click declares it final)
+        setattr(error, "message", printable(redacted(error.message)))  # noqa: B010 (it is final)
         raise

@@ -1,4 +1,4 @@
-"""Commands that change an array that exists."""
+"""Commands that change an existing array."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ __all__ = ["abandon", "compact", "erase", "update"]
 
 
 class Region(click.ParamType[Any]):
-    """``0:64,10:20,:``: start and stop along each axis, either of which may be left out."""
+    """Option type for a region, such as ``0:64,10:20,:``.
+
+    It holds a start and a stop for each axis. Either may be left out.
+    """
 
     name = "region"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """A tuple of slices."""
+        """Return a tuple of slices, one for each axis."""
         try:
             pairs = [part.split(":") for part in str(value).split(",")]
             return tuple(
@@ -110,7 +113,9 @@ def update(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write SRC into a region of ARRAY, or behind its end. After an interruption the same command goes on where it was."""
+    """Write SRC into a region of ARRAY, or behind its end. After an interruption the same command
+    goes on where it was.
+    """  # noqa: D205 (help text)
     if (region is None) == (axis is None):
         raise click.UsageError("give --region or --append")
     x, identity = open_as_dask(src, options)

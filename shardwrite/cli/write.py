@@ -1,4 +1,4 @@
-"""Commands that write a new array, or plan how to."""
+"""Commands that write a new array, or show the plan for it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ __all__ = ["plan", "write"]
     help="Also write the plan as an HTML page.",
 )
 @command
-def plan(src: str, dst: str | None, as_json: bool, html_path: str | None, **options: Any) -> None:  # noqa: ARG001 (DST stands for symmetry with write)
+def plan(
+    src: str,
+    dst: str | None,  # noqa: ARG001 (accepted so that the arguments are those of write)
+    as_json: bool,
+    html_path: str | None,
+    **options: Any,
+) -> None:
     """Show how SRC would be written: shards, files, tasks and memory. Nothing is written."""
     x, identity = open_as_dask(src, options)
     made = shardwrite.plan(x, source_id=identity, **options)
@@ -95,8 +101,9 @@ def write(
 ) -> None:
     """Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST.
 
-    After an interruption the same command goes on where it was. USR1 finishes the shards in flight and exits with 85, TERM and INT
-    exit with 85 at once: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage trouble that may pass.
+    After an interruption the same command goes on where it was. USR1 finishes the shards in flight
+    and exits with 85, TERM and INT exit with 85 at once: incomplete, run me again. 0 is complete, 1
+    an error, 2 usage, 75 storage trouble that may pass.
     """
     has_jobs, asked = taken(options)
     if has_jobs and (threads or workers or address):

@@ -1,4 +1,4 @@
-"""Codecs: from metadata to callables. No storage, no dask."""
+"""Codecs built from metadata, without storage and without dask."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Data types and fill values between JSON and numpy, to the bit.
+"""Conversion of data types and fill values between JSON and numpy, without loss of a bit.
 
-zarr-python knows the data types; its JSON of a float says ``"NaN"`` whatever the payload, so where bits would be lost the
-document holds them in hexadecimal, as the specification allows.
+zarr-python provides the data types. Its JSON of a float is ``"NaN"`` for every payload. Where bits
+would be lost, the document holds them in hexadecimal, as the specification allows.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ __all__ = ["check_fill", "exact_fill", "fill_from_json", "is_same_type", "zarr_d
 @lru_cache(maxsize=64)
 def _zarr_dtype_cached(text: str) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # that some dtypes have no specification yet is said when the array is made
+        # zarr warns of dtypes without a specification when the array is created.
+        warnings.simplefilter("ignore")
         return parse_dtype(json.loads(text), zarr_format=3)
 
 
 def zarr_dtype(data_type: Any) -> Any:
-    """The registered data type that a document names.
+    """Data type of zarr for the ``data_type`` of a document.
 
     Raises
     ------
     SpecError
-        If none is.
+        If zarr does not know the data type.
     """
     if not isinstance(data_type, str | dict):
         raise SpecError(
@@ -56,19 +55,31 @@ def zarr_dtype(data_type: Any) -> Any:
 
 
 def is_same_type(source: np.dtype[Any], stored: np.dtype[Any]) -> bool:
-    """Whether values pass from one to the other and back to the bit: the byte order may differ, and text may come as objects."""
+    """Whether values of one dtype pass to the other and back without loss of a bit.
+
+    The byte order may differ. The source of a stored text may have the dtype object.
+    """
     if stored.hasobject or stored.kind == "T":
         return source.fields is None and source.kind in ("O", stored.kind)
     return source.kind not in "OT" and source.newbyteorder("=") == stored.newbyteorder("=")
 
 
 def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
-    """A fill value from its JSON, to the bit.
+    """Fill value for its JSON form, with exactly the bits that the JSON gives.
+
+    Parameters
+    ----------
+    data_type : str or dict
+        ``data_type`` of the document.
+    dtype : numpy.dtype
+        The same type in memory.
+    value : object
+        ``fill_value`` of the document, as parsed from JSON.
 
     Raises
     ------
     SpecError
-        If it is none of the data type.
+        If the value does not fit the data type.
     """
     if dtype.kind == "b" and not isinstance(value, bool):
         raise SpecError("not a bool", field="fill_value", value=value, remedy="give true or false")
@@ -92,7 +103,11 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
 
 
 def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> Any:
-    """The document's fill value, with the bits of `fill_value` where JSON's names for floats would lose them."""
+    """JSON form of a fill value that keeps all its bits.
+
+    The result is the document's own ``fill_value`` unless that loses bits of a float, such as the
+    payload of a NaN. Then it is hexadecimal.
+    """
     if fill_value is None or dtype.kind not in "fc":
         return document["fill_value"]
     wanted = np.asarray(fill_value).astype(dtype, copy=False)
@@ -107,12 +122,14 @@ def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) 
 
 
 def check_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> None:
-    """Refuse a fill value that the document does not say as it was given; floats may be rounded, and stay finite.
+    """Check that the document keeps a fill value as the user gave it.
+
+    Floats may be rounded, but a finite one must stay finite.
 
     Raises
     ------
     SpecError
-        Naming what would have become of it.
+        If the value would change. The error names what it would become.
     """
     if fill_value is None:
         return
@@ -128,7 +145,7 @@ def check_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) 
 
 
 def _is_kept(given: Any, stored: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a value that was given is the one that is stored."""
+    """Whether the stored fill value is the one that was given."""
     if isinstance(given, np.generic | np.ndarray) and given.dtype.kind not in "mMV":
         given = given.item()
     if dtype.fields is not None:
@@ -155,7 +172,10 @@ def _is_kept(given: Any, stored: Any, dtype: np.dtype[Any]) -> bool:
 
 
 def _is_same_time(given: Any, stored: Any) -> bool:
-    """Whether a time or a count of its units is the one that is stored; no time is equal to itself here."""
+    """Whether the stored time is the one that was given, as a time or as a count of its units.
+
+    Two NaT ("not a time") count as equal.
+    """
     if np.asarray(given).dtype.kind in "iu":
         return int(given) == int(stored.view("i8"))
     time = type(stored)(given)

@@ -1,6 +1,7 @@
-"""Which inner chunks are empty: decided on bits, never on values.
+"""Test for empty inner chunks, which compares bits.
 
-NaN equals NaN here when their payloads do, and -0.0 differs from 0.0.
+Two NaN are equal if their payloads are, and -0.0 differs from 0.0. Only elements of variable
+length are compared by value.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _WORDS = {8: np.uint64, 4: np.uint32, 2: np.uint16, 1: np.uint8}
 
 
 class FillPattern:
-    """Finds the inner chunks of a batch that hold the fill value only.
+    """Test for the inner chunks of a batch that hold only the fill value.
 
     Parameters
     ----------
     fill_value : scalar
-        Of the dtype of the batches.
+        Fill value, of the same data type as the batches.
     dtype : numpy.dtype
-        The batches' dtype, byte order included.
+        Dtype of the batches, byte order included.
     """
 
     def __init__(self, fill_value: Any, dtype: np.dtype[Any]) -> None:
@@ -36,23 +37,24 @@ class FillPattern:
         self._item_words = np.frombuffer(self._item, self._word)
         if itemsize and len(set(self._item_words.tolist())) == 1:
             self._item_words = self._item_words[:1]
-        # wider words compare faster; only where a word holds whole items
+        # Wider words compare faster. They can be used only where a word holds whole items.
         if 0 < itemsize < 8 and 8 % itemsize == 0:
             self._wide = np.frombuffer(self._item * (8 // itemsize), np.uint64)[0]
         else:
             self._wide = None
 
     def empty(self, batch: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Which chunks of `batch` are empty.
+        """Whether each inner chunk of a batch is empty.
 
         Parameters
         ----------
         batch : numpy.ndarray, shape (n, ...)
-            C-contiguous.
+            Inner chunks, C-contiguous.
 
         Returns
         -------
         numpy.ndarray of bool, shape (n,)
+            True where the inner chunk holds only the fill value, or has no elements.
         """
         n = len(batch)
         if n == 0:
@@ -77,7 +79,10 @@ class FillPattern:
 
     @staticmethod
     def _equal(words: npt.NDArray[Any], word: Any) -> npt.NDArray[np.bool_]:
-        """Rows that hold `word` only; a few probes settle most rows before any is read whole."""
+        """Whether each row holds only `word`.
+
+        A few probes decide most rows, so that only the other rows are read whole.
+        """
         probes = words[:, :: max(1, words.shape[1] // 4)]
         result: npt.NDArray[np.bool_] = (probes == word).all(axis=1)
         for row in np.flatnonzero(result):

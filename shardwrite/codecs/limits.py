@@ -1,4 +1,4 @@
-"""The size that no metadata tells: of an inner chunk whose elements have variable length."""
+"""Size limit for inner chunks of variable-length elements, whose size is not in the metadata."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ _asked: list[Callable[[], int]] = [lambda: CHUNK_LIMIT]
 
 
 def chunk_limit() -> int:
-    """Most bytes that such a chunk may have before it is encoded, elements and their lengths together."""
+    """Largest allowed size, in bytes, of an inner chunk of variable-length elements.
+
+    The size is that of the serialized elements with their lengths, before any compression.
+    """
     return _asked[-1]()
 
 
 def ask_for_chunk_limit(ask: Callable[[], int]) -> None:
-    """Take the limit from the configuration, which nothing here knows of.
+    """Set the function that gives the limit.
+
+    Codecs do not read the configuration themselves, so the package registers a function that does.
 
     Parameters
     ----------
     ask : callable
-        Gives the limit in bytes.
+        Function without arguments that returns the limit in bytes.
     """
     _asked[:] = [ask]

@@ -1,9 +1,9 @@
-"""The inner pipeline: what turns inner chunks into bytes and back.
+"""Pipelines that encode inner chunks to bytes and decode them.
 
-:class:`NativePipeline` handles the core codecs with nothing between the data and the compression library:
-it takes a batch of inner chunks as one array and makes one call a chunk. :class:`ForeignPipeline`
-handles every other codec that zarr's registry knows, through zarr's own class and public interface
-(a one-chunk array in memory), slower but the same bytes.
+:class:`NativePipeline` handles the core codecs and calls the compression libraries directly. It
+takes a batch of inner chunks as one array. :class:`ForeignPipeline` handles every other codec in
+zarr's registry, through zarr's public interface (a one-chunk array in memory). It is slower and
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _VLEN = {"vlen-utf8": numcodecs.VLenUTF8, "vlen-bytes": numcodecs.VLenBytes}
 
 
 class Pipeline(Protocol):
-    """Encodes and decodes inner chunks of one shape and dtype."""
+    """Encoder and decoder of inner chunks of one shape and dtype."""
 
     stored_dtype: np.dtype[Any]
-    """What batches given to `encode` should have, so that nothing is converted twice."""
+    """Dtype that batches for `encode` should have, so that they need no conversion."""
     encoded_nbytes: int | None
-    """Size of every encoded chunk, or None where it depends on the data."""
+    """Size of every encoded chunk in bytes, or None if it depends on the data."""
     is_identity: bool
-    """Whether the encoded bytes are the batch's own memory."""
+    """Whether the encoded bytes are those of the batch in memory."""
 
     @property
     def most_encoded_nbytes(self) -> int:
-        """No encoded chunk is larger: what claims to be is not read."""
+        """Upper bound of the size of an encoded chunk, in bytes; a larger one is not read."""
 
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """Encode inner chunks.
@@ -54,26 +54,31 @@ class Pipeline(Protocol):
         batch : numpy.ndarray, shape (n, *chunk_shape)
             Inner chunks, C-contiguous.
         rows : numpy.ndarray of int64, optional
-            Which of them, in the order wanted; all by default.
+            Rows of the inner chunks to encode, in the order wanted; all by default.
 
         Returns
         -------
         sequence of buffer
-            One for each; they may be views of `batch`.
+            One buffer for each encoded chunk. The buffers may be views of `batch`.
+
+        Raises
+        ------
+        CodecError
+            If the codecs cannot encode a chunk.
         """
 
     def decode(self, data: Buffer) -> Array:
-        """One inner chunk of `chunk_shape`.
+        """Decode one inner chunk.
 
         Raises
         ------
         CorruptShardError
-            If the bytes cannot be such a chunk's.
+            If the bytes cannot be those of an inner chunk of this shape and dtype.
         """
 
 
 class NativePipeline:
-    """transpose*, then bytes or vlen-*, then bytes-to-bytes stages."""
+    """Pipeline of transpositions, one ``bytes`` or ``vlen-*`` codec, and bytes-to-bytes stages."""
 
     def __init__(
         self,
@@ -143,7 +148,8 @@ class NativePipeline:
                 int.from_bytes(memoryview(data)[:4], "little"),
                 len(memoryview(data)) // 4,
             )
-            if claimed != math.prod(shape) or claimed > n_found:  # each has its length before it
+            # Each element has its length before it, in four bytes.
+            if claimed != math.prod(shape) or claimed > n_found:
                 raise CorruptShardError(
                     f"claims {claimed} elements, not {math.prod(shape)}, in {4 * n_found} bytes"
                 )
@@ -170,37 +176,48 @@ class NativePipeline:
 
 
 def undo(stages: Sequence[BytesStage], data: Buffer, limit: int) -> Buffer:
-    """What the stages were given, which is no more than `limit` bytes."""
+    """Decode the output of some stages; their input had at most `limit` bytes.
+
+    Raises
+    ------
+    CorruptShardError
+        If a stage cannot decode the bytes within its limit.
+    """
     for i in range(len(stages) - 1, -1, -1):
-        data = stages[i].decode(
-            data, most_added(stages[:i], limit)
-        )  # what an earlier stage added is still there
+        # The bytes that earlier stages added are still there.
+        data = stages[i].decode(data, most_added(stages[:i], limit))
     return data
 
 
 def most_added(stages: Sequence[BytesStage], nbytes: int) -> int:
-    """The most that stages make of some bytes: compressors add a little to what they cannot compress."""
+    """Upper bound of the size that stages give for `nbytes` bytes.
+
+    Compressors add a little to data that they cannot compress.
+    """
     return nbytes + sum(
         s.added_nbytes if s.added_nbytes is not None else nbytes // 8 + 65536 for s in stages
     )
 
 
 def _check_readable(encoded: Sequence[Buffer]) -> None:
-    """Refuse to write what would be refused on reading."""
+    """Raise CodecError if an inner chunk is too large to be read again."""
     limit = chunk_limit()
     largest = max(map(len, encoded))
     if largest > limit:
         raise CodecError(
-            f"an inner chunk of variable-length elements takes {largest} bytes, and at most {limit} would be read again; make "
-            "chunks smaller, or raise shardwrite.read.chunk-limit in dask's configuration, here and wherever the array is read",
+            f"an inner chunk of variable-length elements takes {largest} bytes, "
+            f"and at most {limit} would be read again; make "
+            "chunks smaller, or raise shardwrite.read.chunk-limit in dask's configuration, "
+            "here and wherever the array is read",
             codec="vlen",
         )
 
 
 class ForeignPipeline:
-    """Any codecs that zarr's registry knows, by way of a one-chunk zarr array in memory for each thread.
+    """Pipeline of any codecs in zarr's registry.
 
-    Bytes-to-bytes codecs at the end that have a stage go through that, which is bounded.
+    Each thread has a one-chunk zarr array in memory, which encodes and decodes. Bytes-to-bytes
+    codecs at the end that have a stage of their own use that stage, since its decoding is bounded.
     """
 
     encoded_nbytes: int | None = None
@@ -223,7 +240,10 @@ class ForeignPipeline:
         self._local = threading.local()
 
     def open(self) -> tuple[zarr.Array[Any], dict[str, Any]]:
-        """The thread's array and the memory behind it; fails where a codec cannot be had."""
+        """Array of this thread and the memory behind it, made at the first call.
+
+        It raises whatever zarr and the codecs raise where a codec is not available.
+        """
         if not hasattr(self._local, "array"):
             memory: dict[str, Any] = {
                 "zarr.json": ZarrBuffer.from_bytes(json.dumps(self._document).encode())
@@ -261,18 +281,20 @@ class ForeignPipeline:
 
     @property
     def _limit_nbytes(self) -> int:
-        """The most that the stages can have been given."""
+        """Upper bound of the input of the stages, in bytes."""
         is_variable = self.stored_dtype.hasobject or self.stored_dtype.kind == "T"
         return chunk_limit() if is_variable else self._fixed_nbytes
 
     @cached_property
     def _fixed_nbytes(self) -> int:
-        """The same where no element has variable length: known where the serializer writes elements as they are."""
+        """Upper bound of the input of the stages, if elements have a fixed length.
+
+        It is exact where the serializer is ``bytes``, and a generous estimate elsewhere.
+        """
         nbytes = math.prod(self._chunk_shape) * self.stored_dtype.itemsize
         if self._document["codecs"][-1]["name"] != "bytes":
-            return (
-                256 * nbytes + 2**20
-            )  # each element in a frame of its own, with a checksum and an entry in an index
+            # Room for each element in a frame of its own, with a checksum and an index entry.
+            return 256 * nbytes + 2**20
         array, memory = self.open()
         array[...] = np.zeros(self._chunk_shape, self.stored_dtype)
         return len(memory.pop(self._key))
@@ -284,9 +306,8 @@ class ForeignPipeline:
         memory[self._key] = ZarrBuffer.from_bytes(bytes(data))
         try:
             return np.asarray(array[...]).reshape(self._chunk_shape)
-        except (
-            Exception
-        ) as error:  # third-party codecs raise anything; all of it means wrong bytes here
+        # Codecs of third parties may raise anything; each exception means wrong bytes here.
+        except Exception as error:
             raise CorruptShardError(f"codecs {self.names}: {error}") from error
         finally:
             memory.pop(self._key, None)
@@ -298,23 +319,24 @@ def build_pipeline(
     dtype: np.dtype[Any],
     document: Mapping[str, Any],
 ) -> Pipeline:
-    """The pipeline for a list of codec metadata.
+    """Build the pipeline for a list of codecs.
 
     Parameters
     ----------
     codecs : sequence of mapping
-        As they stand in ``zarr.json``: any array-to-array codecs, one array-to-bytes, any bytes-to-bytes.
+        Codecs as in ``zarr.json``: any number of array-to-array codecs, one array-to-bytes codec,
+        and any number of bytes-to-bytes codecs.
     chunk_shape : tuple of int
-        Shape of what is encoded.
+        Shape of the arrays to encode.
     dtype : numpy.dtype
-        Its dtype in memory.
+        Dtype of these arrays in memory.
     document : mapping
-        The array's ``zarr.json``; a foreign pipeline takes data type and fill value from it.
+        The array's ``zarr.json``. A foreign pipeline takes data type and fill value from it.
 
     Raises
     ------
     CodecError
-        If a codec is not known to zarr's registry either.
+        If zarr's registry does not have a codec, or a configuration does not fit its codec.
     """
     native = _native(codecs, chunk_shape, dtype)
     if native is not None:
@@ -330,16 +352,15 @@ def build_pipeline(
     try:
         pipeline = ForeignPipeline(chunk_shape, dtype, inner, _stages_at_the_end(codecs, dtype))
         pipeline.open()
-    except (
-        Exception
-    ) as error:  # an unknown codec raises KeyError, a bad configuration whatever its class raises
+    # An unknown codec raises KeyError. For a bad configuration each class raises its own errors.
+    except Exception as error:
         names = "+".join(str(codec["name"]) for codec in codecs)
         raise CodecError(f"codecs {names} cannot be used here: {error}", codec=names) from error
     return pipeline
 
 
 def _stages_at_the_end(codecs: Sequence[Codec], dtype: np.dtype[Any]) -> list[BytesStage]:
-    """Of the last codecs, as far as there are any."""
+    """Stages for the last codecs, back to the first one that has no stage."""
     stages: list[BytesStage] = []
     for codec in reversed(codecs):
         stage = build_stage(codec["name"], codec.get("configuration", {}), max(1, dtype.itemsize))

@@ -1,11 +1,14 @@
-"""Bytes-to-bytes codecs: one small class each, built from the metadata's JSON.
+"""Bytes-to-bytes codecs, each a small class (a stage) that is built from the metadata's JSON.
 
-A stage encodes a batch of buffers, with the thread's own compression context. Where a library can, it takes small
-buffers in one call: two threads that leave and take the interpreter's lock for each of them would spend more time on
-the lock than on the data. Decoding is bounded: `limit_nbytes` is the most that a correct buffer can
-hold, and nothing larger is ever allocated, whatever a frame's header claims.
+A stage encodes a batch of buffers. Where a library can, it takes small buffers in one call. Two
+threads that release and take the interpreter's lock for each small buffer would spend more time on
+the lock than on the data.
 
-Where two libraries write the same format, the faster one is taken if it is installed (the ``fast`` extra).
+Decoding is bounded: `limit_nbytes` is the largest size of a correct buffer after decoding. Memory
+is never allocated from the size that a frame's header claims before that size is checked.
+
+Where two libraries write the same format, the faster one is used if it is installed (the ``fast``
+extra).
 """
 
 from __future__ import annotations
@@ -29,33 +32,45 @@ from shardwrite.errors import CodecError, CorruptShardError
 __all__ = ["Buffer", "BytesStage", "build_stage"]
 
 _SMALL_NBYTES = 128 * 2**10
-_GZIP_WBITS = 31  # the largest window, and gzip's header and trailer
+_GZIP_WBITS = 31  # the largest window, with gzip's header and trailer
 _ZSTD_BLOCK_NBYTES = 128 * 2**10  # a block holds at most this (RFC 8878, 3.1.1.2)
-_ZSTD_MAX_RATIO = _ZSTD_BLOCK_NBYTES // 4  # and takes 4 bytes or more
-_ZSTD_PIECE_NBYTES = 2**10  # of a frame, which may become 32 MiB
-_ZSTD_AT_ONCE_NBYTES = 2**25  # as much may be set aside for a frame that does not say its size
+_ZSTD_MAX_RATIO = _ZSTD_BLOCK_NBYTES // 4  # a block takes 4 bytes or more in its frame
+_ZSTD_PIECE_NBYTES = 2**10  # piece of a frame to decode at a time; it may become 32 MiB
+_ZSTD_AT_ONCE_NBYTES = 2**25  # largest buffer that is allocated for a frame of unknown size
 _WINDOW_NBYTES = 2**16
-_LZMA_NBYTES = 2**28  # for the largest dictionary that is taken
-_LZ4_MAX_RATIO = 255  # of a byte that lengthens a match
+_LZMA_NBYTES = 2**28  # memory limit of the decoder, which depends on the dictionary's size
+_LZ4_MAX_RATIO = 255  # each byte that lengthens a match stands for at most 255 bytes
 
-Buffer = Any  # whatever supports the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
+Buffer = Any  # any object with the buffer protocol: bytes, memoryview, contiguous uint8 ndarray
 
 
 class BytesStage(Protocol):
-    """One bytes-to-bytes codec."""
+    """A bytes-to-bytes codec."""
 
     added_nbytes: int | None
-    """Bytes that encoding adds, or None where the encoded size depends on the data."""
+    """Number of bytes that encoding adds, or None if the encoded size depends on the data."""
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
-        """Encode each buffer."""
+        """Encode each buffer of a batch.
+
+        Raises
+        ------
+        CodecError
+            If the library here does not support the codec's configuration.
+        """
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
-        """Decoded bytes, never more than `limit_nbytes`."""
+        """Decode a buffer to at most `limit_nbytes` bytes.
+
+        Raises
+        ------
+        CorruptShardError
+            If the buffer cannot be decoded, or would give more bytes.
+        """
 
 
 class Crc32cStage:
-    """Four little-endian bytes of CRC-32C after the data."""
+    """Stage that appends a CRC-32C checksum, four bytes little-endian."""
 
     added_nbytes: int | None = 4
 
@@ -64,7 +79,7 @@ class Crc32cStage:
         checksum = crc32c.crc32c
         return [b"".join((data, checksum(data).to_bytes(4, "little"))) for data in batch]
 
-    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:  # noqa: ARG002 (it only takes away)
+    def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:  # noqa: ARG002 (only shrinks)
         """See :meth:`BytesStage.decode`."""
         view = memoryview(data)
         if len(view) < 4:
@@ -77,7 +92,7 @@ class Crc32cStage:
 
 
 def _within(value: Any, least: int, most: int) -> int:
-    """A setting, if the library takes it."""
+    """Integer value of a setting; ValueError if it is out of bounds."""
     number = int(value)
     if not least <= number <= most:
         raise ValueError(f"{number} is not between {least} and {most}")
@@ -85,7 +100,10 @@ def _within(value: Any, least: int, most: int) -> int:
 
 
 class ZstdStage:
-    """Zstandard; a context per thread where python-zstandard is installed."""
+    """Zstandard stage, with one context per thread if python-zstandard is installed.
+
+    Without python-zstandard, numcodecs encodes and decodes.
+    """
 
     added_nbytes: int | None = None
 
@@ -116,10 +134,10 @@ class ZstdStage:
 
     @property
     def _contexts(self) -> tuple[Any, Any]:
-        """Compressor and decompressor of the thread that asks."""
+        """Compressor and decompressor of the current thread."""
         kept: tuple[Any, Any] | None = getattr(self._local, "contexts", None)
         if kept is None:
-            level = self.level or 3  # zstd's own default, which level 0 stands for
+            level = self.level or 3  # level 0 stands for zstd's default, which is 3
             compressor = self._zstandard.ZstdCompressor(level=level, write_checksum=self.checksum)
             kept = self._local.contexts = compressor, self._zstandard.ZstdDecompressor()
         return kept
@@ -136,18 +154,22 @@ class ZstdStage:
             if claimed is None:
                 return self._decode_unsized(data, limit_nbytes)
             if self._zstandard is not None:
-                return self._contexts[1].decompress(
-                    data, allow_extra_data=False
-                )  # the size in the frame is a limit, too
+                # The library decodes no more than the size in the frame.
+                return self._contexts[1].decompress(data, allow_extra_data=False)
             return self._numcodec.decode(data, out=np.empty(claimed, np.uint8))
         except (RuntimeError, ValueError, self._error) as error:
             raise CorruptShardError(f"zstd: {error}") from error
 
     def _decode_unsized(self, data: Buffer, limit_nbytes: int) -> Buffer:
-        """Decode a frame that does not say its size: piece by piece, so that memory goes with what is found, not with the limit."""
+        """Decode a frame whose header does not give the decoded size.
+
+        A frame with a large limit is decoded piece by piece, so that memory grows with the data and
+        not with the limit. Without python-zstandard, the headers of its blocks are checked first.
+        """
         if self._zstandard is None:
             most = _zstd_most_nbytes(memoryview(data))
-            if most > 2 * limit_nbytes + _ZSTD_BLOCK_NBYTES:  # blocks need not be full
+            # Blocks need not be full, so `most` may be larger than the decoded size.
+            if most > 2 * limit_nbytes + _ZSTD_BLOCK_NBYTES:
                 raise CorruptShardError(
                     f"zstd frame has room for {most} bytes where at most {limit_nbytes} can be"
                 )
@@ -180,7 +202,11 @@ class ZstdStage:
 
 
 def _zstd_most_nbytes(frame: memoryview) -> int:
-    """The most that the blocks of one whole frame can hold (RFC 8878, 3.1.1.2), from their headers."""
+    """Upper bound of the content of one whole frame, from its block headers.
+
+    Blocks are described in RFC 8878, 3.1.1.2. A frame that is torn, or that other bytes follow,
+    raises CorruptShardError.
+    """
     descriptor = frame[4]
     single_segment, dictionary = descriptor >> 5 & 1, descriptor & 3
     at = (
@@ -193,9 +219,8 @@ def _zstd_most_nbytes(frame: memoryview) -> int:
     while at + 3 <= len(frame):
         header = int.from_bytes(frame[at : at + 3], "little")
         is_last, kind, nbytes = header & 1, header >> 1 & 3, header >> 3
-        most += (
-            nbytes if kind < 2 else _ZSTD_BLOCK_NBYTES
-        )  # as it is, one byte again and again, or compressed
+        # Kind 0 is a raw block, kind 1 repeats one byte, and kind 2 is compressed.
+        most += nbytes if kind < 2 else _ZSTD_BLOCK_NBYTES
         at += 3 + (1 if kind == 1 else nbytes)
         if is_last:
             break
@@ -205,7 +230,7 @@ def _zstd_most_nbytes(frame: memoryview) -> int:
 
 
 def _zstd_content_nbytes(frame: memoryview) -> int | None:
-    """Content size in a Zstandard frame header (RFC 8878, 3.1.1.1), or None where it says none."""
+    """Content size in a Zstandard frame header (RFC 8878, 3.1.1.1), or None if it has none."""
     if len(frame) < 6 or bytes(frame[:4]) != b"\x28\xb5\x2f\xfd":
         raise CorruptShardError("not a zstd frame")
     descriptor = frame[4]
@@ -218,16 +243,19 @@ def _zstd_content_nbytes(frame: memoryview) -> int | None:
 
 
 class GzipStage:
-    """gzip members, by the fastest deflate installed that compresses about as well as zlib at the same level."""
+    """Gzip stage.
+
+    It encodes with the fastest deflate library installed that compresses about as well as zlib at
+    the same level.
+    """
 
     added_nbytes: int | None = None
 
     def __init__(self, configuration: Mapping[str, Any]) -> None:
         self.level = _within(configuration.get("level", 5), -1, 9)
         self._zlib: Any = zlib
-        package, module = (
-            ("isal", "isal_zlib") if self.level <= 3 else ("zlib_ng", "zlib_ng")
-        )  # ISA-L's levels end at 3
+        # ISA-L has levels up to 3.
+        package, module = ("isal", "isal_zlib") if self.level <= 3 else ("zlib_ng", "zlib_ng")
         if self.level >= 1 and importlib.util.find_spec(package):
             self._zlib = importlib.import_module(f"{package}.{module}")
 
@@ -245,16 +273,21 @@ class GzipStage:
 
 
 def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -> bytes:
-    """Streams laid end to end, decompressed to at most `limit_nbytes` in all; EOFError if they are torn or hold more."""
+    """Decompress streams that lie end to end to at most `limit_nbytes` bytes in all.
+
+    Raises
+    ------
+    EOFError
+        If a stream is torn, or the streams hold more.
+    """
     view = memoryview(data).cast("B")
     pieces: list[bytes] = []
     room, at, stream = limit_nbytes + 1, 0, decompressor()
     while not stream.eof or at < len(view):
         if stream.eof:
             stream = decompressor()
-        window = view[
-            at : at + _WINDOW_NBYTES
-        ]  # what lies behind a stream's end is copied each time
+        # Windows are small, because bytes after a stream's end are copied each time.
+        window = view[at : at + _WINDOW_NBYTES]
         pieces.append(stream.decompress(window, room))
         room -= len(pieces[-1])
         at += len(window) - (len(stream.unused_data) if stream.eof else 0)
@@ -264,7 +297,7 @@ def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -
 
 
 class BloscStage:
-    """Blosc; without threads of its own, since the tasks are parallel already."""
+    """Blosc stage, without threads of its own, because tasks already run in parallel."""
 
     added_nbytes: int | None = None
     _SHUFFLES: ClassVar = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
@@ -281,9 +314,8 @@ class BloscStage:
             cname=cname, clevel=clevel, shuffle=shuffle, blocksize=blocksize, typesize=typesize
         )
         self._settings = (cname.encode(), clevel, shuffle, blocksize, typesize)
-        self._is_known = (
-            cname in numcodecs.blosc.list_compressors()
-        )  # a frame that is read says by itself what made it
+        # Only encoding needs the compressor's name: a frame names the compressor that made it.
+        self._is_known = cname in numcodecs.blosc.list_compressors()
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
@@ -292,9 +324,8 @@ class BloscStage:
                 f"blosc has no compressor {self._settings[0].decode()!r} here", codec="blosc"
             )
         numcodecs.blosc.use_threads = False
-        if (
-            batch and len(batch[0]) <= _SMALL_NBYTES
-        ):  # less Python around each, for which threads would wait for each other
+        # Small buffers take a path with less Python, for which threads would wait for each other.
+        if batch and len(batch[0]) <= _SMALL_NBYTES:
             compress, settings = numcodecs.blosc.compress, self._settings
             return [compress(data, *settings) for data in batch]
         return [self._codec.encode(data) for data in batch]
@@ -305,12 +336,12 @@ class BloscStage:
         if len(view) < 16:
             raise CorruptShardError("too short for a blosc header")
         claimed, stored = int.from_bytes(view[4:8], "little"), int.from_bytes(view[12:16], "little")
-        limit_nbytes = min(
-            limit_nbytes, len(view) * _ZSTD_MAX_RATIO
-        )  # none of the libraries inside does better
+        # No library inside Blosc compresses better than zstd's largest ratio.
+        limit_nbytes = min(limit_nbytes, len(view) * _ZSTD_MAX_RATIO)
         if claimed > limit_nbytes or stored != len(view):
             raise CorruptShardError(
-                f"blosc header claims {claimed} bytes in {stored}; at most {limit_nbytes} in {len(view)}"
+                f"blosc header claims {claimed} bytes in {stored}; "
+                f"at most {limit_nbytes} in {len(view)}"
             )
         try:
             return self._codec.decode(data)
@@ -319,7 +350,7 @@ class BloscStage:
 
 
 class NumcodecsStage:
-    """Any ``numcodecs.*`` bytes-to-bytes codec, through numcodecs itself."""
+    """Stage for the ``numcodecs.*`` checksums and compressors, which numcodecs encodes."""
 
     CHECKSUMS = frozenset({"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"})
     COMPRESSORS = frozenset({"zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "blosc", "shuffle"})
@@ -344,7 +375,8 @@ class NumcodecsStage:
         """See :meth:`BytesStage.decode`."""
         try:
             decoded = memoryview(self._decode(data, limit_nbytes)).cast("B")
-        except Exception as error:  # numcodecs raises whatever its libraries raise; all of it means wrong bytes here
+        # numcodecs raises what its libraries raise; each exception means wrong bytes here.
+        except Exception as error:
             raise CorruptShardError(f"{self._name}: {error}") from error
         if len(decoded) > limit_nbytes:
             raise CorruptShardError(
@@ -355,13 +387,17 @@ class NumcodecsStage:
     def _bounded_decoder(
         self, identifier: str, settings: Mapping[str, Any], itemsize: int
     ) -> Callable[[Buffer, int], Buffer]:
-        """Decoders of numcodecs have no limit; those whose output outgrows their input are bounded here."""
+        """Decoder with a limit for codecs whose output can be larger than their input.
+
+        The decoders of numcodecs themselves have no limit.
+        """
         if identifier == "zstd":
             return ZstdStage(settings).decode
         if identifier == "gzip":
             return GzipStage(settings).decode
         if identifier == "blosc":
-            return BloscStage({"cname": "lz4"}, itemsize).decode  # a frame says how it was made
+            # A frame names the compressor that made it, so the name given here does not matter.
+            return BloscStage({"cname": "lz4"}, itemsize).decode
         if identifier == "zlib":
             return lambda data, limit: _bounded(zlib.decompressobj, data, limit)
         if identifier == "bz2":
@@ -383,21 +419,21 @@ class NumcodecsStage:
             )
         return self._codec.decode(bytes(data))
 
-    def _decode_plain(self, data: Buffer, limit_nbytes: int) -> Buffer:  # noqa: ARG002 (it adds nothing)
+    def _decode_plain(self, data: Buffer, limit_nbytes: int) -> Buffer:  # noqa: ARG002 (no growth)
         return self._codec.decode(bytes(data))
 
 
 def build_stage(name: str, configuration: Mapping[str, Any], itemsize: int) -> BytesStage | None:
-    """The stage for a codec's metadata, or None where this module has none.
+    """Build the stage for a codec, or return None if this module has no stage for it.
 
     Parameters
     ----------
     name : str
-        Name in the metadata.
+        Name of the codec in the metadata.
     configuration : mapping
-        Its configuration.
+        Configuration of the codec in the metadata.
     itemsize : int
-        Bytes of an element, for codecs whose metadata may leave it out.
+        Bytes of an element, for codecs whose configuration may leave it out.
 
     Raises
     ------

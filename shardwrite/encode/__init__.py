@@ -1,1 +1,1 @@
-"""Pieces of a source become encoded inner chunks."""
+"""Encoding of source arrays into inner chunks, and reading of stored shards."""

@@ -1,7 +1,9 @@
-"""Small shards, many at a time: one copy, one look for empty inner chunks and one call of the codecs for a box of them.
+"""Encoding of many small shards at a time.
 
-What a shard costs beyond its bytes is steps of the interpreter, which holds one lock for all threads. Where a batch has room for
-several shards these steps are taken once for all of them. The bytes are those of each shard by itself.
+For a small shard, most of the cost is in the steps of the interpreter, which has one lock for all
+threads. Where a batch has room for several shards, these steps are taken once for all of them: one
+copy, one test for empty inner chunks and one call of the codecs. The bytes are the same as those of
+shards that are encoded one by one.
 """
 
 from __future__ import annotations
@@ -27,16 +29,16 @@ __all__ = ["EncodedShard", "ShardBatches"]
 
 @dataclass(frozen=True, slots=True)
 class EncodedShard:
-    """A whole shard.
+    """A whole encoded shard.
 
     Attributes
     ----------
     buffers : sequence of buffer
-        Its inner chunks, in the order of the file; none where the shard is empty.
+        Encoded inner chunks, in the order of the file; no buffers if the shard is empty.
     seal : Seal
-        What stands around them.
+        Bytes before and after the inner chunks.
     nbytes : int
-        Size of the file.
+        Size of the file, in bytes.
     """
 
     buffers: Sequence[Buffer]
@@ -45,26 +47,26 @@ class EncodedShard:
 
 
 class ShardBatches:
-    """Encodes the shards of a group, as many at a time as fit a batch.
+    """Encoder of the shards of a group, as many at a time as fit into a batch.
 
-    What it gives is valid until another batch is encoded.
+    An encoded shard is valid until another batch is encoded.
 
     Parameters
     ----------
     metadata : ArrayMetadata
         The array.
     group : Box
-        Whole shards, cut off where the array ends.
+        The group: whole shards, clipped to the array.
     pieces : Pieces
-        The source; it covers the group.
+        The source, which covers the group.
     order : {"C", "F", "morton"}
         Order of inner chunks in a shard.
     batch_nbytes : int
         Decoded bytes to encode at a time.
     write_empty_chunks : bool
-        Encode inner chunks of the fill value only, too.
+        Also encode inner chunks that hold only the fill value.
     skip : collection of tuple of int
-        Positions of shards in the group that are not asked for; the pieces need not cover these.
+        Positions of shards in the group that are not needed. The pieces need not cover them.
     """
 
     def __init__(
@@ -101,34 +103,34 @@ class ShardBatches:
 
     @staticmethod
     def is_worth_it(metadata: ArrayMetadata, batch_nbytes: int) -> bool:
-        """Whether a batch has room for two shards."""
+        """Whether a batch has room for at least two shards."""
         return 2 * math.prod(metadata.grid.shards) * metadata.itemsize <= batch_nbytes
 
     @property
     def shards(self) -> list[Shape]:
-        """Positions in the shard grid, one batch after another: the order in which to ask."""
+        """Positions of the shards to encode, batch by batch; ask for them in this order."""
         return [index for index in self._batch_of if index not in self._skip]
 
     def has(self, index: Shape) -> bool:
-        """Whether a shard is of the batch that was encoded last."""
+        """Whether a shard belongs to the batch that was encoded last."""
         return self._batch_of[index] is self._current
 
     def n_with(self, index: Shape) -> int:
-        """Shards in the batch of a shard."""
+        """Number of shards in the batch of a shard, skipped ones included."""
         return self._batch_of[index].size
 
     def encode(self, index: Shape) -> None:
-        """Encode the batch of a shard."""
+        """Encode the batch to which a shard belongs."""
         self._encoded, self._current = {}, None  # their memory is used again
         batch = self._batch_of[index]
         self._encoded, self._current = self._encode(batch), batch
 
     def encoded(self, index: Shape) -> EncodedShard:
-        """A shard of the batch that was encoded last."""
+        """Encoded shard, which must belong to the batch that was encoded last."""
         return self._encoded[index]
 
     def _encode(self, batch: Box) -> dict[Shape, EncodedShard]:
-        """Shards of a batch, which is in positions of shards."""
+        """Encode a batch, given as a box of shard positions."""
         metadata, grid = self._metadata, self._metadata.grid
         start = tuple(i * s for i, s in zip(batch.start, grid.shards, strict=True))
         stop = tuple(
@@ -148,9 +150,8 @@ class ShardBatches:
             if self._skip
             else []
         )
-        if region != unit or any(
-            skipped
-        ):  # inner chunks on the array's edge, and what the pieces may not cover, are filled up
+        # The pieces may not cover inner chunks at the array's edge and those of skipped shards.
+        if region != unit or any(skipped):
             tiles[...] = metadata.fill_value
         self._pieces.copy_into(tiles, counts, grid.chunks, region)
         which, shard, rank = _sequence(counts, grid.chunks_per_shard, self._order)
@@ -193,21 +194,23 @@ class ShardBatches:
 def _sequence(
     counts: Shape, per_shard: Shape, order: str
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Inner chunks of a box that begins with a shard, shard after shard, in the order of the file.
+    """Sequence of the inner chunks of a box, shard after shard, in the order of the files.
 
     Parameters
     ----------
     counts : tuple of int
-        Inner chunks along each axis of the box; the last shards may be cut off.
+        Inner chunks along each axis of the box. The box begins at the corner of a shard; the last
+        shard along an axis may be clipped.
     per_shard : tuple of int
         Inner chunks along each axis of a shard.
     order : {"C", "F", "morton"}
-        Order in a shard.
+        Order of inner chunks in a shard.
 
     Returns
     -------
     which, shard, rank : numpy.ndarray of int64, shape (prod(counts),)
-        Row-major rank in the box, row-major number of the shard, and rank in it.
+        For each inner chunk its row-major rank in the box, the row-major number of its shard, and
+        its row-major rank in that shard.
     """
     which, shard, rank = [], [], []
     starts = [range(0, n, k) for n, k in zip(counts, per_shard, strict=True)]

@@ -1,7 +1,8 @@
-"""The one way from an object to the index and the inner chunks of a shard.
+"""Reading of the index and the inner chunks of a stored shard.
 
-Whoever reads a shard does so here: readers, updates, verification, salvage and recovery. Nothing
-that the object says is believed before it is checked, and no more is read than the metadata allow.
+All code that reads a shard uses this module: readers, updates, verification, salvage and recovery.
+The contents of an object are checked before they are used, and no more is read than the metadata
+allow.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Ranges(Protocol):
         """Size of the object."""
 
     def read(self, offset: int, nbytes: int) -> Buffer:
-        """Exactly `nbytes` bytes."""
+        """Read exactly `nbytes` bytes from `offset`."""
 
 
 class Loaded:
@@ -50,30 +51,31 @@ class Loaded:
 
 
 class ShardReader:
-    """The index of a shard, which is read at once, and its inner chunks, which are read when they are asked for.
+    """Reader of a shard, which reads the index at once and inner chunks on demand.
 
     Parameters
     ----------
     metadata : ArrayMetadata
         The array.
     key : str
-        Key of the shard, for errors.
+        Storage key of the shard, which errors name.
     source : Ranges
         The object.
     nbytes : int, optional
-        Size of the shard where it is only the first bytes of the object. By default it is all of them.
+        Size of the shard in bytes, if it is only the beginning of the object. The default is the
+        size of the object.
 
     Attributes
     ----------
     index : ShardIndex
-        Where the inner chunks lie.
+        Offsets and sizes of the inner chunks.
     index_span : tuple of int
         Start and stop of the encoded index in the object.
 
     Raises
     ------
     CorruptShardError
-        If the index cannot be right.
+        If the object is shorter than `nbytes`, or has no valid index.
     """
 
     def __init__(
@@ -84,9 +86,9 @@ class ShardReader:
         codec = metadata.index_codec
         try:
             if size > source.nbytes:
-                raise CorruptShardError(
+                raise CorruptShardError(  # noqa: TRY301
                     f"{source.nbytes} bytes are there, and the shard should have {size}"
-                )  # noqa: TRY301
+                )
             self.index_span = codec.span(size)
             start, stop = self.index_span
             self.index: ShardIndex = codec.decode(source.read(start, stop - start), size)
@@ -99,12 +101,13 @@ class ShardReader:
         return ranks
 
     def chunk(self, rank: int) -> npt.NDArray[Any] | None:
-        """An inner chunk, decoded; None where it is empty.
+        """Decode the inner chunk with a row-major rank; None if it is empty.
 
         Raises
         ------
         CorruptShardError
-            If it takes more bytes than the metadata allow, or cannot be decoded. The error names shard and inner chunk.
+            If the inner chunk takes more bytes than the metadata allow, or cannot be decoded. The
+            error names the shard and the inner chunk.
         """
         if self.index.is_empty[rank]:
             return None
@@ -112,7 +115,9 @@ class ShardReader:
         most = self.metadata.pipeline.most_encoded_nbytes
         try:
             if nbytes > most:
-                raise CorruptShardError(f"takes {nbytes} bytes where at most {most} can be")  # noqa: TRY301
+                raise CorruptShardError(  # noqa: TRY301
+                    f"takes {nbytes} bytes where at most {most} can be"
+                )
             return self.metadata.pipeline.decode(self.source.read(offset, nbytes))
         except CorruptShardError as error:
             position = unravel(rank, self.metadata.grid.chunks_per_shard)
@@ -122,7 +127,9 @@ class ShardReader:
 
 
 def decode_object(metadata: ArrayMetadata, key: str, source: Ranges) -> npt.NDArray[Any]:
-    """All elements of a shard of an array that has codecs around its sharding: less cannot be read.
+    """Decode a whole shard of an array that has codecs around its sharding.
+
+    Such a shard cannot be read in parts.
 
     Parameters
     ----------
@@ -132,7 +139,7 @@ def decode_object(metadata: ArrayMetadata, key: str, source: Ranges) -> npt.NDAr
     Returns
     -------
     numpy.ndarray
-        Of shard shape.
+        Elements of the shard, with the shape of a whole shard.
 
     Raises
     ------
@@ -143,7 +150,9 @@ def decode_object(metadata: ArrayMetadata, key: str, source: Ranges) -> npt.NDAr
     most = pipeline.most_encoded_nbytes
     try:
         if source.nbytes > most:
-            raise CorruptShardError(f"takes {source.nbytes} bytes where at most {most} can be")  # noqa: TRY301
+            raise CorruptShardError(  # noqa: TRY301
+                f"takes {source.nbytes} bytes where at most {most} can be"
+            )
         return pipeline.decode(source.read(0, source.nbytes))
     except CorruptShardError as error:
         raise error.located(key=key) from error

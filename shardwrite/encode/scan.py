@@ -1,4 +1,7 @@
-"""A search for the last whole state of a torn shard. The index must lie at the end, and have a checksum."""
+"""Search for the last whole state of a torn shard.
+
+The index must lie at the end of the shard and have a checksum.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _WINDOW_NBYTES = 4 * 2**20
 
 
 def shard_up_to(metadata: ArrayMetadata, source: Ranges, end: int) -> ShardReader | None:
-    """The shard that the first `end` bytes of an object are; None where they are none."""
+    """Reader of the shard in the first `end` bytes of an object; None if they are not a shard."""
     try:
         return ShardReader(metadata, "", source, end)
     except CorruptShardError:
@@ -24,16 +27,21 @@ def shard_up_to(metadata: ArrayMetadata, source: Ranges, end: int) -> ShardReade
 
 
 def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
-    """The largest size below the shard's own at which it is a shard, or None.
+    """Largest size at which the beginning of a torn object is a whole shard, in bytes, or None.
 
-    A shard whose index fits at its own size is not torn, whatever is wrong with its inner chunks: it
-    is left as it is. The index of a shard inside this one can fit, too; so the inner chunks must
-    decode. What is searched is about what one append can have torn: all inner chunks of the shard and two indexes.
+    An object whose index is valid at its full size is not torn, whatever is wrong with its inner
+    chunks, and the result is None. At a smaller size, bytes of an inner chunk may happen to be a
+    valid index, such as that of a shard stored inside this one. So all inner chunks must decode as
+    well.
+
+    The search covers about what one append can have torn: all inner chunks of the shard, and two
+    indexes.
 
     Raises
     ------
     SpecError
-        If the index has no checksum, or does not lie at the end: then a fit would prove nothing.
+        If the index has no checksum, or does not lie at the end. A valid index would then prove
+        nothing.
     """
     codec = metadata.index_codec
     if codec.location != "end" or not codec.has_checksum:
@@ -45,9 +53,8 @@ def scan_for_end(metadata: ArrayMetadata, source: Ranges) -> int | None:
         )
     if shard_up_to(metadata, source, source.nbytes) is not None:
         return None
-    stop = (
-        source.nbytes - codec.encoded_nbytes
-    )  # where the last index can begin, and the first that is of interest cannot
+    # The last index of the object would begin at `stop` itself, and was not valid.
+    stop = source.nbytes - codec.encoded_nbytes
     least = max(0, stop - 2 * codec.encoded_nbytes - _most_torn(metadata))
     while stop > least:
         start = max(least, stop - _WINDOW_NBYTES)
@@ -72,14 +79,20 @@ def _decodes(shard: ShardReader) -> bool:
 
 
 def _most_torn(metadata: ArrayMetadata) -> int:
-    """Bytes of all inner chunks; of those of variable length together no more than one of them may have."""
+    """Upper bound of the inner chunks' bytes that an append can have torn.
+
+    For elements of variable length it is the limit of one inner chunk, for all chunks together.
+    """
     n_chunks, most = metadata.grid.n_chunks_per_shard, metadata.pipeline.most_encoded_nbytes
     is_variable = metadata.dtype.hasobject or metadata.dtype.kind == "T"
     return most if is_variable else n_chunks * most
 
 
 def _candidates(window: bytes, shard_nbytes: int) -> npt.NDArray[np.int64]:
-    """Places at which an index may begin, the last first: its first entry is empty or lies inside the file."""
+    """Offsets in the window at which an index may begin, the last first.
+
+    The first entry of an index is empty, or has an offset and a size that fit into the file.
+    """
     found = []
     limit, empty = np.uint64(shard_nbytes), np.uint64(2**64 - 1)
     for first in range(min(8, len(window))):

@@ -1,8 +1,9 @@
-"""Pieces of the source in, encoded inner chunks out.
+"""Encoding of a unit: pieces of the source become encoded inner chunks.
 
-Encoding goes batch by batch: a box of whole inner chunks is cut out of the pieces into a buffer that each thread
-keeps (first touch of memory costs more than the copy), the empty ones are dropped, the others are
-encoded with one call each. What a batch yields is valid until the next is asked for.
+A unit is encoded in batches. For each batch, a box of whole inner chunks is copied from the pieces
+into a buffer. Each thread keeps its buffer, because the first touch of memory costs more than the
+copy. Empty inner chunks are dropped, and the others are encoded. A batch is valid until the next
+one is requested.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
-_LEAST_ROW_NBYTES = 32  # shorter rows are copied as what they are
-_MOST_KEPT = 2**17  # inner chunks of a unit whose steps are kept
+_LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element
+_MOST_KEPT = 2**17  # units with more inner chunks do not have their steps cached
 _scratch = threading.local()
 
 
 class Pieces:
-    """Source arrays and where they lie, to be cut into inner chunks.
+    """Source arrays with their positions, to be cut into inner chunks.
 
     Parameters
     ----------
     origins : sequence of tuple of int
-        First element of each array, in array coordinates.
+        Position of the first element of each piece, in array coordinates.
     arrays : sequence of numpy.ndarray
         The pieces.
     """
@@ -59,16 +60,18 @@ class Pieces:
         )
 
     def copy_into(self, tiles: Array, counts: Shape, chunks: Shape, region: Box) -> None:
-        """Copy what the pieces hold of `region` into its inner chunks.
+        """Copy the elements of a region from the pieces into its inner chunks.
+
+        Elements that no piece holds are left as they are.
 
         Parameters
         ----------
         tiles : numpy.ndarray, shape (prod(counts), *chunks)
-            Inner chunks, row-major.
+            Inner chunks of the region in row-major order, which are written to.
         counts, chunks : tuple of int
-            Inner chunks along each axis, and their shape.
+            Number of inner chunks along each axis, and shape of an inner chunk.
         region : Box
-            ``counts * chunks`` elements, in array coordinates.
+            Box of ``counts * chunks`` elements, in array coordinates.
         """
         grid = tiles.reshape((*counts, *chunks))
         for array, first, last, begin in self._overlaps(region):
@@ -77,8 +80,13 @@ class Pieces:
     def _overlaps(
         self, region: Box
     ) -> Iterator[tuple[Array, Sequence[int], Sequence[int], Sequence[int]]]:
-        """Pieces that reach into a box: the array, where what counts begins and ends in it, and where it begins in the box."""
-        if len(self.arrays) == 1:  # most often; and numpy's calls cost more than a few integers do
+        """Overlaps of the pieces with a region.
+
+        Each item is the array of the piece, the first and last corner of the overlap in that array,
+        and its first corner in the region.
+        """
+        # One piece is the most frequent case, and Python integers are faster here than numpy.
+        if len(self.arrays) == 1:
             start, stop = self._starts[0].tolist(), self._stops[0].tolist()
             firsts, lasts = [*map(max, start, region.start)], [*map(min, stop, region.stop)]
             if all(map(operator.lt, firsts, lasts)):
@@ -100,7 +108,10 @@ class Pieces:
 
 
 def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
-    """An interval cut into at most three runs (first chunk, chunks, offset in the chunk, length in it)."""
+    """Cut an interval into at most three runs of chunks that it covers in the same way.
+
+    A run is (first chunk, number of chunks, offset in each chunk, length in each chunk).
+    """
     first, offset = divmod(start, chunk)
     if stop <= (first + 1) * chunk:
         return [(first, 1, offset, stop - start)]
@@ -117,7 +128,7 @@ def _runs(start: int, stop: int, chunk: int) -> list[tuple[int, int, int, int]]:
 
 
 def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -> None:
-    """Copy `source` to where it begins in ``grid[chunk index..., element in chunk...]``."""
+    """Copy `source` into ``grid[chunk index..., element in chunk...]``, from element `begin` on."""
     per_axis = [_runs(a, a + n, c) for a, n, c in zip(begin, source.shape, chunks, strict=True)]
     is_object = source.dtype.kind in "OT"
     for runs in itertools.product(*per_axis):
@@ -140,7 +151,10 @@ def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -
 
 
 def _by_rows(place: Array, part: Array) -> tuple[Array, Array]:
-    """The same two with an element for each row, if rows are contiguous in both: numpy then spends a third less on copying."""
+    """View both arrays with one element per row, if rows are contiguous in both.
+
+    numpy then needs a third less time for the copy. Otherwise both arrays are returned unchanged.
+    """
     nbytes = part.shape[-1] * part.itemsize if part.ndim else 0
     if (
         not _LEAST_ROW_NBYTES <= nbytes < 2**31
@@ -157,17 +171,20 @@ def _by_rows(place: Array, part: Array) -> tuple[Array, Array]:
 
 @lru_cache
 def _axes(ndim: int) -> tuple[int, ...]:
-    """From (chunk, element in chunk) for each axis to all chunks first."""
+    """Permutation from (chunk, element) pairs for each axis to all chunk axes first."""
     return (*range(0, 2 * ndim, 2), *range(1, 2 * ndim, 2))
 
 
 def units_of(grid: ShardGrid, block: Box) -> list[tuple[Shape, Box]]:
-    """Shards that a block touches and what it holds of each, row-major: the block's units."""
+    """Units of a block: position of each shard that it touches, and its part of that shard.
+
+    Shards come in row-major order.
+    """
     return [(index, grid.shard_box(index).intersect(block)) for index in grid.shards_in(block)]
 
 
 def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.int64]:
-    """Row-major ranks in the shard's grid of a unit's inner chunks, row-major."""
+    """Ranks of a unit's inner chunks in the grid of their shard, all in row-major order."""
     first = [
         (a - i * s) // c
         for a, i, s, c in zip(unit.start, index, grid.shards, grid.chunks, strict=True)
@@ -176,7 +193,15 @@ def ranks_in_shard(grid: ShardGrid, index: Shape, unit: Box) -> npt.NDArray[np.i
 
 
 def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.int64]:
-    """Row-major ranks in a grid of the cells of a box in it, row-major."""
+    """Ranks in a grid of the cells of a box inside it, all in row-major order.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Shape of the grid.
+    first, counts : tuple of int
+        First cell of the box, and its number of cells along each axis.
+    """
     ranks = np.zeros((), dtype=np.int64)
     for n, f, k in zip(shape, first, counts, strict=True):
         ranks = np.add.outer(ranks * n, np.arange(f, f + k, dtype=np.int64))
@@ -185,18 +210,19 @@ def ranks_in_box(shape: Shape, first: Shape, counts: Shape) -> npt.NDArray[np.in
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """Inner chunks of a unit that hold data.
+    """Encoded inner chunks of a unit.
 
     Attributes
     ----------
     ranks : numpy.ndarray of int64, shape (n,)
-        Row-major ranks in the unit's grid, in the order asked for.
+        Row-major ranks in the unit's grid, in the order requested.
     nbytes : numpy.ndarray of int64, shape (n,)
-        Their encoded sizes.
-    buffers : list of buffer
-        The bytes, in the same order; neighbours may share one buffer.
+        Encoded size of each inner chunk, in bytes.
+    buffers : sequence of buffer
+        Encoded bytes, in the same order. Neighbours may share one buffer.
     is_last : bool
-        Whether nothing can follow; what does not say so may still be the last.
+        Whether no other batch can follow. A batch may be the last although this is False, since
+        inner chunks that remain may all be empty.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -206,7 +232,7 @@ class EncodedBatch:
 
 
 Background = Callable[[Array, Box], None]
-"""Puts what is there already into a batch of inner chunks, given also the box that these fill."""
+"""Function that fills a batch of inner chunks with stored elements, given the box they cover."""
 
 
 def encode_unit(
@@ -227,24 +253,30 @@ def encode_unit(
     metadata : ArrayMetadata
         The array.
     unit : Box
-        In-bounds elements, starting on the inner chunk grid.
+        The box, clipped to the array. It starts on the inner chunk grid.
     pieces : Pieces
-        The source; it covers the unit, or `covered`.
+        The source, which covers the unit, or `covered` if that is given.
     order : {"C", "F", "morton"}
         Order of the unit's inner chunks.
     batch_nbytes : int
-        Decoded bytes to cut and encode at a time.
+        Decoded bytes to encode at a time. A batch holds at least one inner chunk.
     write_empty_chunks : bool
-        Encode inner chunks of the fill value only, too.
+        Also encode inner chunks that hold only the fill value.
     covered : Box, optional
-        The part of the unit that the source covers; the unit by default.
+        The part of the unit that the source covers. The default is the whole unit.
     background : callable, optional
-        Gives the elements of the unit that the source does not cover.
+        Function that fills in the elements of the unit that the source does not cover. Without it
+        they have the fill value.
 
     Yields
     ------
     EncodedBatch
-        Those with at least one inner chunk.
+        Encoded inner chunks, at least one per batch.
+
+    Raises
+    ------
+    CodecError
+        If the codecs cannot encode an inner chunk.
     """
     grid, pipeline = metadata.grid, metadata.pipeline
     chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
@@ -256,7 +288,8 @@ def encode_unit(
             start, tuple(a + n * c for a, n, c in zip(start, step.shape, grid.chunks, strict=True))
         )
         tiles = tiles_of(metadata, len(step.ranks))
-        if not (covered or unit).contains(region):  # inner chunks on the array's edge are filled up
+        # Inner chunks may reach beyond the array's edge, or beyond the source.
+        if not (covered or unit).contains(region):
             tiles[...] = metadata.fill_value
             if background is not None:
                 background(tiles, region)
@@ -280,18 +313,19 @@ def encode_unit(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """Inner chunks to be cut out and encoded together.
+    """A box of inner chunks that are encoded together.
 
     Attributes
     ----------
     start, shape : tuple of int
-        The box that they fill, in positions of inner chunks of the unit.
+        First corner and shape of the box, in inner chunks of the unit.
     ranks : numpy.ndarray of int64
-        Their row-major ranks in the unit, in the order asked for.
+        Row-major ranks of the inner chunks in the unit, in the order requested.
     rows : numpy.ndarray of int64, optional
-        Their row-major ranks in the box, in that order, if that is another than row-major.
+        Row-major ranks of the inner chunks in the box, in the same order; None if that order is
+        row-major.
     is_last : bool
-        Whether no other follows.
+        Whether this is the last step of the unit.
     """
 
     start: Shape
@@ -302,7 +336,11 @@ class _Step:
 
 
 def _steps(counts: Shape, order: str, max_chunks: int) -> Iterable[_Step]:
-    """How a unit is gone through; the same for all that have as many inner chunks along each axis."""
+    """Steps in which a unit is encoded.
+
+    They depend only on the numbers of inner chunks along the axes, so those of small units are
+    cached.
+    """
     is_kept = math.prod(counts) <= _MOST_KEPT
     return (
         _kept_steps(counts, order, max_chunks)
@@ -328,7 +366,11 @@ def _make_steps(counts: Shape, order: str, max_chunks: int) -> Iterator[_Step]:
 
 
 def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
-    """An uninitialised batch of inner chunks, in memory that this thread has touched before."""
+    """Uninitialised batch of `n_chunks` inner chunks.
+
+    It lies in memory that the current thread keeps, so the next call overwrites it. Batches of
+    variable-length elements have memory of their own.
+    """
     dtype, shape = metadata.pipeline.stored_dtype, (n_chunks, *metadata.grid.chunks)
     nbytes = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or dtype.kind == "T" or nbytes == 0:
@@ -340,12 +382,21 @@ def tiles_of(metadata: ArrayMetadata, n_chunks: int) -> Array:
 
 
 def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
-    """A source block as an array, if it is what dask declared.
+    """Convert a source block to an array, and check that it is what dask declared.
+
+    Parameters
+    ----------
+    block : array-like
+        The computed block.
+    region : Box
+        Position of the block in the array; gives the declared shape.
+    dtype : numpy.dtype
+        The declared dtype.
 
     Raises
     ------
     SourceError
-        Another shape or dtype, or masked elements.
+        If the block has another shape or dtype, or masked elements.
     """
     if isinstance(block, np.ma.MaskedArray):
         if np.ma.is_masked(block):
@@ -356,9 +407,15 @@ def check_block(block: Any, region: Box, dtype: np.dtype[Any]) -> Array:
         block = block.data
     array = np.asarray(block)
     if array.shape != region.shape:
-        message = f"dask declared shape {region.shape}, the block has {array.shape}; say so with map_blocks(chunks=...)"
+        message = (
+            f"dask declared shape {region.shape}, the block has {array.shape}; "
+            "say so with map_blocks(chunks=...)"
+        )
         raise SourceError(message, region=region.bounds)
     if array.dtype != dtype:
-        message = f"dask declared dtype {dtype}, the block has {array.dtype}; say so with map_blocks(dtype=...), or convert it"
+        message = (
+            f"dask declared dtype {dtype}, the block has {array.dtype}; "
+            "say so with map_blocks(dtype=...), or convert it"
+        )
         raise SourceError(message, region=region.bounds)
     return array

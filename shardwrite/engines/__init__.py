@@ -1,7 +1,7 @@
-"""Engines: who runs a graph. They know nothing of shards.
+"""Engines, which run task graphs. They know nothing of shards.
 
-The engine is chosen as dask chooses: the active `distributed` client, else the configured scheduler, else threads.
-Local schedulers and the cluster differ in how results come back one by one; that is all that is here.
+The engine is chosen as dask chooses: the active `distributed` client, else the configured
+scheduler, else threads. Each engine hands results back one by one, as they are computed.
 """
 
 from __future__ import annotations
@@ -30,25 +30,29 @@ __all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine",
 OnResult = Callable[[Any, Any], None]
 Explain = Callable[[Sequence[Any]], str]
 _POLL_SECONDS = 0.02
-_ATTEMPTS = 3  # at tasks whose workers die
+_ATTEMPTS = 3  # attempts at a task whose workers die
 
 
-class Stopped(Exception):  # noqa: N818 (it is no error: it was asked for)
-    """A graph was left unfinished because this process is draining; what was in flight has ended."""
+class Stopped(Exception):  # noqa: N818 (it was asked for, so it is not an error)
+    """A graph was left unfinished because this process is draining.
+
+    The tasks that were running have ended.
+    """
 
 
 class Engine(Protocol):
-    """Runs graphs."""
+    """Protocol of an engine that runs task graphs."""
 
     kind: str
     """``threads``, ``processes``, ``sync`` or ``distributed``."""
     n_processes: int
+    """Number of processes that run tasks."""
     n_threads: int
-    """Threads in each process."""
+    """Number of threads in each process."""
     memory_limit_nbytes: int
-    """Memory of each process."""
+    """Memory limit of each process, in bytes."""
     retried: list[Any]
-    """Keys that were computed again because workers died, each as often as that was done."""
+    """Keys that were computed again because workers died, listed once for each new attempt."""
 
     def run(
         self,
@@ -57,31 +61,44 @@ class Engine(Protocol):
         on_result: OnResult,
         explain: Explain | None = None,
     ) -> None:
-        """Compute `keys` and call `on_result` with each key and value, in the caller's thread or another, one at a time.
+        """Compute the values of some keys of a graph.
 
-        To what a task raises a note is added: what `explain` says of the tasks that ran then.
+        An error that a task raises is raised here, with a note from `explain`.
+
+        Parameters
+        ----------
+        graph : HighLevelGraph
+            The graph. Tasks that `keys` do not need are not run.
+        keys : sequence
+            Keys to compute.
+        on_result : callable
+            Called with each key and its value, one at a time, in the caller's thread or another.
+        explain : callable, optional
+            Called with the keys of the tasks that may have caused an error. It returns the text of
+            the note.
 
         Raises
         ------
         Stopped
-            If this process drains before all is done.
+            If this process starts to drain before all keys are computed.
         WorkersLostError
-            If workers die, again and again, of some of the tasks; all others have been computed then.
+            If workers die each time that they run some of the tasks. All other keys have been
+            computed then.
         ClusterLostError
-            If the scheduler is lost, or all workers are for too long.
+            If the scheduler is lost, or there are no workers for too long.
         """
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
-        """Call a function in each worker process; results by worker."""
+        """Call a function once in each worker process, and return the results by worker name."""
 
 
 class LocalEngine:
-    """One of dask's own schedulers on this machine.
+    """An engine that uses one of dask's local schedulers.
 
     Parameters
     ----------
     kind : {"threads", "processes", "sync"}
-        Which.
+        Kind of the scheduler.
     """
 
     def __init__(self, kind: str) -> None:
@@ -104,7 +121,11 @@ class LocalEngine:
         on_result: OnResult,
         explain: Explain | None = None,
     ) -> None:
-        """See :meth:`Engine.run`; of several threads' tasks, nothing tells which one raised."""
+        """Compute keys, as :meth:`Engine.run` does.
+
+        If several tasks run when one raises, `explain` is called with all of them, because dask
+        does not tell which one it was.
+        """
         wanted, running = set(keys), set()
 
         def started(key: Any, *_: Any) -> None:
@@ -132,7 +153,10 @@ class LocalEngine:
 
     @contextlib.contextmanager
     def _pool(self) -> Iterator[dict[str, Any]]:
-        """Threads of a run's own, all of which have ended when the run has, however it ends."""
+        """Thread pool for one run, as a keyword of dask; empty for other schedulers.
+
+        All of its threads have ended at the end of the block, even after an error.
+        """
         if self.kind != "threads":
             yield {}
             return
@@ -143,17 +167,20 @@ class LocalEngine:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
-        """See :meth:`Engine.on_every_worker`; the workers are on this machine and see what it sees."""
+        """Call a function once, in this process.
+
+        All workers are on this machine, and have the same view of its files.
+        """
         return {"this process": function(*args)}
 
 
 class ClusterEngine:
-    """A `distributed` client.
+    """An engine that uses a `distributed` cluster.
 
     Parameters
     ----------
     client : distributed.Client
-        Connected.
+        A connected client.
     """
 
     kind = "distributed"
@@ -174,10 +201,11 @@ class ClusterEngine:
         on_result: OnResult,
         explain: Explain | None = None,
     ) -> None:
-        """See :meth:`Engine.run`.
+        """Compute keys, as :meth:`Engine.run` does.
 
-        Dask blames whatever runs where workers die. So what it has given up comes again once the others are done, and at last each
-        by itself, so that nothing but what kills a worker can be blamed.
+        When a worker dies, dask counts that against all tasks that ran on it. Tasks that it gives
+        up are therefore run again once the others are done, and in the last attempt one by one, so
+        that only a task that kills its workers can fail.
         """
         left = self._run_once(graph, keys, on_result, explain)
         for attempt in range(1, _ATTEMPTS):
@@ -191,8 +219,9 @@ class ClusterEngine:
             ]
         if left:
             error = WorkersLostError(
-                f"{len(left)} tasks were given up, because the workers that ran them died, {_ATTEMPTS} times over; all others were "
-                "done. Most often memory does not suffice: give workers more, or plan with a smaller limit, and run it again",
+                f"{len(left)} tasks were given up, because the workers that ran them died, "
+                f"{_ATTEMPTS} times over; all others were done. Most often memory does not "
+                "suffice: give workers more, or plan with a smaller limit, and run it again",
                 n_tasks=len(left),
             )
             if explain is not None:
@@ -206,7 +235,7 @@ class ClusterEngine:
         on_result: OnResult,
         explain: Explain | None,
     ) -> list[Any]:
-        """Compute `keys`; those are given back that dask has given up because their workers died."""
+        """Compute keys, and return those that dask gave up because their workers died."""
         from distributed import KilledWorker, as_completed
         from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
@@ -228,7 +257,7 @@ class ClusterEngine:
                     _, error, trace = value
                     if isinstance(error, KilledWorker):
                         killed.append(keys_by_future[future.key])
-                        future.release()  # so that dask forgets that it has given it up
+                        future.release()  # so that dask accepts the same key again
                         continue
                     if isinstance(error, NoValidWorkerError | NoWorkerError):
                         raise ClusterLostError(
@@ -239,19 +268,23 @@ class ClusterEngine:
                     raise error.with_traceback(trace)
                 if isinstance(value, BaseException):
                     raise ClusterLostError(
-                        "dask has cancelled tasks: its scheduler is gone, or was restarted; run the same again"
+                        "dask has cancelled tasks: its scheduler is gone, or was restarted; "
+                        "run the same again"
                     ) from value
                 on_result(keys_by_future[future.key], value)
                 future.release()
         finally:
-            if self._client.status == "running":  # a lost scheduler can be told nothing
+            if self._client.status == "running":  # else the scheduler is lost
                 self._client.cancel([f for f in futures if not f.done()])
             if is_draining():
                 self._wait_for_tasks()
         return killed
 
     def _wait_for_tasks(self) -> None:
-        """Wait for what workers have begun; a worker that dies, or whose scheduler does, is not waited for."""
+        """Wait until workers have finished the tasks that they have begun.
+
+        Workers that die are not waited for. If the scheduler is lost, none is.
+        """
         with contextlib.suppress(OSError):  # the scheduler was lost during the call
             while self._client.status == "running" and any(
                 self._client.run(n_busy, on_error="ignore").values()
@@ -259,13 +292,13 @@ class ClusterEngine:
                 time.sleep(_POLL_SECONDS)
 
     def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
-        """See :meth:`Engine.on_every_worker`."""
+        """Call a function once in each worker process, and return the results by worker address."""
         results: Mapping[str, Any] = self._client.run(function, *args)
         return results
 
 
 def active_engine() -> Engine:
-    """The engine that dask would use now."""
+    """Engine for the scheduler that dask would use now."""
     get = _scheduler()
     owner = getattr(get, "__self__", None)
     if owner is not None and hasattr(owner, "scheduler_info"):
@@ -275,9 +308,10 @@ def active_engine() -> Engine:
 
 
 def _scheduler() -> Any:
-    """What dask would compute with; None stands for its default.
+    """Function that dask would compute with; None stands for dask's default.
 
-    Dask imports `distributed` to ask it for a client. Where nobody has imported it, there is none, and it stays so.
+    Dask imports `distributed` to look for a client. If nothing has imported it yet, there is no
+    client, and the import is avoided.
     """
     if "distributed" not in sys.modules:
         chosen = dask.config.get("scheduler", None)
@@ -290,6 +324,9 @@ def _scheduler() -> Any:
 
 @contextlib.contextmanager
 def local_threads() -> Iterator[Engine]:
-    """Threads of this process, whatever scheduler is active."""
+    """Engine that uses threads of this process, whichever scheduler is active.
+
+    While the block runs, threads are dask's scheduler.
+    """
     with dask.config.set(scheduler="threads"):
         yield LocalEngine("threads")

@@ -1,1 +1,1 @@
-"""Where the bytes of an array lie: metadata, shard indexes, and the order and place of inner chunks."""
+"""Metadata, shard indexes, and the order and placement of inner chunks in a shard."""

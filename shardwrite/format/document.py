@@ -1,7 +1,8 @@
-"""What ``zarr.json`` of a new array says, made from keywords.
+"""The ``zarr.json`` of a new array, made from the user's keywords.
 
-zarr-python renders the parts that are its own (data type, fill value, codecs) from an array of inner chunks
-made in memory; the sharding codec around them is put there by us, so that every dtype can be sharded.
+zarr-python renders data type, fill value and codecs: it creates an unsharded array of inner chunks
+in memory. This module then puts the sharding codec around those codecs. So every dtype can be
+sharded, also those that zarr-python itself cannot shard.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _REMEDIES = {
     "dtype": "convert the source with astype to a type that zarr knows",
     "filters": 'give array-to-array codecs that are installed, such as "transpose"',
     "serializer": 'give one array-to-bytes codec that is installed, such as "bytes"',
-    "compressors": 'give bytes-to-bytes codecs that are installed, such as "zstd", "gzip", "blosc" or "crc32c"',
+    "compressors": "give bytes-to-bytes codecs that are installed, "
+    'such as "zstd", "gzip", "blosc" or "crc32c"',
     "fill_value": "give a scalar of the array's dtype",
     "chunk_key_encoding": 'use "default" or "v2", with the separator "/" or "."',
     "dimension_names": "give a name or None for each axis",
@@ -44,24 +46,24 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a user wants the array stored; every keyword means what it means in `zarr.create_array`.
+    """Keywords that say how an array is stored, with the meanings of `zarr.create_array`.
 
     Parameters
     ----------
     compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
-        Inner codecs. ``compressors="auto"`` is zstd and a crc32c after it.
+        Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c.
     fill_value : scalar, optional
-        Of the array's dtype; None takes the dtype's default.
+        Fill value, of the array's dtype. None means the dtype's default.
     index_location : {"end", "start"}
         Where the index lies in each shard.
     index_codecs : sequence of mapping or codec, optional
-        Little-endian bytes and crc32c by default.
+        Codecs of the shard index. The default is little-endian bytes, followed by crc32c.
     chunk_key_encoding : mapping or {"default", "v2"}, optional
-        How shard keys are spelt.
+        How the storage keys of shards are made.
     dimension_names : sequence of str or None, optional
-        One for each axis.
+        One name, or None, for each axis.
     attributes : mapping, optional
-        User attributes, JSON.
+        User attributes, which must be valid JSON with finite numbers.
     """
 
     compressors: Any = "auto"
@@ -78,21 +80,26 @@ class Layout:
 def make_metadata(
     shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout
 ) -> ArrayMetadata:
-    """The metadata of a new sharded array.
+    """Make the metadata of a new sharded array.
 
     Parameters
     ----------
     shape, shards, chunks : tuple of int
-        Of the array, a shard and an inner chunk, in elements.
+        Shapes of the array, of a shard and of an inner chunk, in elements.
     dtype : numpy.dtype
-        Of the source.
+        Dtype of the source.
     layout : Layout
-        Everything else.
+        All other keywords.
+
+    Returns
+    -------
+    ArrayMetadata
+        The metadata, checked for writing.
 
     Raises
     ------
     SpecError
-        Naming field, value and remedy.
+        If a keyword does not fit. The error names the field, its value and a remedy.
     """
     options: dict[str, Any] = {
         "filters": _named(layout.filters),
@@ -132,7 +139,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _named(value: Any) -> Any:
-    """A codec's bare name as the mapping that zarr takes."""
+    """Turn bare codec names into the mappings that zarr takes."""
     if isinstance(value, str) and value not in ("auto", "keep"):
         return {"name": value, "configuration": {}}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -158,7 +165,9 @@ def _as_json(codec: Any) -> dict[str, Any]:
     document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
     if document.get("configuration") == {}:
         del document["configuration"]
-    return json.loads(json.dumps(document, default=lambda item: item.value))  # type: ignore[no-any-return]
+    return json.loads(  # type: ignore[no-any-return]
+        json.dumps(document, default=lambda item: item.value)
+    )
 
 
 def _key_encoding(value: Any) -> Any:
@@ -170,11 +179,19 @@ def _key_encoding(value: Any) -> Any:
 
 
 def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
-    """What to ask zarr for: object arrays say what they hold by their serializer."""
+    """Data type to ask zarr for.
+
+    For an object array the serializer says whether it holds text or bytes.
+
+    Raises
+    ------
+    SpecError
+        If times have no unit, or objects have no serializer that can store them.
+    """
     if dtype.kind in "mM" and np.datetime_data(dtype)[0] == "generic":
         remedy = 'give it one, for instance astype("datetime64[ns]")'
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
-    if not dtype.hasobject or dtype.kind == "T":  # numpy's own strings know what they are
+    if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
         return dtype
     document = (
         serializer
@@ -190,12 +207,17 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         "objects have no stored form",
         field="dtype",
         value=str(dtype),
-        remedy='for text or bytes of variable length give serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
+        remedy="for text or bytes of variable length give "
+        'serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
     )
 
 
 def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> dict[str, Any]:
-    """The document of an unsharded array of inner chunks; a refusal is traced to its keyword."""
+    """Document of an unsharded array of inner chunks.
+
+    If zarr refuses the keywords together, each one is tried by itself. The error then names the
+    first keyword that zarr refuses.
+    """
 
     def attempt(**chosen: Any) -> dict[str, Any]:
         memory: dict[str, Any] = {}
@@ -212,9 +234,8 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
 
     try:
         return attempt(**options)
-    except (
-        Exception
-    ) as error:  # zarr raises many types here; all of them mean that a keyword does not fit
+    # zarr raises many types here; each of them means that a keyword does not fit.
+    except Exception as error:
         for field, value in {"dtype": str(dtype), **options}.items():
             try:
                 attempt(
@@ -224,7 +245,7 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
                         else {"compressors": None, field: value}
                     )
                 )
-            except Exception as narrower:  # noqa: BLE001 (as above; raised again with its keyword)
+            except Exception as narrower:  # noqa: BLE001 (raised again with its keyword)
                 why = (
                     f"nothing is known by the name {narrower}"
                     if isinstance(narrower, LookupError)

@@ -1,6 +1,6 @@
-"""The shard index: a table of offset and nbytes for each inner chunk, and its encoded form.
+"""The shard index: offset and size of each inner chunk, and the encoded form of that table.
 
-Source: sharding codec specification, version 1.0, "Binary shard format".
+The format is that of the sharding codec specification, version 1.0, "Binary shard format".
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ EMPTY = np.uint64(2**64 - 1)
 
 
 class ShardIndex:
-    """Offsets and lengths of a shard's inner chunks, row-major.
+    """Offsets and sizes of a shard's inner chunks, in row-major order.
 
     Parameters
     ----------
     table : numpy.ndarray of uint64, shape (n, 2)
-        ``offset`` and ``nbytes`` in bytes from the start of the shard; both 2^64-1 where a chunk is empty.
+        For each inner chunk its offset from the start of the shard and its encoded size, in bytes.
+        Both are 2^64-1 where the chunk is empty.
     """
 
     __slots__ = ("__dict__", "table")
@@ -41,14 +42,14 @@ class ShardIndex:
 
     @classmethod
     def build(cls, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> ShardIndex:
-        """From signed vectors of shape (n,), in which a negative `nbytes` means empty."""
+        """Make an index from signed vectors of shape (n,); a negative `nbytes` means empty."""
         table = np.stack([offsets, nbytes], axis=1).astype(np.uint64)
         table[nbytes < 0] = EMPTY
         return cls(table)
 
     @cached_property
     def is_empty(self) -> npt.NDArray[np.bool_]:
-        """Which chunks are empty, shape (n,)."""
+        """Whether each inner chunk is empty, shape (n,)."""
         result: npt.NDArray[np.bool_] = (self.table == EMPTY).all(axis=1)
         return result
 
@@ -59,32 +60,33 @@ class ShardIndex:
 
     @property
     def used_nbytes(self) -> int:
-        """Bytes that inner chunks occupy."""
+        """Total encoded size of the inner chunks, in bytes."""
         return sum(self.table[~self.is_empty, 1].tolist())
 
     @property
     def checksum(self) -> int:
-        """crc32c of the table as little-endian pairs; the index codecs do not matter to it."""
+        """CRC-32C of the table as little-endian pairs, independent of the index codecs."""
         return crc32c(np.ascontiguousarray(self.table, dtype="<u8").data)
 
     def check(
         self, shard_nbytes: int, index_span: tuple[int, int], chunks_per_shard: Shape
     ) -> None:
-        """Refuse entries that no writer makes.
+        """Check that the entries can come from a correct writer.
 
         Parameters
         ----------
         shard_nbytes : int
-            Size of the whole shard.
+            Size of the whole shard, in bytes.
         index_span : tuple of int
-            Start and stop of the encoded index in it.
+            Byte offsets at which the encoded index starts and stops in the shard.
         chunks_per_shard : tuple of int
-            To name the offending inner chunk.
+            Shape of the shard's grid of inner chunks, by which errors name an inner chunk.
 
         Raises
         ------
         CorruptShardError
-            Half-empty, out of bounds, inside the index, or overlapping.
+            If an entry is half empty, reaches past the end of the shard or into the index, or
+            overlaps another entry.
         """
         present = ~self.is_empty
         if _lie_apart(self.table[present], shard_nbytes, index_span):
@@ -97,7 +99,7 @@ class ShardIndex:
             "index entry is half empty",
             chunks_per_shard,
         )
-        # unsigned sums wrap, differences of ordered values do not
+        # Sums of unsigned integers can wrap. A smaller value subtracted from a larger one cannot.
         past = present & ((offset > size) | (nbytes > size - np.minimum(offset, size)))
         self._refuse(past, f"lies past the end, {shard_nbytes} bytes", chunks_per_shard)
         end = offset + nbytes
@@ -125,8 +127,12 @@ class ShardIndex:
 def _lie_apart(
     entries: npt.NDArray[np.uint64], shard_nbytes: int, index_span: tuple[int, int]
 ) -> bool:
-    """Whether entries, none of them empty, begin one behind another's end, all on the same side of the index: most do."""
-    if entries.max(initial=0) > min(shard_nbytes, 2**62):  # sums below cannot wrap
+    """Whether entries share no byte, and all lie on the same side of the index.
+
+    No entry may be empty. Almost all correct indexes pass this quick test. Where it fails, the
+    entries may still be correct.
+    """
+    if entries.max(initial=0) > min(shard_nbytes, 2**62):  # so the sums below cannot wrap
         return False
     offset, nbytes = entries[np.argsort(entries[:, 0])].T
     end = offset + nbytes
@@ -142,14 +148,15 @@ def _lie_apart(
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What stands around the inner chunks of a shard.
+    """Bytes before and after the inner chunks of a shard.
 
     Attributes
     ----------
     index : ShardIndex
         Where the inner chunks lie.
     prefix, suffix : buffer
-        Bytes before the first inner chunk, and behind the last: one of them is the encoded index, and the other is empty.
+        Bytes before the first inner chunk, and after the last one. One of them is the encoded
+        index, and the other is empty.
     """
 
     index: ShardIndex
@@ -158,30 +165,31 @@ class Seal:
 
 
 class IndexCodec:
-    """Encodes and decodes indexes of one shape.
+    """Encoder and decoder of shard indexes of one shape.
 
     Parameters
     ----------
     codecs : sequence of mapping
         ``index_codecs`` of the metadata.
     chunks_per_shard : tuple of int
-        Shape of the grid of inner chunks.
+        Shape of the shard's grid of inner chunks.
     location : {"start", "end"}
         ``index_location`` of the metadata.
 
     Attributes
     ----------
     encoded_nbytes : int
-        Size of an encoded index.
+        Size of an encoded index, in bytes.
     base_nbytes : int
-        Where inner chunks may begin: behind the index, if it comes first.
+        Offset at which inner chunks may begin: the size of the index if it comes first, else 0.
     has_checksum : bool
-        Whether an index that is torn can be told.
+        Whether the encoded index has a checksum, by which a torn index is recognised.
 
     Raises
     ------
     SpecError
-        If the codecs do not give a fixed size.
+        If the location is unknown, a codec is not available, or the encoded size of an index would
+        depend on its values.
     """
 
     def __init__(
@@ -221,7 +229,13 @@ class IndexCodec:
         return self.seals(index.table[np.newaxis])[0]
 
     def seals(self, tables: npt.NDArray[np.uint64]) -> list[Seal]:
-        """Encode the indexes of several shards, their tables in one array of shape (n, chunks per shard, 2)."""
+        """Encode the indexes of n shards, given as one array.
+
+        Parameters
+        ----------
+        tables : numpy.ndarray of uint64, shape (n, chunks per shard, 2)
+            The table of each shard, as in :class:`ShardIndex`.
+        """
         encoded = map(bytes, self._pipeline.encode(tables.reshape(len(tables), *self._shape)))
         if self.base_nbytes:
             return [
@@ -233,12 +247,12 @@ class IndexCodec:
         ]
 
     def span(self, shard_nbytes: int) -> tuple[int, int]:
-        """Where the index lies in a shard of `shard_nbytes`.
+        """Start and stop of the index in a shard of `shard_nbytes` bytes.
 
         Raises
         ------
         CorruptShardError
-            If the shard is too short to have one.
+            If the shard is too short to hold an index.
         """
         if shard_nbytes < self.encoded_nbytes:
             raise CorruptShardError(
@@ -249,12 +263,19 @@ class IndexCodec:
         return shard_nbytes - self.encoded_nbytes, shard_nbytes
 
     def decode(self, data: Buffer, shard_nbytes: int) -> ShardIndex:
-        """The index from its encoded bytes, checked against the shard's size.
+        """Decode an index, and check it against the size of its shard.
+
+        Parameters
+        ----------
+        data : buffer
+            The encoded index.
+        shard_nbytes : int
+            Size of the whole shard, in bytes.
 
         Raises
         ------
         CorruptShardError
-            If the checksum differs or an entry cannot be right.
+            If the checksum differs, or an entry fails :meth:`ShardIndex.check`.
         """
         table = self._pipeline.decode(data).reshape(-1, 2)
         index = ShardIndex(np.ascontiguousarray(table, dtype=np.uint64))

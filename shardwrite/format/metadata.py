@@ -1,4 +1,4 @@
-"""What ``zarr.json`` says, as far as it matters here; read from documents, and checked."""
+"""Metadata of sharded arrays, parsed from ``zarr.json`` and checked."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ __all__ = ["ArrayMetadata", "parse_metadata"]
 
 @dataclass(frozen=True)
 class ArrayMetadata:
-    """A sharded array's metadata document and what follows from it.
+    """The metadata document of a sharded array, and the values derived from it.
 
     Parameters
     ----------
     text : str
         The document as it stands in the store.
     window : tuple of (tuple of int, tuple of int), optional
-        Only a part of the array: its first shard, and its shape in elements. The grid and the keys are then the part's.
+        Position of the first shard and shape in elements of a part of the array. If it is given,
+        the grid and the shard keys are those of the part.
 
     Notes
     -----
-    Hashable and small to pickle: everything else is derived, and cached in each process.
+    An instance is hashable and small when pickled. All derived values are computed when they are
+    first needed, and cached in each process.
     """
 
     text: str
@@ -42,7 +44,7 @@ class ArrayMetadata:
 
     @cached_property
     def document(self) -> dict[str, Any]:
-        """The document, parsed."""
+        """The parsed document."""
         parsed: dict[str, Any] = json.loads(self.text)
         return parsed
 
@@ -51,7 +53,7 @@ class ArrayMetadata:
 
     @cached_property
     def grid(self) -> ShardGrid:
-        """Shape, shards and inner chunks."""
+        """Shapes of the array (or the window), of its shards and of its inner chunks."""
         return ShardGrid(
             tuple(self.document["shape"]) if self.window is None else self.window[1],
             tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"]),
@@ -68,7 +70,7 @@ class ArrayMetadata:
 
     @property
     def sharding(self) -> dict[str, Any]:
-        """Configuration of ``sharding_indexed``."""
+        """Configuration of the codec ``sharding_indexed``."""
         configuration: dict[str, Any] = self.document["codecs"][self._position].get(
             "configuration", {}
         )
@@ -76,7 +78,7 @@ class ArrayMetadata:
 
     @property
     def codecs_around(self) -> tuple[list[Any], list[Any]]:
-        """Codecs before and after ``sharding_indexed``; both empty in most arrays."""
+        """Codecs before and after ``sharding_indexed``; both lists are empty in most arrays."""
         codecs = self.document["codecs"]
         return codecs[: self._position], codecs[self._position + 1 :]
 
@@ -88,32 +90,44 @@ class ArrayMetadata:
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
-        """The dtype in memory."""
+        """Dtype of the elements in memory."""
         native: np.dtype[Any] = np.dtype(zarr_dtype(self.document["data_type"]).to_native_dtype())
         return native
 
     @cached_property
     def fill_value(self) -> Any:
-        """The fill value, its bits exactly as the document gives them."""
+        """Fill value, with exactly the bits that the document gives."""
         return fill_from_json(self.document["data_type"], self.dtype, self.document["fill_value"])
 
     @cached_property
     def pipeline(self) -> Pipeline:
-        """The inner pipeline."""
+        """Pipeline that encodes and decodes inner chunks.
+
+        Raises
+        ------
+        CodecError
+            If a codec cannot be used here.
+        """
         return build_with_sharding(
             self.inner_codecs, self.grid.chunks, self.dtype, self.document, self.fill_value
         )
 
     @cached_property
     def shard_pipeline(self) -> Pipeline:
-        """The whole codec chain on whole shards, for arrays with codecs around the sharding."""
+        """Pipeline of all codecs on whole shards, for arrays with codecs around the sharding.
+
+        Raises
+        ------
+        CodecError
+            If a codec cannot be used here.
+        """
         return build_with_sharding(
             self.document["codecs"], self.grid.shards, self.dtype, self.document, self.fill_value
         )
 
     @cached_property
     def index_codec(self) -> IndexCodec:
-        """The index's codec."""
+        """Codec of the shard index."""
         sharding = self.sharding
         return IndexCodec(
             sharding["index_codecs"],
@@ -123,12 +137,12 @@ class ArrayMetadata:
 
     @cached_property
     def fill_pattern(self) -> FillPattern:
-        """Finds empty inner chunks in batches of the pipeline's stored dtype."""
+        """Test for empty inner chunks in batches of the pipeline's stored dtype."""
         return FillPattern(self.fill_value, self.pipeline.stored_dtype)
 
     @cached_property
     def _key_encoding(self) -> tuple[tuple[str, ...], str]:
-        """What a key begins with, and what stands between its parts."""
+        """First parts of every shard key, and the separator between the parts."""
         encoding = self.document["chunk_key_encoding"]
         is_default = encoding["name"] == "default"
         separator = str(
@@ -144,7 +158,22 @@ class ArrayMetadata:
         return separator.join([*prefix, *map(str, index)]) or "0"
 
     def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
-        """The part of the array that the shards under a region make up, and the region in that part's coordinates."""
+        """Metadata of the part of the array whose shards a region touches.
+
+        Call it on the metadata of a whole array: the origin of a window is not added.
+
+        Parameters
+        ----------
+        region : Box
+            Elements, in array coordinates.
+
+        Returns
+        -------
+        part : ArrayMetadata
+            The part: whole shards, clipped to the array.
+        region : Box
+            The region in coordinates of the part.
+        """
         grid = self.grid
         first = tuple(a // s for a, s in zip(region.start, grid.shards, strict=True))
         origin = tuple(i * s for i, s in zip(first, grid.shards, strict=True))
@@ -155,34 +184,39 @@ class ArrayMetadata:
         return ArrayMetadata(self.text, (first, Box(origin, stop).shape)), region.shift(origin)
 
     def with_shape(self, shape: Shape) -> ArrayMetadata:
-        """The same array grown, or cut."""
+        """Metadata of the whole array with another shape."""
         return ArrayMetadata(json.dumps({**self.document, "shape": list(shape)}, indent=2))
 
     @property
     def raw_nbytes(self) -> int:
-        """Decoded size of the array; elements of variable length count as 16 bytes."""
+        """Decoded size of the array in bytes; see `itemsize` for elements of variable length."""
         return math.prod(self.grid.shape) * self.itemsize
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element in memory."""
+        """Bytes that an element's dtype takes in memory, at least 1.
+
+        For elements of variable length this is the size of a reference: 8 bytes for Python
+        objects, 16 for numpy's StringDType.
+        """
         return self.dtype.itemsize or 1
 
 
 def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
-    """The metadata in a ``zarr.json``.
+    """Parse and check the text of a ``zarr.json``.
 
     Parameters
     ----------
     text : str
         The document.
     writing : bool
-        Refuse also what can be read but not written.
+        Also refuse arrays that can be read but not written.
 
     Raises
     ------
     SpecError
-        If it is not a sharded array, or says something that no reader can follow.
+        If the document does not describe a sharded array, or is not valid, or asks for a feature
+        that is not supported.
     """
     metadata = ArrayMetadata(text)
     try:
@@ -233,7 +267,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     _check_keys(document.get("chunk_key_encoding"))
     try:
         _check_structure(metadata)
-        metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (derives and checks them)
+        metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (checks them)
     except (SpecError, CodecError):
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -253,7 +287,7 @@ def _get(value: Any, name: str) -> Any:
 
 
 def _check_codecs(codecs: Any, field: str) -> None:
-    """Every codec, those within sharding too, is a name and a configuration."""
+    """Check that every codec, also inside a sharding, has a name and a configuration."""
     if not isinstance(codecs, list):
         raise SpecError("not a list", field=field, value=codecs, remedy="give a list of codecs")
     for codec in codecs:
@@ -279,7 +313,7 @@ def _check_keys(encoding: Any) -> None:
 
 
 def _check_structure(metadata: ArrayMetadata) -> None:
-    """Shapes are whole numbers, and there is a name for each axis."""
+    """Check that shapes are lists of integers, and that names, if any, fit the axes."""
     document, sharding = metadata.document, metadata.sharding
     shapes = {
         "shape": (document["shape"], 0),
@@ -332,7 +366,7 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         message = "sharding within sharding can be read but not written"
         raise SpecError(message, field="serializer", value="sharding_indexed", remedy="shard once")
     try:
-        metadata.pipeline  # noqa: B018 (builds it)
+        metadata.pipeline  # noqa: B018 (builds the pipeline)
     except CodecError as error:
         remedy = "install or choose another codec"
         raise SpecError(

@@ -1,6 +1,7 @@
-"""Codecs around a sharding, and a sharding inside another: decoded here, so that each part has a bound.
+"""Decoding of arrays with codecs around a sharding, or with a sharding inside another.
 
-Such arrays can be read and not written.
+Such arrays can be read but not written. They are decoded here, and not by zarr, so that the size of
+each part has a bound.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ Codec = Mapping[str, Any]
 
 
 class ShardingPipeline:
-    """Transpositions, a sharding, then bytes-to-bytes stages.
+    """Pipeline of transpositions, a sharding, and bytes-to-bytes stages.
 
     Parameters
     ----------
     axes : tuple of int
-        What the transpositions make of the axes.
+        For each axis of the stored array, the axis of the decoded array that it holds.
     shape : tuple of int
-        Of what is decoded.
+        Shape of the decoded array.
     inner : Pipeline
-        Of the sharding's inner chunks.
+        Pipeline of the sharding's inner chunks.
     chunks : tuple of int
-        Their shape.
+        Shape of an inner chunk.
     index_codec : IndexCodec
-        The index's codec.
+        Codec of the sharding's index.
     stages : sequence of BytesStage
-        What comes after the sharding.
+        Codecs after the sharding.
     fill_value : scalar
-        Of inner chunks that are empty.
+        Value of the elements of empty inner chunks.
     dtype : numpy.dtype
-        In memory.
+        Dtype in memory.
     """
 
     encoded_nbytes: int | None = None
@@ -83,9 +84,11 @@ class ShardingPipeline:
         return most_added(self._stages, self._limit_nbytes)
 
     def encode(
-        self, batch: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None
-    ) -> Sequence[Buffer]:  # noqa: ARG002
-        """Refuse; see the head of this module."""
+        self,
+        batch: npt.NDArray[Any],  # noqa: ARG002
+        rows: npt.NDArray[np.int64] | None = None,  # noqa: ARG002
+    ) -> Sequence[Buffer]:
+        """Raise CodecError, because such arrays are not written."""
         raise CodecError("can be read but not written", codec=_NAME)
 
     def decode(self, data: Buffer) -> npt.NDArray[Any]:
@@ -99,7 +102,8 @@ class ShardingPipeline:
             offset, nbytes = (int(v) for v in table.table[rank])
             if nbytes > most:
                 raise CorruptShardError(
-                    f"an inner chunk of an inner shard takes {nbytes} bytes where at most {most} can be"
+                    f"an inner chunk of an inner shard takes {nbytes} bytes "
+                    f"where at most {most} can be"
                 )
             position = unravel(rank, self._counts)
             place = tuple(
@@ -116,14 +120,24 @@ def build_with_sharding(
     document: Mapping[str, Any],
     fill_value: Any,
 ) -> Pipeline:
-    """The pipeline for a list of codecs, one of which may be a sharding.
+    """Build the pipeline for a list of codecs, which may contain a sharding.
+
+    A sharding whose neighbours are not transpositions before it and known stages after it is left
+    to zarr's own codec.
 
     Parameters
     ----------
     codecs, shape, dtype, document
         See :func:`build_pipeline`.
     fill_value : scalar
-        Of the array.
+        Fill value of the array.
+
+    Raises
+    ------
+    CodecError
+        If inner chunks do not divide a shard, or a codec cannot be used here.
+    SpecError
+        If the codecs of a shard index do not fit.
     """
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:
@@ -155,14 +169,17 @@ def build_with_sharding(
 
 
 def _divides(chunks: Any, shape: Shape) -> bool:
-    """Whether a document gives the shape of chunks that divides another shape."""
+    """Whether `chunks`, as a document gives it, is a shape that divides `shape`."""
     if not isinstance(chunks, list) or len(chunks) != len(shape):
         return False
     return all(type(c) is int and c > 0 and n % c == 0 for n, c in zip(shape, chunks, strict=True))
 
 
 def _transposed(codecs: Sequence[Codec], ndim: int) -> Shape | None:
-    """What transpositions make of the axes; None where there are other codecs among them."""
+    """Axes of the decoded array in the order that transpositions give them.
+
+    The result is None if a codec is not a valid transposition.
+    """
     axes = tuple(range(ndim))
     for codec in codecs:
         order = codec.get("configuration", {}).get("order")

@@ -1,11 +1,12 @@
 """Orders of inner chunks in a shard: row-major, column-major and Morton.
 
-An order is two things here: a permutation (ranks in row-major, listed in the order's sequence) and a
-sequence of boxes whose contents, laid end to end, follow the order. The boxes let a writer stream: it
-encodes one box at a time and never needs to hold the shard.
+This module gives an order in two forms. The first is a permutation: the row-major ranks, listed in
+the order's sequence. The second is a sequence of boxes whose contents, laid end to end, follow the
+order. With boxes a writer can stream: it encodes one box at a time and never holds the whole shard.
 
-Morton order is the compressed code that zarr-python uses: bit `b` of each coordinate is taken in turn,
-axis 0 lowest, and an axis too short to have a bit `b` contributes none; codes outside the grid are left out.
+Morton order uses the compressed code of zarr-python. The code takes bit `b` of each coordinate in
+turn, with axis 0 as the lowest. An axis that is too short to have a bit `b` contributes none. Codes
+outside the grid are left out.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ ORDER_ALIASES = {
 
 
 def canonical_order(name: object) -> str:
-    """`name` or the name it stands for.
+    """Canonical name of an order: "C", "F" or "morton".
 
     Raises
     ------
     SpecError
-        If it is no known order.
+        If `name` is not a known order.
     """
     if isinstance(name, str) and name in ORDER_ALIASES:
         return ORDER_ALIASES[name]
@@ -53,7 +54,7 @@ def _axis_bits(shape: Shape) -> list[int]:
 
 
 def _morton_bits(shape: Shape) -> list[int]:
-    """The axis that each bit of the compressed code comes from, lowest bit first."""
+    """Axis from which each bit of the compressed code comes, lowest bit first."""
     bits = _axis_bits(shape)
     return [
         axis for b in range(max(bits, default=0)) for axis in range(len(shape)) if b < bits[axis]
@@ -61,7 +62,7 @@ def _morton_bits(shape: Shape) -> list[int]:
 
 
 def _codes(shape: Shape, axis_of_bit: list[int]) -> npt.NDArray[np.uint64]:
-    """Code of every cell when bit `i` of the code is the next unused bit of ``axis_of_bit[i]``."""
+    """Code of every cell, where bit `i` is the next unused bit of axis ``axis_of_bit[i]``."""
     codes = np.zeros(shape, dtype=np.uint64)
     taken = [0] * len(shape)
     for bit, axis in enumerate(axis_of_bit):
@@ -81,12 +82,12 @@ def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
     shape : tuple of int
         Shape of the grid.
     order : {"C", "F", "morton"}
-        A canonical order.
+        Canonical name of the order.
 
     Returns
     -------
     numpy.ndarray of int64, shape (prod(shape),)
-        Read-only.
+        The ranks. The array is cached and read-only.
     """
     n = math.prod(shape)
     ranks = np.arange(n, dtype=np.int64)
@@ -103,7 +104,8 @@ def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
 def boxes(shape: Shape, order: str, max_cells: int) -> Iterator[Box]:
     """Boxes of at most `max_cells` cells that, one after another, follow `order`.
 
-    Inside a box the cells follow :func:`permutation` of the box's own shape. At least one cell is in each.
+    Inside a box the cells follow :func:`permutation` of the box's own shape. Each box has at least
+    one cell, also where `max_cells` is less than 1.
     """
     if order == "morton":
         return _morton_boxes(shape, max_cells)
@@ -131,7 +133,7 @@ def _tiles(shape: Shape, step: list[int], slowest_first: list[int]) -> Iterator[
 
 
 def _morton_boxes(shape: Shape, max_cells: int) -> Iterator[Box]:
-    """The low bits of the code span a box; the high bits put the boxes in sequence."""
+    """Boxes in Morton order: the low bits of the code span a box, the high bits order the boxes."""
     axis_of_bit = _morton_bits(shape)
     step = [1] * len(shape)
     n_low = 0

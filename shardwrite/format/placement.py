@@ -1,4 +1,4 @@
-"""Numbers that strategies work with: how a shard is laid out, and how a new one is, or a changed one."""
+"""Layouts of shards as numbers: of a stored shard, of a new one, and of an updated one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ __all__ = ["KEEP", "Placement", "Ranks", "Revision", "Stored", "place"]
 
 Ranks = npt.NDArray[np.int64]
 KEEP = -2
-"""Encoded size of an inner chunk that an update does not touch; -1 is one that it leaves empty."""
+"""Encoded size that marks an inner chunk which an update does not touch; -1 marks an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A shard as it is.
+    """Layout of a shard in the store.
 
     Attributes
     ----------
     offsets, nbytes : numpy.ndarray of int64, shape (n,)
-        Where each inner chunk lies, by rank; -1 where empty.
+        Offset and encoded size of each inner chunk by rank, in bytes; -1 where it is empty.
     total_nbytes : int
-        Of the object.
+        Size of the object, in bytes.
     index_span : tuple of int
-        Start and stop of the index in it.
+        Start and stop of the index in the object.
     is_checked : bool
-        Whether decoding an inner chunk fails on bytes that are none: it is compressed, or has a checksum.
+        Whether inner chunks are compressed or have a checksum, so that decoding fails on bytes that
+        are not an inner chunk.
     fixed_nbytes : int, optional
-        Encoded size of any inner chunk, where that does not depend on its values.
+        Encoded size of every inner chunk, if it does not depend on values.
     """
 
     offsets: Ranks
@@ -42,20 +43,23 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """A shard as an update leaves it.
+    """Layout of a shard after an update.
 
     Attributes
     ----------
     how : {"rewrite", "append", "in place"}
-        A new object; a clone of the old one with something after it; or the old one, changed.
+        How the update is made: as a new object, as a clone of the old object with new bytes after
+        it, or as a change of the old object itself.
     offsets, nbytes : numpy.ndarray of int64, shape (n,)
-        The new index by rank; `nbytes` is negative where empty.
+        Offset and encoded size of each inner chunk by rank, in bytes; `nbytes` is negative where
+        the chunk is empty.
     sequence : numpy.ndarray of int64
-        Ranks of the inner chunks to write: all of them into a new object, else the new ones.
+        Ranks of the inner chunks to write: all chunks of a new object, else the new ones only.
     kept_nbytes : int
-        Bytes of the old object that stay where they are.
+        Bytes at the start of the old object that the clone takes over. It is 0 for a rewrite, and
+        the size of the old object for a change in place.
     end : int
-        End of the inner chunks: where the index goes, unless it comes first.
+        End of the inner chunks: the offset of the index, unless the index comes first.
     """
 
     how: str
@@ -68,16 +72,16 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the encoded inner chunks of one shard go.
+    """Layout of the encoded inner chunks in a new shard.
 
     Attributes
     ----------
     offsets : numpy.ndarray of int64, shape (n,)
-        Byte offset of each inner chunk by rank; meaningless where it is empty.
+        Byte offset of each inner chunk by rank; without meaning where the chunk is empty.
     sequence : numpy.ndarray of int64
-        Ranks of the chunks that hold data, as they lie in the shard.
+        Ranks of the chunks that hold data, in the sequence in which they lie in the shard.
     data_nbytes : int
-        Bytes from the first one's beginning to the last one's end.
+        Bytes that the inner chunks span, free bytes between them included.
     """
 
     offsets: npt.NDArray[np.int64]
@@ -86,19 +90,20 @@ class Placement:
 
 
 def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) -> Placement:
-    """Lay chunks end to end.
+    """Place inner chunks end to end.
 
-    Where the shard takes the place of another, none begins where a different one began: a reader that took the old index
-    and then reads the new object gets an error, and not another chunk's values. A few bytes between chunks see to that.
+    If the new shard replaces one whose chunks are checked, no chunk begins where another chunk
+    began in the old shard: free bytes are left between chunks where needed. A reader that has the
+    old index and reads the new object then gets an error, and not the values of another chunk.
 
     Parameters
     ----------
     nbytes : numpy.ndarray of int64, shape (n,)
-        Encoded size by rank; negative where empty.
+        Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
     sequence : numpy.ndarray of int64
-        Ranks in the order to lay them.
+        Ranks in the sequence in which to place them.
     base : int
-        Offset of the first byte: the size of the index where that comes first, else 0.
+        Offset of the first chunk: the size of the index if it comes first, else 0.
     old : Stored, optional
         The shard that is replaced.
     """
@@ -118,7 +123,10 @@ def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) 
 
 
 def _move_apart(offsets: Ranks, nbytes: Ranks, present: Ranks, base: int, old: Stored) -> int:
-    """Leave bytes free before chunks that would begin where another began; gives the end of the last."""
+    """Shift chunks that would begin where another chunk began, and return the end of the last.
+
+    The new offsets are entered into `offsets`.
+    """
     began = {offset: rank for rank, offset in enumerate(old.offsets.tolist()) if offset >= 0}
     end = base
     for rank in present.tolist():

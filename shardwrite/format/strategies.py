@@ -1,7 +1,8 @@
-"""Write strategies: where each encoded inner chunk goes in its shard.
+"""Write strategies: rules that place encoded inner chunks in a shard.
 
-A strategy returns numbers, never bytes: a sequence of ranks and, from the encoded sizes, offsets. It is
-a choice of the run and never enters the metadata (sharding codec specification, "Binary shard format").
+A strategy returns numbers, never bytes: a sequence of ranks and, from the encoded sizes, offsets.
+It is chosen for each run and never enters the metadata (sharding codec specification, "Binary shard
+format").
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ __all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
 
 
 class Strategy(Protocol):
-    """Decides the sequence of inner chunks in a shard."""
+    """Rule for the sequence and the offsets of inner chunks in a shard."""
 
     @property
     def label(self) -> str:
-        """Short name for people."""
+        """Short, readable name."""
 
     @property
     def streaming_order(self) -> str:
-        """The order of inner chunks where one task has the whole shard at hand."""
+        """Order of inner chunks where one task encodes the whole shard."""
 
     def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:
-        """Ranks of all inner chunks in the sequence in which they lie in the shard.
+        """Ranks of inner chunks in the sequence in which they lie in the shard.
 
         Parameters
         ----------
@@ -45,63 +46,76 @@ class Strategy(Protocol):
     def lay_out(
         self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
     ) -> Placement:
-        """Where inner chunks go in a new shard of an array that is updated.
+        """Place inner chunks in a new shard.
 
         Parameters
         ----------
         nbytes : numpy.ndarray of int64, shape (n,)
-            Encoded size by rank; negative where empty.
+            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
         sequence : numpy.ndarray of int64
-            What :meth:`sequence` gave.
+            Result of :meth:`sequence`.
         base : int
-            Size of the index where that comes first, else 0.
+            Size of the index in bytes if it comes first, else 0.
         fixed_nbytes : int, optional
-            Encoded size of any inner chunk, where that does not depend on its values.
+            Encoded size of every inner chunk, if it does not depend on values. None also where the
+            array itself is new.
         """
 
     def streams(self, fixed_nbytes: int | None) -> bool:
-        """Whether `lay_out` lays inner chunks end to end in `streaming_order`, so that they can be written as they are encoded.
+        """Whether inner chunks can be written while the shard is being encoded.
+
+        They can if `lay_out` places them end to end, in the sequence of `streaming_order`.
 
         Parameters
         ----------
         fixed_nbytes : int, optional
-            What `lay_out` will be given.
+            The argument that `lay_out` would get.
         """
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
-        """What becomes of a shard that exists.
+        """Decide how to update a shard that exists, and where its inner chunks go.
 
         Parameters
         ----------
         old : Stored
-            The shard as it is.
+            Layout of the shard before the update.
         nbytes : numpy.ndarray of int64, shape (n,)
-            New encoded size by rank; -1 where empty, `KEEP` where nothing changes.
+            New encoded size of each inner chunk by rank, in bytes; -1 where the chunk becomes
+            empty, `KEEP` where it does not change.
         sequence : numpy.ndarray of int64
-            What :meth:`sequence` gave.
+            Result of :meth:`sequence`.
         base : int
-            Size of the index where that comes first, else 0.
+            Size of the index in bytes if it comes first, else 0.
         """
 
     @property
     def in_place(self) -> bool:
-        """Whether shards that exist are changed where they stand."""
+        """Whether existing shards are changed in place, instead of being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
-    """Inner chunks in a fixed order, whatever order they arrive in.
+    """Strategy that writes inner chunks in a fixed order, whatever order they arrive in.
 
     Parameters
     ----------
     order : {"C", "F", "morton"}
-        Row-major, column-major or Morton; ``"lexicographic"``, ``"colexicographic"`` and ``"unordered"``
-        (no preference, here row-major) are taken as zarr-python's names.
+        Row-major, column-major or Morton order. The names of zarr-python are also accepted:
+        ``"lexicographic"``, ``"colexicographic"`` and ``"unordered"`` (no preference, here
+        row-major).
     in_place : bool
-        Into shards that exist, write a new inner chunk where the old one stands if it is not larger, else after the end; not
-        atomic for readers. Where all are of one size, each has its place in the order from the beginning, also while it is empty.
+        Update existing shards in place, which is not atomic for readers. A new inner chunk
+        overwrites the old one if it is not larger, and otherwise goes after the end. If all inner
+        chunks have the same encoded size, shards that an update writes anew keep a place in the
+        order for every inner chunk, also for those that are empty.
     max_unused : float
-        Share of unused bytes above which a shard is written anew instead.
+        Fraction of unused bytes, from 0 to 1, above which an update in place writes the shard anew
+        instead. Above the same fraction of empty inner chunks, no places are kept for them.
+
+    Raises
+    ------
+    SpecError
+        If the order is not known, or `max_unused` is not a number from 0 to 1.
 
     Examples
     --------
@@ -125,16 +139,20 @@ class FixedOrder:
 
     @property
     def label(self) -> str:
-        """``fixed-order (C)`` and so on."""
+        """Readable name, such as ``fixed-order (C)`` or ``fixed-order (C, in place)``."""
         return f"fixed-order ({self.order}{', in place' if self.in_place else ''})"
 
     @property
     def streaming_order(self) -> str:
-        """The order itself."""
+        """Order of inner chunks, the same as `order`."""
         return self.order
 
-    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need them)
-        """See :meth:`Strategy.sequence`; depends on the grid only."""
+    def sequence(
+        self,
+        chunks_per_shard: Shape,
+        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
+    ) -> Ranks:
+        """See :meth:`Strategy.sequence`; the result depends on the grid only."""
         return permutation(chunks_per_shard, self.order)
 
     def lay_out(
@@ -144,7 +162,7 @@ class FixedOrder:
         return self._laid_out(nbytes, sequence, base, fixed_nbytes, None)
 
     def streams(self, fixed_nbytes: int | None) -> bool:
-        """See :meth:`Strategy.streams`; not where each inner chunk may have a place of its own."""
+        """See :meth:`Strategy.streams`; False where inner chunks may have places kept for them."""
         return not self.in_place or fixed_nbytes is None
 
     def _laid_out(
@@ -173,7 +191,7 @@ class FixedOrder:
                 n_unused <= self.max_unused * changed.end
                 and int(nbytes[nbytes > 0].sum()) <= old.total_nbytes // 2
             ):
-                return changed  # where most is new, a new shard costs no more
+                return changed  # where most bytes are new, a new shard costs no more
         placement = self._laid_out(merged, sequence, base, old.fixed_nbytes, old)
         return Revision(
             "rewrite",
@@ -186,14 +204,17 @@ class FixedOrder:
 
 
 def _homes(sequence: Ranks, base: int, fixed_nbytes: int) -> Ranks:
-    """Where each inner chunk of a fixed size stands in a shard in which there is room for all."""
+    """Home of each inner chunk: its offset in a shard with room for all, if sizes are fixed."""
     homes = np.empty(len(sequence), dtype=np.int64)
     homes[sequence] = base + fixed_nbytes * np.arange(len(sequence))
     return homes
 
 
 def _free_homes(old: Stored, sequence: Ranks, base: int) -> Ranks:
-    """The same where nothing stands there yet, and -1 elsewhere."""
+    """Homes of inner chunks where no chunk lies yet, and -1 elsewhere.
+
+    All are -1 if inner chunks have no fixed size.
+    """
     if old.fixed_nbytes is None:
         return np.full(len(old.nbytes), -1, dtype=np.int64)
     homes, size = _homes(sequence, base, old.fixed_nbytes), old.fixed_nbytes
@@ -209,7 +230,23 @@ def _free_homes(old: Stored, sequence: Ranks, base: int) -> Ranks:
 def _in_place(
     old: Stored, nbytes: Ranks, merged: Ranks, sequence: Ranks, spots: Ranks, end_of_old: int
 ) -> Revision:
-    """New inner chunks where there is a spot for them, the others after the end of the object."""
+    """Put new inner chunks into their spots, and those without one after the end of the object.
+
+    Parameters
+    ----------
+    old : Stored
+        Layout of the shard before the update.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        As in :meth:`Strategy.revise`.
+    merged : numpy.ndarray of int64, shape (n,)
+        Encoded size of each inner chunk after the update, by rank.
+    sequence : numpy.ndarray of int64
+        Ranks in the sequence in which to write them.
+    spots : numpy.ndarray of int64, shape (n,)
+        Offset in the old object for each inner chunk, or -1 if there is no room for it.
+    end_of_old : int
+        End of the inner chunks if nothing goes after the end of the object.
+    """
     new = sequence[nbytes[sequence] >= 0]
     behind = new[spots[new] < 0]
     ends = old.total_nbytes + np.cumsum(nbytes[behind])
@@ -221,14 +258,15 @@ def _in_place(
 
 @dataclass(frozen=True, slots=True)
 class AppendOnly:
-    """Units appended in the plan's order, row-major inside each, and the index after them.
+    """Strategy that appends units in the plan's order, with row-major order inside each unit.
 
-    Into shards that exist, new inner chunks go after the end, of a clone that then takes the shard's place.
+    An update clones the shard, appends new inner chunks to the clone and puts it in the place of
+    the shard.
 
     Parameters
     ----------
     in_place : bool
-        Append to the shard itself; while that lasts, readers may find no index that is whole.
+        Append to the shard itself. Until the append is finished, readers may find no whole index.
 
     Examples
     --------
@@ -240,26 +278,34 @@ class AppendOnly:
 
     @property
     def label(self) -> str:
-        """``append-only``."""
+        """Readable name: ``append-only`` or ``append-only (in place)``."""
         return f"append-only{' (in place)' if self.in_place else ''}"
 
     @property
     def streaming_order(self) -> str:
-        """Row-major: one task with the whole shard is one unit."""
+        """Row-major order, because a task that encodes a whole shard has one unit."""
         return "C"
 
-    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need it)
-        """See :meth:`Strategy.sequence`; depends on the units."""
+    def sequence(
+        self,
+        chunks_per_shard: Shape,  # noqa: ARG002 (other strategies need it)
+        units: Sequence[Ranks],
+    ) -> Ranks:
+        """See :meth:`Strategy.sequence`; the result depends on the units only."""
         return np.concatenate([np.empty(0, np.int64), *units])
 
     def lay_out(
-        self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
-    ) -> Placement:  # noqa: ARG002
-        """See :meth:`Strategy.lay_out`; end to end."""
+        self,
+        nbytes: Ranks,
+        sequence: Ranks,
+        base: int,
+        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
+    ) -> Placement:
+        """See :meth:`Strategy.lay_out`; inner chunks lie end to end."""
         return place(nbytes, sequence, base)
 
-    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (others need it)
-        """See :meth:`Strategy.streams`; always."""
+    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
+        """See :meth:`Strategy.streams`; always True."""
         return True
 
     def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
@@ -275,7 +321,8 @@ class AppendOnly:
                 old.total_nbytes,
             )
         new = sequence[nbytes[sequence] >= 0]
-        kept = old.total_nbytes if base else old.index_span[0]  # nobody needs the clone's old index
+        # The clone does not need the old index at its end.
+        kept = old.total_nbytes if base else old.index_span[0]
         ends = kept + np.cumsum(nbytes[new])
         offsets = old.offsets.copy()
         offsets[new] = ends - nbytes[new]
@@ -286,12 +333,12 @@ _BY_NAME: dict[str, Any] = {"fixed-order": FixedOrder, "append-only": AppendOnly
 
 
 def labelled(label: str) -> Strategy:
-    """The strategy that has a label.
+    """Strategy with a given label; its `max_unused` is the default.
 
     Raises
     ------
     ValueError
-        If none has.
+        If no strategy has this label.
 
     Examples
     --------
@@ -311,12 +358,12 @@ def labelled(label: str) -> Strategy:
 
 
 def as_strategy(value: object) -> Strategy:
-    """A strategy from what a user gives: an instance, a name, or the name of an order.
+    """Strategy for a user's argument: an instance, a strategy's name, or an order's name.
 
     Raises
     ------
     SpecError
-        If it is none of these.
+        If `value` is none of these.
 
     Examples
     --------
@@ -335,5 +382,6 @@ def as_strategy(value: object) -> Strategy:
         "no such write strategy",
         field="strategy",
         value=value,
-        remedy=f"use {sorted(_BY_NAME)}, FixedOrder(order=...), AppendOnly(), or an order: {sorted(ORDER_ALIASES)}",
+        remedy=f"use {sorted(_BY_NAME)}, FixedOrder(order=...), AppendOnly(), "
+        f"or an order: {sorted(ORDER_ALIASES)}",
     )

@@ -1,1 +1,1 @@
-"""The machine and the process: cores, memory, scratch space, signals, and threads that take turns."""
+"""Machine and process: cores, memory, scratch directories, stopping, and turns of threads."""

@@ -1,11 +1,14 @@
-"""How shardwrite starts workers and their scheduler, unless their user has said otherwise.
+"""Settings with which workers and their scheduler are started, unless the user sets others.
 
-Dask has its workers give freed memory back at once (``MALLOC_TRIM_THRESHOLD_``). In glibc that also switches off what makes
-`malloc` keep blocks as large as those freed before, so every encoded inner chunk of 128 KiB or more comes from the system, page by
-page. With both limits at 16 MiB a thread of a worker keeps that much of what it frees, and writes fast codecs up to twice as fast.
+By default, dask's workers return freed memory to the system at once (``MALLOC_TRIM_THRESHOLD_``).
+In glibc this setting also fixes the size above which `malloc` takes memory directly from the
+system. Every encoded inner chunk of 128 KiB or more then comes from the system, page by page. With
+both limits at 16 MiB, a thread of a worker keeps up to that much freed memory, and writes with fast
+codecs up to twice as fast.
 
-Dask's scheduler keeps the last thousand messages to each worker, and with them the tasks that were sent: with a source chunk for
-each shard that is a gigabyte after a million. Twenty are enough.
+Dask's scheduler keeps the last thousand messages to each worker, together with the tasks that were
+sent. With one source chunk per shard this takes a gigabyte after a million shards. Twenty messages
+are enough.
 """
 
 from __future__ import annotations
@@ -18,13 +21,16 @@ import dask
 __all__ = ["ALLOCATOR", "LOOPBACK", "MESSAGES_KEPT", "configured", "exports"]
 
 ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": 2**24, "MALLOC_MMAP_THRESHOLD_": 2**24}
-"""Bytes; read by glibc when a process starts, unknown to other systems."""
+"""Environment variables with limits in bytes. Only glibc reads them, when a process starts."""
 
 MESSAGES_KEPT = 20
-"""To each worker."""
+"""Messages to each worker that the scheduler keeps."""
 
 LOOPBACK = "127.0.0.1:0"
-"""Address of the HTTP server that dask starts in every scheduler and worker, with or without a dashboard; it knows no TLS."""
+"""Address of the HTTP server that dask starts in every scheduler and worker.
+
+Dask starts it even without a dashboard, and it does not support TLS.
+"""
 
 _OF_ALLOCATOR = {
     f"distributed.nanny.pre-spawn-environ.{name}": nbytes for name, nbytes in ALLOCATOR.items()
@@ -33,12 +39,13 @@ _UNSAID = object()
 
 
 def configured(settings: Mapping[str, Any] | None = None) -> Any:
-    """Dask's configuration for starting a scheduler and workers, as a context.
+    """Context with dask's configuration for starting a scheduler and workers.
 
     Parameters
     ----------
     settings : mapping, optional
-        More of it, by dotted names. Like the rest, it gives way to what the user's files, environment or program say.
+        Further settings by dotted names. Like the others, they are used only where the user's
+        files, environment or program set nothing.
     """
     return dask.config.set(
         _unsaid(
@@ -52,7 +59,7 @@ def configured(settings: Mapping[str, Any] | None = None) -> Any:
 
 
 def exports() -> list[str]:
-    """Lines of a shell script that starts workers, for the allocator."""
+    """Lines of a shell script that set the allocator's limits before workers start."""
     names = {
         setting.rpartition(".")[2]: nbytes for setting, nbytes in _unsaid(_OF_ALLOCATOR).items()
     }
@@ -60,7 +67,11 @@ def exports() -> list[str]:
 
 
 def _unsaid(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of which the user says nothing: neither files nor environment, nor a program that set another value than dask's."""
+    """Select the settings that the user has not set.
+
+    A setting counts as set if configuration files or the environment give it, or if the program has
+    changed it from dask's default.
+    """
     users, defaults = dask.config.collect(), dask.config.merge(*dask.config.defaults)
 
     def is_said(name: str) -> bool:

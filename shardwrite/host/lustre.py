@@ -1,4 +1,7 @@
-"""How files are spread over the targets of a Lustre file system: fixed when a file is made, inherited from its directory."""
+"""Striping: how files are spread over the storage targets of a Lustre file system.
+
+The striping of a file is fixed when the file is created, and is inherited from its directory.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,37 @@ __all__ = ["set_stripes"]
 
 
 def set_stripes(directory: Path, count: int) -> bool:
-    """Have what is made in a directory from now on lie on so many targets.
+    """Set the stripe count for everything that is created in a directory from now on.
+
+    Parameters
+    ----------
+    directory : Path
+        Existing directory.
+    count : int
+        Number of storage targets that a file is spread over.
 
     Returns
     -------
     bool
-        False where this is not Lustre, and nothing was done.
+        True if the stripe count was set, False if the directory is not on Lustre.
 
     Raises
     ------
     StoreError
-        If ``lfs`` is not here, or refuses.
+        If ``lfs`` is not in PATH, fails, or does not answer within 60 s.
     """
     if file_system(directory) != "lustre":
         return False
     command = ["lfs", "setstripe", "--stripe-count", str(count), str(directory)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)  # noqa: S603 (no shell)
+        done = subprocess.run(  # noqa: S603 (no shell)
+            command, capture_output=True, text=True, check=False, timeout=60
+        )
     except FileNotFoundError as error:
-        message = f"lfs is not in PATH, so that the stripe count of {directory} cannot be set; do without it, or run this where lfs is"
+        message = (
+            f"lfs is not in PATH, so that the stripe count of {directory} cannot be set; "
+            "do without it, or run this where lfs is"
+        )
         raise StoreError(message, key=str(directory)) from error
     except subprocess.TimeoutExpired as error:
         raise StoreError(

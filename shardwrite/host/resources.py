@@ -1,7 +1,7 @@
-"""What a process may use of the machine that it is on: cores, memory, a place for scratch files.
+"""Cores, memory and scratch directory available to this process.
 
-A job scheduler gives a part of a machine. SLURM says which part in its environment; where it says nothing, its limit on the
-resident set and the control group tell. Whatever is smallest holds.
+A job scheduler gives a job a part of a machine. SLURM describes this part in environment variables,
+in the limit on the resident set and in control groups. The smallest of these limits applies.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ __all__ = [
     "tasks_on_node",
 ]
 
-_SHARE = 0.9  # of a job's memory: the interpreter, its libraries and the page cache's dirty pages need the rest
-_UNLIMITED = 2**60  # version 1 of control groups writes a number of this order for no limit
+# usable share of a job's memory; the interpreter, libraries and dirty cached pages need the rest
+_SHARE = 0.9
+_UNLIMITED = 2**60  # without a limit, version 1 of control groups gives a number of this order
 _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes")
 
 
 def job_id(environ: Mapping[str, str]) -> str | None:
-    """Names the job of this process so that nothing else is meant: an array's last task has the array's own number for its job.
+    """Unambiguous name of this process's SLURM job, or None outside a job.
+
+    The last task of a job array has the number of the array as its job number, so tasks of an array
+    are named by array and task.
 
     Examples
     --------
@@ -47,12 +51,14 @@ def job_id(environ: Mapping[str, str]) -> str | None:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:
-    """A positive number in the environment; 0 is how SLURM says that there is no limit.
+    """Read a positive number from the environment.
+
+    The result is None if the variable is not set, or is 0, which is SLURM's value for no limit.
 
     Raises
     ------
     SpecError
-        If something else stands there.
+        If the variable is not a number.
     """
     text = environ.get(name, "").strip()
     if not text:
@@ -68,11 +74,24 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
 
 
 def tasks_on_node(environ: Mapping[str, str] | None = None) -> int:
-    """Processes that share this node's part of the job: those of the step where `srun` has started this one, else one.
+    """Number of processes that share this node's part of the job.
+
+    These are the tasks on this node if `srun` has started this process. Otherwise it is one.
+
+    Parameters
+    ----------
+    environ : mapping, optional
+        Environment to read; by default that of this process.
+
+    Raises
+    ------
+    SpecError
+        If SLURM's list of tasks or the number of the node cannot be parsed.
 
     Examples
     --------
-    >>> tasks_on_node({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "1", "SLURM_PROCID": "5"})
+    >>> tasks_on_node({"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "1", \
+"SLURM_PROCID": "5"})
     4
     """
     environ = os.environ if environ is None else environ
@@ -89,7 +108,19 @@ def tasks_on_node(environ: Mapping[str, str] | None = None) -> int:
 
 
 def n_cores(environ: Mapping[str, str] | None = None) -> int:
-    """Cores for this process: what SLURM gives a task, and never more than it may run on.
+    """Number of cores available to this process.
+
+    This is the number that SLURM gives a task, but at most the number that this process may run on.
+
+    Parameters
+    ----------
+    environ : mapping, optional
+        Environment to read; by default that of this process.
+
+    Raises
+    ------
+    SpecError
+        If a variable of SLURM cannot be parsed.
 
     Examples
     --------
@@ -106,21 +137,28 @@ def n_cores(environ: Mapping[str, str] | None = None) -> int:
 
 
 def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/") -> int:
-    """Memory for this process in bytes: nine tenths of the job's on this node, over its tasks there; or what is free.
+    """Memory available to this process, in bytes.
+
+    This is nine tenths of the job's memory on this node, divided by its tasks there, but at most
+    the free memory of the machine.
 
     Parameters
     ----------
     environ : mapping, optional
-        Instead of this process's environment.
+        Environment to read; by default that of this process.
     root : str
-        Where ``proc`` and ``sys`` are.
+        Directory that contains ``proc`` and ``sys``.
+
+    Raises
+    ------
+    SpecError
+        If a variable of SLURM cannot be parsed.
     """
     environ = os.environ if environ is None else environ
     limits = [_of_job(environ), *_of_groups(Path(root))]
     soft, _ = resource.getrlimit(resource.RLIMIT_RSS)
-    limits.append(
-        None if soft == resource.RLIM_INFINITY else soft
-    )  # SLURM sets it to what the job has on the node
+    # SLURM sets this limit to the job's memory on the node
+    limits.append(None if soft == resource.RLIM_INFINITY else soft)
     known = [limit for limit in limits if limit is not None]
     share = min(known) * _SHARE / tasks_on_node(environ) if known else None
     free = _free(Path(root))
@@ -128,7 +166,10 @@ def memory_limit_nbytes(environ: Mapping[str, str] | None = None, root: str = "/
 
 
 def _of_job(environ: Mapping[str, str]) -> int | None:
-    """What SLURM says that a job has on this node; it counts in MiB."""
+    """Memory of the job on this node in bytes, or None if SLURM sets no limit.
+
+    SLURM's variables count in MiB.
+    """
     per_node, per_core = (
         _number(environ, "SLURM_MEM_PER_NODE"),
         _number(environ, "SLURM_MEM_PER_CPU"),
@@ -140,7 +181,10 @@ def _of_job(environ: Mapping[str, str]) -> int | None:
 
 
 def _of_groups(root: Path) -> list[int]:
-    """Limits of this process's control groups and of those above them, of both versions."""
+    """Memory limits, in bytes, of this process's control groups and all their parents.
+
+    Both versions of control groups are read.
+    """
     limits = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -164,18 +208,26 @@ def _free(root: Path) -> int:
 
 
 def _read(path: Path) -> str:
-    with contextlib.suppress(OSError):  # not every machine has it
+    with contextlib.suppress(OSError):  # the file does not exist on every machine
         return path.read_text()
     return ""
 
 
 def scratch_directory(environ: Mapping[str, str] | None = None) -> str:
-    """A directory on this machine for files that nobody else needs: the user's, the job's, else the system's.
+    """Directory for temporary files of this machine.
+
+    It is ``SHARDWRITE_LOCAL_DIR`` if the user has set it. Otherwise it is the first of
+    ``SLURM_TMPDIR`` and ``TMPDIR`` that can be written to, or the default of `tempfile`.
+
+    Parameters
+    ----------
+    environ : mapping, optional
+        Environment to read; by default that of this process.
 
     Raises
     ------
     SpecError
-        If the user names one that cannot be written to.
+        If ``SHARDWRITE_LOCAL_DIR`` is not a directory that can be written to.
     """
     environ = os.environ if environ is None else environ
     wanted = environ.get("SHARDWRITE_LOCAL_DIR")
@@ -189,10 +241,8 @@ def scratch_directory(environ: Mapping[str, str] | None = None) -> str:
                 remedy=remedy,
             )
         return wanted
-    names = (
-        environ.get("SLURM_TMPDIR"),
-        environ.get("TMPDIR"),
-    )  # the second may come from the machine that submitted
+    # TMPDIR may come from the machine that submitted the job
+    names = (environ.get("SLURM_TMPDIR"), environ.get("TMPDIR"))
     return next((name for name in names if name and _is_usable(name)), tempfile.gettempdir())
 
 
@@ -201,9 +251,9 @@ def _is_usable(path: str) -> bool:
 
 
 def file_system(path: Path) -> str:
-    """Type of the file system that a path is on; empty where the system does not tell."""
+    """Type of the file system that a path is on; empty if the system does not list its mounts."""
     found, longest = "", -1
-    with contextlib.suppress(OSError):  # not every system has it
+    with contextlib.suppress(OSError):  # the file does not exist on every system
         for line in Path("/proc/self/mounts").read_text().splitlines():
             _, mount, kind, *_ = line.split()
             place = Path(mount.replace("\\040", " "))

@@ -1,6 +1,7 @@
-"""Whether this process was asked to stop, what it is in the middle of, and what has come of it so far.
+"""State for stopping this process: drain requests, running tasks and committed shards.
 
-Draining begins no new shard and finishes those in flight. The library never asks itself: a program's signal handlers do.
+A process that drains begins no new shard and finishes those in flight. A drain is requested by the
+signal handlers of programs, and when a run with elastic workers is cancelled.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _n_committed = 0
 
 
 def request_drain() -> None:
-    """Begin no new shard from now on."""
+    """Request a drain: no new shard is begun from now on."""
     _drain.set()
 
 
 def reset_drain() -> None:
-    """Take the request back."""
+    """Withdraw the request for a drain."""
     _drain.clear()
 
 
@@ -45,7 +46,10 @@ def is_draining() -> bool:
 
 @contextlib.contextmanager
 def on_leaving(action: Callable[[], None]) -> Iterator[None]:
-    """Have something done if a signal makes the process leave at once while the block runs; it must take seconds, and no locks."""
+    """Context in which `action` is called if a signal makes the process exit at once.
+
+    The action must end within seconds, and must not take locks.
+    """
     _leaving.append(action)
     try:
         yield
@@ -54,13 +58,13 @@ def on_leaving(action: Callable[[], None]) -> Iterator[None]:
 
 
 def before_leaving() -> list[Callable[[], None]]:
-    """What is to be done before the process leaves at once."""
+    """Actions to call before the process exits at once, in the order of their registration."""
     return list(_leaving)
 
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Count a task that encodes or commits while it does."""
+    """Context in which a task that encodes or commits is counted as running."""
     global _n_busy
     with _lock:
         _n_busy += 1
@@ -72,17 +76,17 @@ def busy() -> Iterator[None]:
 
 
 def n_busy() -> int:
-    """Tasks of this process that encode or commit."""
+    """Number of tasks of this process that are encoding or committing."""
     return _n_busy
 
 
 def note_committed(n_shards: int) -> None:
-    """Count shards that tasks, here or on workers of this process, have committed."""
+    """Add shards that tasks of this process or of its workers have committed to the count."""
     global _n_committed
     with _lock:
         _n_committed += n_shards
 
 
 def n_committed() -> int:
-    """Shards that were committed for this process since it began."""
+    """Number of shards committed by this process and its workers since it started."""
     return _n_committed

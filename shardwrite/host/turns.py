@@ -1,9 +1,10 @@
-"""Turns of a process's threads at many short file operations, such as the commits of small shards.
+"""Turns of threads at many short file operations, such as the commits of small shards.
 
-Each such operation gives the interpreter's lock away and waits to have it back. Two threads that do this at a time spend
-longer on handing that lock over than on the operations, so one thread goes after the other. A turn lasts as long as the
-operations take where nothing waits for storage. Whoever needs longer waits for a disk or a network, and threads had better
-do that together: then the next turn begins although the last one has not ended.
+Each such operation releases the interpreter's lock and then waits to take it again. Two threads
+that do so at the same time spend longer on passing the lock on than on the operations. So the
+threads take turns. A turn lasts as long as the operations take if nothing waits for storage. A
+thread that needs longer waits for a disk or a network, and threads should wait for these together.
+So the next turn begins after this time, even if the last one has not ended.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from types import TracebackType
 __all__ = ["SMALL_NBYTES", "Turn"]
 
 SMALL_NBYTES = 64 * 2**10
-"""Decoded size up to which a shard is small: copying its bytes takes less time than opening and renaming its file."""
+"""Largest decoded size of a small shard, in bytes.
+
+Copying the bytes of a small shard takes less time than opening and renaming its file.
+"""
 
 _changed = threading.Condition()
 _holder: Turn | None = None
@@ -23,7 +27,10 @@ _ends = 0.0
 
 
 class Turn:
-    """A thread's turns; nobody's at first, and given back at the end of the block."""
+    """Turns of one thread, as a context.
+
+    The context begins without a turn. A turn that is still held at its end is given back.
+    """
 
     def __enter__(self) -> Turn:
         return self
@@ -37,7 +44,11 @@ class Turn:
         self.give()
 
     def take(self, seconds: float) -> None:
-        """Have a turn for so long, or for that much longer; waits until the present one is, or should be, at its end."""
+        """Take a turn of `seconds` from now.
+
+        The call waits until another thread's turn has been given back or its time is over. A thread
+        that has the turn keeps it and does not wait.
+        """
         global _holder, _ends
         with _changed:
             while _holder not in (None, self) and (left := _ends - time.monotonic()) > 0:
@@ -45,7 +56,7 @@ class Turn:
             _holder, _ends = self, time.monotonic() + seconds
 
     def give(self) -> None:
-        """End this turn, if it is not over."""
+        """Give the turn back, if another thread has not taken it."""
         global _holder
         with _changed:
             if _holder is self:

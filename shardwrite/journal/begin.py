@@ -1,6 +1,7 @@
-"""Finding the run that stands beside an array, beginning one, and refusing another.
+"""Find the run beside an array, begin a new one, and refuse a run of another plan.
 
-The run's directory and the order of a run's effects are in :mod:`shardwrite.journal.rundir`.
+The layout of a run's directory and the numbered steps of a run are described in
+:mod:`shardwrite.journal.rundir`.
 """
 
 from __future__ import annotations
@@ -57,26 +58,40 @@ _MAX_TRIES = 8
 
 
 def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:
-    """The run that was begun beside an array and has not ended; a look, which changes nothing.
+    """Find the run beside an array that has not ended.
+
+    Nothing on disk is changed.
 
     Parameters
     ----------
     target : Target
         The array.
     seen : collection of pathlib.Path, optional
-        What `require_trusted` has looked at already, and what alone is followed; by default it looks now.
+        Paths that `require_trusted` has already checked. Only these are followed. By default, the
+        check is made now.
+
+    Returns
+    -------
+    RunDirectory or None
+        The run, or None where there is none.
 
     Raises
     ------
     JournalError
-        If ``plan.json`` is not one of ours.
+        If ``plan.json`` is torn, or is not a plan that this package wrote.
+    UntrustedStateError
+        If the run state is not trusted, or if the plan names another array.
     """
     found = _planned(target, seen)
     return found if found is not None and _stands(found) else None
 
 
 def tidied_run(target: Target) -> RunDirectory | None:
-    """The same for writers, who first finish a removal that was interrupted."""
+    """Find the run beside an array, after finishing a removal that was interrupted.
+
+    It is for writers, because it changes what lies beside the array. It returns and raises what
+    `find_run` does.
+    """
     found = _planned(target)
     if found is None:
         remove_orphans(target)
@@ -90,7 +105,24 @@ def tidied_run(target: Target) -> RunDirectory | None:
 
 
 def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | None, str]:
-    """What `find_run` gives, and a text for readers if the removal of a run was interrupted; else the text is empty."""
+    """Find the run beside an array, and say if the removal of a run was interrupted.
+
+    Nothing on disk is changed.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    seen : collection of pathlib.Path
+        Paths that `require_trusted` has already checked. Only these are followed.
+
+    Returns
+    -------
+    run : RunDirectory or None
+        The run, as `find_run` returns it.
+    removal : str
+        Message about a removal that was interrupted, or an empty text.
+    """
     found = _planned(target, seen)
     if found is None:
         return None, ""
@@ -98,31 +130,36 @@ def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | 
 
 
 def _interrupted_removal(found: RunDirectory) -> str:
-    """What a reader should know of a run whose removal was interrupted."""
-    if not is_there(
-        replace(found, state=TAKEN).path / "zarr.json"
-    ):  # goes once the shards are as they should be
-        return f"run {found.run} is over, and its files in {found.target.run_path} were not all removed; the next write removes them"
+    """Message about a run whose removal was interrupted."""
+    # The directory keeps its zarr.json until the shards are settled.
+    if not is_there(replace(found, state=TAKEN).path / "zarr.json"):
+        return (
+            f"run {found.run} is over, and its files in {found.target.run_path} were not all "
+            "removed; the next write removes them"
+        )
     what = (
         "leaves each shard old or new"
         if found.facts.get("mode") == "r+"
         else "takes its shards away, as far as they are there"
     )
-    return f"run {found.run} was given up, and its removal was interrupted; the next write finishes that, which {what}"
+    return (
+        f"run {found.run} was given up, and its removal was interrupted; the next write finishes "
+        f"that, which {what}"
+    )
 
 
 def _stands(run: RunDirectory) -> bool:
-    """Whether a run that ``plan.json`` names was neither taken away nor ended."""
+    """Whether a run that ``plan.json`` names has neither ended nor been taken away."""
     return not run.is_in(TAKEN) and is_there(run.path)
 
 
 def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirectory | None:
-    """The run that ``plan.json`` names, whatever has become of it."""
+    """The run that ``plan.json`` names, even if it has ended, or None where there is no plan."""
     path = target.run_path / "plan.json"
     if seen is None:
         require_trusted(target)
     elif path not in seen:
-        return None  # there was none when all was looked at
+        return None  # there was no plan when the state was checked
     data = read_file(path)
     if data is None:
         return None
@@ -130,8 +167,9 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
         found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
     except ValueError as error:
         raise JournalError(
-            f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and keep it: it may hold an array that "
-            "was being replaced, or what is needed to undo a change",
+            f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and "
+            "keep it: it may hold an array that was being replaced, or what is needed to undo a "
+            "change",
             path=str(path),
         ) from error
     check_name(target, found.facts)
@@ -139,7 +177,15 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
 
 
 def facts_of(target: Target) -> dict[str, Any]:
-    """What ``plan.json`` says; nothing where there is none, or where `find_run` would say what is wrong with it."""
+    """Facts from ``plan.json``, or an empty dictionary where it is missing or damaged.
+
+    `find_run` tells what is wrong with a damaged file.
+
+    Raises
+    ------
+    UntrustedStateError
+        If the run state beside the array is not trusted.
+    """
     require_trusted(target)
     data = read_file(target.run_path / "plan.json")
     try:
@@ -149,7 +195,7 @@ def facts_of(target: Target) -> dict[str, Any]:
 
 
 def interrupted_end(target: Target) -> str:
-    """Name of a run that was interrupted in step 6; else nothing."""
+    """Name of the run whose end (step 6) was interrupted, or an empty text."""
     run = str(facts_of(target).get("run", ""))
     if not run:
         return next(
@@ -170,7 +216,7 @@ def begin_run(
     restart: bool,
     durability: str,
 ) -> tuple[RunDirectory, bool]:
-    """Steps 1 and 2, or the run that is there already.
+    """Begin a run (steps 1 and 2), or return the run of the same plan that is there already.
 
     Parameters
     ----------
@@ -179,27 +225,32 @@ def begin_run(
     plan : mapping
         The plan as a dictionary, with its ``digest``.
     document : str
-        The array's metadata.
+        The array's metadata, as JSON.
     mode : str
-        See :func:`shardwrite.to_sharded_zarr`; looked at only where a run begins.
+        As in :func:`shardwrite.to_sharded_zarr`. It is used only where a new run begins.
     restart : bool
-        Take away what was begun, if it was of the same kind: a run that makes the array, or an update.
+        Take away a run that is there already, if it is of the same kind: a run that makes the
+        array, or an update.
     durability : str
-        Of the run's own files.
+        Durability level of the run's own files.
 
     Returns
     -------
     run : RunDirectory
         The run.
     is_new : bool
-        Whether it has just begun.
+        Whether the run has just begun.
 
     Raises
     ------
     SpecError
-        If something stands in the array's place.
+        If something stands in the array's place that must not be overwritten.
     JournalError
-        If another plan was begun there, naming what differs, or who is at it.
+        If a run of another plan is there, if the run to take away is still being worked on, or if
+        other processes keep beginning and ending runs. The message names the fields that differ,
+        or the process that works on the run.
+    StoreError
+        If the run's files cannot be written.
     """
     check_surroundings(target)
     for _ in range(_MAX_TRIES):
@@ -213,9 +264,8 @@ def begin_run(
                 _check_alone(made)
                 return made, True
             if made is not None:
-                take_back(
-                    made, is_claimed=True
-                )  # another run has ended since the look at the target
+                # Another run has ended since the target was checked.
+                take_back(made, is_claimed=True)
         elif restart and found.makes_array == (plan["mode"] != "r+"):
             take_away(found)
             restart = False
@@ -229,7 +279,7 @@ def begin_run(
 
 
 def _check_alone(made: RunDirectory) -> None:
-    """Refuse to go on where somebody else has made the directory that the new run lies in."""
+    """Refuse to go on if another user has made the directory that the new run lies in."""
     try:
         require_trusted(made.target)
     except JournalError:
@@ -240,7 +290,7 @@ def _check_alone(made: RunDirectory) -> None:
 def _create(
     target: Target, plan: Mapping[str, Any], document: str, durability: str
 ) -> RunDirectory | None:
-    """A new run, or None where another process was first."""
+    """Create a run on disk; None where another process was first."""
     facts = sealed(
         {
             **plan,
@@ -257,15 +307,14 @@ def _create(
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
     try:
-        # What lies in it is of that array; the directory stays this user's, or it would not be trusted.
+        # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=target.path)
         write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
         try:
-            os.link(
-                made.path / "plan.json", target.run_path / "plan.json"
-            )  # atomic, and fails where one is
+            # A link is atomic, and fails where there is a plan already.
+            os.link(made.path / "plan.json", target.run_path / "plan.json")
         except FileExistsError:
             remove_state(made.path)
             return None
@@ -273,17 +322,21 @@ def _create(
         if durability != "none":
             PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the error that led here is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)
         take_back(made, is_claimed=is_claimed)
         if not isinstance(error, OSError):
             raise
-        message = f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that can be written to"
+        message = (
+            f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that "
+            "can be written to"
+        )
         raise StoreError(message, key=str(made.path), errno=error.errno) from error
     return made
 
 
 def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
+    """Raise the error for a run of another plan."""
     holders = live_holders(found.path)
     if holders:
         raise held(found, holders[0])
@@ -291,18 +344,30 @@ def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
     giving_up = (
         "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array
-        else "give it up with abandon (shardwrite abandon), which leaves each of its shards as it is, old or new"
+        else "give it up with abandon (shardwrite abandon), which leaves each of its shards as it "
+        "is, old or new"
     )
     raise JournalError(
-        f"another plan was begun for {found.target.path} and has not ended; it differs in {'; '.join(changed)}. "
-        f"Run it again as it was to finish it, or {giving_up}",
+        f"another plan was begun for {found.target.path} and has not ended; it differs in "
+        f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}",
         path=str(found.target.run_path),
         differences=changed,
     )
 
 
 def differences(old: Any, new: Any, at: str = "") -> list[str]:
-    """Fields in which two documents differ, with both values, shortened."""
+    """Fields in which two documents differ, each with both of its values, shortened.
+
+    Parameters
+    ----------
+    old : object
+        The document on disk, as parsed from JSON.
+    new : object
+        The document of the new run.
+    at : str
+        Name of the field that holds the two values, with dots for nested fields. It is empty for
+        whole documents.
+    """
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         found = []
         for name in [*old, *(name for name in new if name not in old)]:
@@ -314,24 +379,34 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
 
 
 def _short(value: Any) -> str:
+    """A value as JSON of at most 80 characters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def probe(path: str, token: str) -> tuple[str, int | None] | None:
-    """Write a file beside a token that the client left, and say what went wrong; run on every worker before a run.
+    """Check that this process can write into the directory of a run.
+
+    Every worker does so before the run goes on. The file that is written is removed again.
+
+    Parameters
+    ----------
+    path : str
+        Directory of the run.
+    token : str
+        Name of a file that the client has left there. A worker that does not see it has another
+        directory at that path.
 
     Returns
     -------
     (str, int or None) or None
-        Message and error number; None where all is well.
+        Message and error number of what went wrong, or None.
     """
     leaf = Path(path) / f"probe-{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     try:
-        fd = os.open(
-            leaf, flags, 0o666
-        )  # makes no directory: where the run is gone, it must not come back
+        # No directory is made: the directory of a run that has ended must not come back.
+        fd = os.open(leaf, flags, 0o666)
         try:
             os.write(fd, b"probe")
         finally:

@@ -1,7 +1,8 @@
-"""Records of changes in place, and a shard made of what is there and of ranges from a record.
+"""Records of changes in place, and shards composed of a file and the byte ranges of a record.
 
-A record is a head in JSON behind a crc32c of it, a newline, and the bytes of the ranges. How much of a record is read, and how
-large the shard can have been that it tells of, follows from the metadata and from what is there.
+A record is a crc32c in hexadecimal, a head in JSON that it is the checksum of, a newline, and the
+bytes of the ranges. The metadata and the shard that is there bound how much of a record is read,
+and how large the shard that it describes can have been.
 """
 
 from __future__ import annotations
@@ -18,28 +19,42 @@ from shardwrite.stores import ObjectReader, read_limit
 
 __all__ = ["Composed", "check_fits", "encode_record", "parse_record", "ranges_of", "record_limit"]
 
-_MOST_NBYTES = 2**36  # of a record; reached only where inner chunks are of variable length
-_RANGE_NBYTES = 64  # of an offset and a size in the head
+_MOST_NBYTES = 2**36  # most bytes of ranges; reached only by inner chunks of variable length
+_RANGE_NBYTES = 64  # bytes of an offset and a size in the head
 _SMALL_NBYTES = 2**20
 
 
 def record_limit(metadata: ArrayMetadata) -> int:
-    """Most bytes of a record of a shard: what all of its inner chunks and its index can take, with room to spare."""
+    """Largest size in bytes of a record for one shard.
+
+    It is twice what all inner chunks and the index of a shard can take, or 64 GiB if that is less,
+    and room for the head.
+    """
     n_chunks, codec = metadata.grid.n_chunks_per_shard, metadata.index_codec
     most = 2 * (n_chunks * metadata.pipeline.most_encoded_nbytes + codec.encoded_nbytes)
     return min(_MOST_NBYTES, most) + n_chunks * _RANGE_NBYTES + read_limit()
 
 
 def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectReader) -> None:
-    """Refuse a shard that is larger than it can have been.
+    """Refuse a composed shard that is larger than the shard can have been.
 
-    A change in place never makes a file smaller. But a file that was not synced can come back shorter
-    after a power cut, so that what the record holds and the decoded size of a shard are allowed for, too.
+    A change in place never makes a file smaller. But a file that was not synced can be shorter
+    after a power cut. The limit therefore includes the bytes in the record and the decoded size of
+    a shard, too.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array.
+    reader : ObjectReader
+        The shard as it is.
+    composed : ObjectReader
+        The shard that the record describes.
 
     Raises
     ------
     ValueError
-        If it is.
+        If the composed shard is too large.
     """
     grid = metadata.grid
     decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
@@ -54,18 +69,28 @@ def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectRe
 
 
 def encode_record(fields: dict[str, Any], data: bytes) -> bytes:
-    """A record, as it lies in a file."""
+    """Encode a record as the content of a file.
+
+    Parameters
+    ----------
+    fields : dict
+        Fields of the head. The crc32c of `data` is added to them.
+    data : bytes
+        Bytes of all ranges, one after the other.
+    """
     head = json.dumps({**fields, "crc32c": crc32c(data)}).encode()
     return b"%08x %s\n" % (crc32c(head), head) + data
 
 
 def parse_record(data: bytes) -> tuple[dict[str, Any], bytes] | None:
-    """The head of a record and what follows it, or None where the head is torn.
+    """Split a record into its head and the bytes after it; None where the head is torn.
+
+    The checksum of the bytes after the head is not compared.
 
     Raises
     ------
     ValueError, TypeError
-        If the head is whole, and not one that this package wrote.
+        If the head is whole, but is not a JSON object.
     """
     head, _, rest = data.partition(b"\n")
     if head[:8] != b"%08x" % crc32c(head[9:]):
@@ -79,10 +104,17 @@ def parse_record(data: bytes) -> tuple[dict[str, Any], bytes] | None:
 def ranges_of(pairs: Any, data: bytes) -> list[tuple[int, bytes]]:
     """Offsets and bytes of the ranges in a record.
 
+    Parameters
+    ----------
+    pairs : list of (int, int)
+        Offset and size in bytes of each range, from the head.
+    data : bytes
+        Bytes of all ranges, one after the other.
+
     Raises
     ------
     ValueError, TypeError
-        If `pairs` are no offsets and sizes that make up `data`.
+        If `pairs` are not offsets and sizes, or the sizes do not add up to that of `data`.
     """
     sizes = [(int(offset), int(nbytes)) for offset, nbytes in pairs]
     if any(offset < 0 or nbytes < 0 for offset, nbytes in sizes) or sum(n for _, n in sizes) != len(
@@ -97,16 +129,25 @@ def ranges_of(pairs: Any, data: bytes) -> list[tuple[int, bytes]]:
 
 
 class Composed:
-    """An object to read, made of another and of ranges that take the place of its own.
+    """A readable object that is composed of another object and of ranges that replace its bytes.
 
     Parameters
     ----------
     reader : ObjectReader
         The shard as it is.
     nbytes : int
-        Its size as it was, or was to become.
+        Size in bytes of the composed object: that of the shard before the change, or after it.
     ranges : sequence of (int, bytes)
-        Offsets and bytes of what was different.
+        Offsets and bytes of the ranges that replace those of `reader`.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size in bytes of the composed object.
+    version : object
+        Version of the shard as it is.
+    held_nbytes : int
+        Bytes of all ranges together.
     """
 
     def __init__(
@@ -118,7 +159,10 @@ class Composed:
         self._reader, self._ranges = reader, ranges
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """See :meth:`ObjectReader.read`; what stands nowhere reads as zeros, and checksums tell."""
+        """Read `nbytes` bytes from byte `offset` on, as :meth:`ObjectReader.read` does.
+
+        Bytes that are neither in the shard nor in a range read as zeros. Checksums reveal them.
+        """
         stop = offset + nbytes
         there = max(0, min(stop, self._reader.nbytes) - offset)
         data = bytearray(self._reader.read(offset, there) if there else b"")

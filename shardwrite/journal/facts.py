@@ -1,4 +1,4 @@
-"""What ``plan.json`` says of a run, checked before anything is done with it."""
+"""Facts about a run in ``plan.json``, and the checks that they pass before they are used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 2**63
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts with a checksum of them."""
+    """Add a crc32c of the facts to the facts."""
     return {**facts, _SEAL: _checksum(facts)}
 
 
@@ -30,19 +30,19 @@ def _checksum(facts: Mapping[str, Any]) -> int:
 
 
 def parse_facts(data: bytes, *, is_update: bool) -> dict[str, Any]:
-    """The facts in a ``plan.json``.
+    """Parse and check the content of a ``plan.json``.
 
     Parameters
     ----------
     data : bytes
-        The file; one that an older version has written has no checksum.
+        Content of the file. A file of an older version has no checksum, and is accepted.
     is_update : bool
-        Whether the run lies where updates of an array do.
+        Whether the file lies in a directory for an update of an array.
 
     Raises
     ------
     ValueError
-        If it is torn, or says what no run says.
+        If the file is torn, does not match its checksum, or holds facts that no run has.
     """
     facts = parse_json(data)
     if not isinstance(facts, dict):
@@ -72,7 +72,7 @@ def parse_facts(data: bytes, *, is_update: bool) -> dict[str, Any]:
 
 
 def _check_window(window: Any, *, is_needed: bool) -> None:
-    """Refuse what is not the first shard and how many there are along each axis."""
+    """Refuse a window that is not the position of a first shard and a number of shards per axis."""
     if window is None and not is_needed:
         return
     if (
@@ -86,12 +86,12 @@ def _check_window(window: Any, *, is_needed: bool) -> None:
 
 
 def check_region(region: Any) -> None:
-    """Refuse what is not a start and a stop along each axis.
+    """Refuse a region that is not a list of ``[start, stop]``, one for each axis, in elements.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not such a list, or a start is greater than its stop.
     """
     if not isinstance(region, list) or not all(
         _are_sizes(pair) and len(pair) == 2 and pair[0] <= pair[1] for pair in region
@@ -100,4 +100,5 @@ def check_region(region: Any) -> None:
 
 
 def _are_sizes(found: Any) -> bool:
+    """Whether a value is a list of integers from 0 to 2**63 - 1."""
     return isinstance(found, list) and all(type(n) is int and 0 <= n < _LARGEST for n in found)

@@ -1,4 +1,7 @@
-"""Batch jobs that work on a run, noted beside it: so that they are found while they wait in the queue again."""
+"""Notes beside a run about the batch jobs that work on it.
+
+With these notes, a job is found even while it waits in the queue again.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,26 @@ JOBS_PREFIX = "jobs-"
 
 
 def note_job(run_path: str | os.PathLike[str]) -> None:
-    """Note the batch job of this process, if it is in one; an interactive job is its user's, and ends by its user.
+    """Note the number of this process's batch job in the directory of a run.
 
-    ``SHARDWRITE_JOB`` names another than the process's own: a job array whose tasks all work on this run.
+    Nothing is noted outside of a batch job. An interactive job is left to the user who started it.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
 
     Raises
     ------
     StoreError
-        If it cannot be written.
+        If the note cannot be written.
+
+    Notes
+    -----
+    Where the environment variable ``SHARDWRITE_JOB`` is set, its number is noted instead. It names
+    a job array whose tasks all work on this run.
     """
-    if os.environ.get("ENVIRONMENT") != "BATCH":  # sbatch says so
+    if os.environ.get("ENVIRONMENT") != "BATCH":  # SLURM sets this in jobs submitted by sbatch
         return
     job = os.environ.get("SHARDWRITE_JOB") or job_id(os.environ) or ""
     if re.fullmatch(r"\d+(_\d+)?", job):
@@ -38,7 +51,15 @@ def note_job(run_path: str | os.PathLike[str]) -> None:
 
 
 def write_note(path: Path, facts: dict[str, Any]) -> None:
-    """Write a small file that is whole as soon as it is there; for what costs nothing if a power cut takes it."""
+    """Write a small JSON file that appears whole.
+
+    The file is not synced, so it is only for facts that may be lost in a power cut.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written.
+    """
     draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     draft.write_text(json.dumps(facts))
     os.rename(draft, path)

@@ -1,11 +1,13 @@
-"""Leases: files that say who works on a run, and that they still do.
+"""Leases: files that say which processes work on a run, and that these processes are alive.
 
-A lease appears whole, under a name that only its holder has, and is touched at the interval that
-`lease_times` gives. File locks are not used, because some cluster file systems grant them to
-everybody. A holder lives as long as its lease is touched; on its own host, a process that is gone is
-known to be dead at once. Ages are taken from the file system's clock, so that the clocks of hosts
-need not agree. A lease or claim says itself after how many seconds it is old: processes with other
-settings judge it as its holder does.
+A lease appears whole, under a name that only its holder uses. Its holder touches it at the interval
+that `lease_times` gives. File locks are not used, because some cluster file systems grant them to
+everybody.
+
+A holder counts as alive as long as its lease is touched. On its own host, a process that is gone is
+known to be dead at once. Ages are measured by the file system's clock, so that the clocks of hosts
+need not agree. Each lease or claim states the age in seconds at which its holder counts as dead.
+Processes with other settings therefore judge it as its holder does.
 """
 
 from __future__ import annotations
@@ -54,12 +56,15 @@ _held: set[Path] = set()
 
 
 def lease_times() -> tuple[float, float]:
-    """Heartbeat and lifetime of a lease in seconds, as dask's configuration sets them.
+    """Heartbeat and lifetime of a lease in seconds, from dask's configuration.
+
+    The settings are ``shardwrite.lease.heartbeat`` and ``shardwrite.lease.ttl``.
 
     Raises
     ------
     SpecError
-        If a setting is no positive number, or a living process would count as dead.
+        If a setting is not a positive number, or if the lifetime is not more than twice the
+        heartbeat, because a living process could then count as dead.
     """
     heartbeat, ttl = _configured("heartbeat", HEARTBEAT_SECONDS), _configured("ttl", TTL_SECONDS)
     if (heartbeat, ttl) != (HEARTBEAT_SECONDS, TTL_SECONDS) and ttl <= 2 * heartbeat:
@@ -98,30 +103,45 @@ def _read(path: str) -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process started, in ticks since boot; tells it from a later one of the same number."""
+    """Time at which a process started, in clock ticks since boot, or an empty text.
+
+    It distinguishes the process from a later one with the same pid.
+    """
     stat = _read(f"/proc/{pid}/stat")
     return stat.rpartition(")")[2].split()[19] if stat else ""
 
 
 def boot_id() -> str:
-    """Names the time since this machine was started."""
+    """Identifier of the current boot of this machine; empty where it cannot be read."""
     return _read("/proc/sys/kernel/random/boot_id")
 
 
 def _pid_namespace() -> str:
+    """Name of this process's pid namespace; empty where it cannot be read."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""
 
 
 def identity() -> dict[str, Any]:
-    """Who this process is: host, pid, and what tells it from others of the same pid; job and user for people.
+    """Identity of this process, as a dictionary that JSON can hold.
 
-    ``ttl`` is the age in seconds at which its leases and locks count as dead.
+    Returns
+    -------
+    dict
+        ``host`` and ``pid``; ``boot``, ``pids`` (the pid namespace) and ``started``, which
+        distinguish the process from others with the same pid; ``ttl``, the age in seconds at which
+        its leases and claims count as dead; and ``job`` and ``user``, which are only shown to
+        people.
+
+    Raises
+    ------
+    SpecError
+        If dask's configuration holds an invalid setting for leases.
     """
     job = next((f"{name}={os.environ[name]}" for name in _JOBS if name in os.environ), "")
     user = ""
-    with contextlib.suppress(KeyError, OSError):  # a container may have no name for its user
+    with contextlib.suppress(KeyError, OSError):  # in a container, the user may have no name
         user = getpass.getuser()
     return {
         "host": socket.gethostname(),
@@ -136,7 +156,9 @@ def identity() -> dict[str, Any]:
 
 
 class Lease:
-    """Held while a process works on a run.
+    """A context manager that holds a lease while a process works on a run.
+
+    A thread touches the lease until the block ends. Then the lease is removed.
 
     Parameters
     ----------
@@ -144,6 +166,13 @@ class Lease:
         Directory of the run.
     driver : str
         Name of the process in this run.
+
+    Raises
+    ------
+    SpecError
+        If dask's configuration holds an invalid setting for leases.
+    StoreError
+        On entry, if the lease cannot be written.
     """
 
     def __init__(self, run_path: str | os.PathLike[str], driver: str) -> None:
@@ -155,15 +184,13 @@ class Lease:
     def __enter__(self) -> Lease:
         draft = self.path.with_name(f"draft-{uuid.uuid4().hex}")
         try:
-            # After a power cut, an empty lease would have to be taken for a living one.
+            # An empty lease would count as held by an unknown process that is alive. Syncing
+            # prevents one after a power cut; renaming makes the lease appear whole.
             write_new(draft, json.dumps(identity()).encode(), is_durable=True)
-            os.rename(
-                draft, self.path
-            )  # whole from the beginning: an empty lease would be a living one, of nobody
+            os.rename(draft, self.path)
         except OSError as error:
-            with contextlib.suppress(
-                OSError
-            ):  # the first error is the one to tell; a draft is no lease, and goes with the run
+            # The first error is the one to report. A draft is not a lease, and goes with the run.
+            with contextlib.suppress(OSError):
                 os.unlink(draft)
             raise StoreError(
                 f"cannot take a lease: {error.strerror}", key=str(self.path), errno=error.errno
@@ -176,9 +203,8 @@ class Lease:
         self._stop.set()
         self._thread.join()
         _held.discard(self.path)
-        with contextlib.suppress(
-            OSError
-        ):  # the run has ended; or it cannot be removed, and is found to be dead
+        # The run may have ended. A lease that cannot be removed is later found to be dead.
+        with contextlib.suppress(OSError):
             os.unlink(self.path)
 
     def _beat(self) -> None:
@@ -187,31 +213,41 @@ class Lease:
                 os.utime(self.path)
             except OSError as error:
                 if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                    return  # the run has ended; tasks find out for themselves
+                    return  # the run has ended, which tasks find out themselves
 
 
 def release_all() -> None:
-    """Give back what this process holds, at once; for a process about to end."""
+    """Remove all leases of this process, which is about to end."""
     for path in list(_held):
-        with contextlib.suppress(
-            OSError
-        ):  # it ends anyway, and a lease left behind is found to be dead
+        # The process ends anyway, and a lease that is left behind is found to be dead.
+        with contextlib.suppress(OSError):
             os.unlink(path)
 
 
 def live_holders(
     run_path: str | os.PathLike[str], *, looking: bool = False
 ) -> list[dict[str, Any]]:
-    """Holders of a run's leases that live, or may: ``host``, ``pid``, ``job``, ``driver`` and ``age_seconds``.
+    """Holders of a run's leases that are alive, or may be.
 
     Parameters
     ----------
     run_path : path
         Directory of the run.
     looking : bool
-        Whether nothing may be written there. The ages of leases are then taken from this host's clock.
-        If it is wrong by more than a lease's lifetime, a process on another host can be reported alive
-        or dead by mistake, so only what is told to people may depend on it.
+        Whether nothing may be written there. Ages are then measured by this host's clock. If that
+        clock is wrong by more than a lease's lifetime, a process on another host can be reported
+        as alive or dead by mistake. So only messages to people may depend on the result.
+
+    Returns
+    -------
+    list of dict
+        The `identity` of each holder, with ``driver``, its name in the run, and ``age_seconds``,
+        the age of its lease. A lease that is torn gives these two only.
+
+    Raises
+    ------
+    StoreError
+        If the leases cannot be read.
     """
     leases = listed(run_path, "lease-", ".json")
     found = []
@@ -219,13 +255,13 @@ def live_holders(
     for path in leases:
         with (
             as_store_error(str(path), "cannot read"),
-            contextlib.suppress(FileNotFoundError),
-        ):  # given back meanwhile
+            contextlib.suppress(FileNotFoundError),  # it was given back meanwhile
+        ):
             now = _now(Path(run_path), looking=looking) if now is None else now
             age = now - path.stat().st_mtime
             data = read_file(path)
             if data is None:
-                continue  # given back meanwhile
+                continue  # it was given back meanwhile
             holder = holder_in(data)
             if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
                 driver = path.stem.removeprefix("lease-")
@@ -234,9 +270,22 @@ def live_holders(
 
 
 def is_alive(path: Path, data: bytes) -> bool:
-    """Whether the holder that a lock names lives, or may; one that is not touched is old after the time that it says.
+    """Whether the holder that a claim, lock or note names is alive, or may be.
 
-    A lock appears whole, so that one which is torn is what a power cut has left.
+    A holder counts as dead once its file has not been touched for the time that the file states.
+    Such files appear whole. So a torn one was left by a power cut, and has no holder.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    data : bytes
+        Its content.
+
+    Raises
+    ------
+    StoreError
+        If the age of the file cannot be determined.
     """
     holder = holder_in(data)
     if not holder:
@@ -246,7 +295,7 @@ def is_alive(path: Path, data: bytes) -> bool:
 
 
 def holder_in(data: bytes) -> dict[str, Any]:
-    """Who holds a lease or a claim, as it says; one that is torn says nothing."""
+    """Identity of the holder in the content of a lease or claim; empty where it is torn."""
     try:
         holder = parse_json(data)
     except ValueError:
@@ -255,35 +304,41 @@ def holder_in(data: bytes) -> dict[str, Any]:
 
 
 def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
-    """Whether a lease is this process's, which knows what it holds."""
+    """Whether the identity `holder` is `me`, the identity of this process."""
     return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
 
 
 def is_this_process(holder: Mapping[str, Any]) -> bool:
-    """Whether an identity is this process's own."""
+    """Whether an identity is that of this process."""
     return _is_me(dict(holder), identity())
 
 
 def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
+    """Whether a holder is alive, or may be, by its identity and the age of its file in seconds."""
     if holder.get("host") == me["host"] and me["boot"]:
         if holder.get("boot") != me["boot"]:
             return False
         if holder.get("pids") == me["pids"] and isinstance(holder.get("pid"), int):
             lives = bool(holder.get("started")) and _started(holder["pid"]) == holder["started"]
-            return lives and age < _ttl_of(
-                holder
-            )  # it may be frozen, or have failed to give the lease back
+            # A process that exists may be frozen, or may have failed to give its lease back.
+            return lives and age < _ttl_of(holder)
     return age < _ttl_of(holder)
 
 
 def _ttl_of(holder: dict[str, Any]) -> float:
-    """Age in seconds at which a lease counts as dead: what it says itself, or else this process's setting."""
+    """Age in seconds at which a lease counts as dead.
+
+    It is stated in the lease, or else is this process's setting.
+    """
     seconds = holder.get("ttl")
     return float(seconds) if _is_duration(seconds) else lease_times()[1]
 
 
 def signature() -> str:
-    """Identity of this process, as text for the name of a directory; see `is_left_behind`."""
+    """Identity of this process as text, for the name of a directory.
+
+    `is_left_behind` reads it.
+    """
     me = identity()
     namespace = "".join(filter(str.isdigit, me["pids"]))
     return ",".join(
@@ -292,17 +347,23 @@ def signature() -> str:
 
 
 def is_left_behind(path: Path) -> bool:
-    """Whether the process that made a directory is gone, and the directory is still there.
+    """Whether a directory still exists but the process that made it is gone.
 
-    The directory's name or the plan in it tells which process that was. A process on another host counts as gone
-    once nothing was made or renamed in the directory for as long as it takes a lease to run out.
+    The name of the directory, or the plan in it, identifies the process. A process on another host
+    counts as gone once nothing was created, renamed or removed in the directory for the lifetime
+    of a lease.
+
+    Raises
+    ------
+    StoreError
+        If the directory cannot be looked at.
     """
     age = _age(path)
     return age is not None and not _lives(_maker(path), identity(), age)
 
 
 def _maker(path: Path) -> dict[str, Any]:
-    """Who made a directory; nothing where neither its name nor its plan tells."""
+    """Identity of the process that made a directory; empty where it is unknown."""
     _, *signed = path.name.split(",")
     if len(signed) == 5:
         host, boot, namespace, pid, started = signed
@@ -319,26 +380,33 @@ def _maker(path: Path) -> dict[str, Any]:
 
 
 def _age(path: Path) -> float | None:
-    """Seconds since something was changed, None where it is gone."""
+    """Seconds since a file or directory was last changed; None where it is gone."""
     with as_store_error(str(path), "cannot look at"), contextlib.suppress(FileNotFoundError):
         return file_system_time(path.parent) - path.stat().st_mtime
     return None
 
 
 def _now(directory: Path, *, looking: bool) -> float:
-    """The time to which the age of a lease is counted."""
+    """Current time in seconds, for the age of a lease: by this host's clock when only looking."""
     return time.time() if looking else file_system_time(directory)
 
 
 def file_system_time(directory: Path) -> float:
-    """The time by the clock that stamps files in a directory."""
+    """Current time in seconds, by the clock that stamps the files of a directory.
+
+    A file is created there for a moment.
+
+    Raises
+    ------
+    OSError
+        If no file can be created.
+    """
     path = directory / f"{CLOCK}{uuid.uuid4().hex}"
     flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
     fd = os.open(path, flags, 0o666)
     try:
-        return os.fstat(
-            fd
-        ).st_mtime  # also where another process takes the file for one that was left behind
+        # The descriptor works even if another process has removed the file as a leftover.
+        return os.fstat(fd).st_mtime
     finally:
         os.close(fd)
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What is committed, shard by shard: arrays that journal lines and reports are entered into."""
+"""Ledger of the committed shards, filled from journal lines and reports of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Ledger", "as_runs", "from_runs"]
 
 
 class Ledger:
-    """Facts about every shard of a grid, by row-major rank.
+    """Facts about every shard of a grid, in arrays that are indexed by row-major rank.
 
     Parameters
     ----------
@@ -25,13 +25,14 @@ class Ledger:
     Attributes
     ----------
     is_done : numpy.ndarray of bool, shape (n_shards,)
-        Committed, or empty by design.
+        Whether a shard is done: committed, or empty by design.
     nbytes, n_chunks : numpy.ndarray of int64, shape (n_shards,)
-        Bytes of the object, and inner chunks that hold data; 0 where there is no object.
+        Bytes of a shard's object, and number of its inner chunks that hold data; 0 where there is
+        no object.
     index_crcs : numpy.ndarray of uint32, shape (n_shards,)
-        crc32c of the index table.
+        crc32c of a shard's index table.
     peaks : dict of str to int
-        Most memory resident, in bytes, by process.
+        Peak resident memory of each process, in bytes.
     """
 
     def __init__(self, grid: ShardGrid) -> None:
@@ -44,7 +45,15 @@ class Ledger:
         self.peaks: dict[str, int] = {}
 
     def enter(self, entry: Entry, process: str = "") -> None:
-        """Enter what a task committed; a later entry replaces an earlier one."""
+        """Enter the shards that a task committed; a later entry replaces an earlier one.
+
+        Parameters
+        ----------
+        entry : Entry
+            The shards, and the facts about them.
+        process : str
+            Name of the process that ran the task. If it is given, its peak memory is kept, too.
+        """
         ranks = list(entry.shards)
         self.is_done[ranks] = True
         self.nbytes[ranks] = entry.nbytes
@@ -54,24 +63,24 @@ class Ledger:
             self.peaks[process] = max(self.peaks.get(process, 0), entry.peak_nbytes)
 
     def take(self, other: Ledger, ranks: Sequence[int]) -> None:
-        """Take over what another ledger says of some shards."""
+        """Copy the facts about some shards, and all peaks, from another ledger of the same grid."""
         for name in ("is_done", "nbytes", "n_chunks", "index_crcs"):
             getattr(self, name)[list(ranks)] = getattr(other, name)[list(ranks)]
         self.peaks = dict(other.peaks)
 
     def forget(self, ranks: Sequence[int]) -> None:
-        """Take shards for not committed."""
+        """Mark shards as not committed, and clear the facts about them."""
         for column in (self.is_done, self.nbytes, self.n_chunks, self.index_crcs):
             column[list(ranks)] = 0
 
     @property
     def n_done(self) -> int:
-        """Shards that are committed or empty by design."""
+        """Number of shards that are committed or empty by design."""
         return int(self.is_done.sum())
 
     @property
     def n_written(self) -> int:
-        """Shards with an object."""
+        """Number of shards that have an object."""
         return int((self.nbytes > 0).sum())
 
     @property
@@ -85,17 +94,17 @@ class Ledger:
         return np.flatnonzero(~self.is_done)
 
     def left_in_groups(self, group_edges: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-        """How many shards of each group are not done yet.
+        """Number of shards in each group that are not done yet.
 
         Parameters
         ----------
         group_edges : sequence of sequence of int
-            Edges of the groups along each axis, in elements; shards are never cut.
+            Edges of the groups along each axis, in elements. They never cut a shard.
 
         Returns
         -------
         numpy.ndarray of int64, shape (n_groups,)
-            Row-major.
+            The groups are in row-major order.
         """
         left = (~self.is_done).astype(np.int64).reshape(self.grid.counts)
         for axis, (edges, shard) in enumerate(zip(group_edges, self.grid.shards, strict=True)):
@@ -106,7 +115,13 @@ class Ledger:
         return left.ravel()
 
     def done_within(self, box: Box) -> frozenset[tuple[int, ...]]:
-        """Positions of the shards inside a box, in elements, that are done."""
+        """Positions in the shard grid of the shards that overlap a box and are done.
+
+        Parameters
+        ----------
+        box : Box
+            The box, in elements of the array.
+        """
         start = [a // s for a, s in zip(box.start, self.grid.shards, strict=True)]
         stop = [-(-b // s) for b, s in zip(box.stop, self.grid.shards, strict=True)]
         inside = self.is_done.reshape(self.grid.counts)[
@@ -119,7 +134,13 @@ class Ledger:
         )
 
     def totals(self, itemsize: int) -> dict[str, int]:
-        """Sums over what is done, as a result names them."""
+        """Sums over the shards that are done, named like the fields of a result.
+
+        Parameters
+        ----------
+        itemsize : int
+            Bytes of an element.
+        """
         n_stored = int(self.n_chunks.sum())
         n_all = int(chunks_in_shards(self.grid)[self.is_done].sum())
         return {
@@ -133,12 +154,12 @@ class Ledger:
 
 
 def elements_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:
-    """In-bounds elements of each shard, by row-major rank."""
+    """Number of elements of each shard that lie inside the array, by row-major rank."""
     return _per_shard([_in_bounds(n, s) for n, s in zip(grid.shape, grid.shards, strict=True)])
 
 
 def chunks_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:
-    """Inner chunks of each shard that overlap the array, by row-major rank."""
+    """Number of inner chunks of each shard that overlap the array, by row-major rank."""
     axes = [
         -(-_in_bounds(n, s) // c)
         for n, s, c in zip(grid.shape, grid.shards, grid.chunks, strict=True)
@@ -147,11 +168,13 @@ def chunks_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:
 
 
 def _in_bounds(n: int, shard: int) -> npt.NDArray[np.int64]:
+    """Extent of each shard inside an array of `n` elements, along one axis."""
     starts = np.arange(0, n, shard, dtype=np.int64)
     return np.minimum(n - starts, shard)
 
 
 def _per_shard(axes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Product over all axes for each shard, by row-major rank."""
     product = np.ones((), dtype=np.int64)
     for sizes in axes:
         product = np.multiply.outer(product, sizes)
@@ -159,7 +182,13 @@ def _per_shard(axes: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
 
 
 def as_runs(ranks: npt.NDArray[np.int64]) -> list[list[int]]:
-    """Sorted ranks as ``[first, count]`` of each run of neighbours."""
+    """Ranks as a list of ``[first, count]``, one for each run of consecutive ranks.
+
+    Parameters
+    ----------
+    ranks : numpy.ndarray of int64
+        The ranks, sorted.
+    """
     if not len(ranks):
         return []
     breaks = np.flatnonzero(np.diff(ranks) != 1) + 1
@@ -169,12 +198,20 @@ def as_runs(ranks: npt.NDArray[np.int64]) -> list[list[int]]:
 
 
 def from_runs(runs: Any, n_shards: int) -> npt.NDArray[np.int64]:
-    """The way back.
+    """Ranks that `as_runs` has turned into runs.
+
+    Parameters
+    ----------
+    runs : list of [int, int]
+        First rank and count of each run.
+    n_shards : int
+        Number of shards of the grid.
 
     Raises
     ------
-    ValueError
-        If they are no runs of ranks below `n_shards`.
+    TypeError, ValueError
+        If `runs` is not a list of pairs of integers, a count is less than 1, or a rank does not lie
+        in the grid.
     """
     table = [[int(first), int(count)] for first, count in runs]
     if (

@@ -1,21 +1,22 @@
-"""Claims: the right to change one thing alone, for a moment.
+"""Claims: the exclusive right of one process to change one thing, for a moment.
 
-A claim is a directory. Making one takes it, because a directory that holds something cannot be
-renamed over. Like leases, claims use no locks of the system, which some cluster file systems
-grant to everybody. All that a holder does in its claim goes through a descriptor of that very
-directory, so a process that was frozen and thaws cannot touch the claim of a successor.
+A claim is a directory. A process takes it by renaming a directory of its own to the claim's name,
+which fails where a directory stands that is not empty. Like leases, claims use no file locks,
+because some cluster file systems grant them to everybody. A holder reads and writes files in its
+claim through a descriptor of that very directory. So a process that was frozen and thaws cannot
+touch the claim of a successor.
 
-What lies in a claim:
+A claim holds these files:
 
 ``owner-<n>``
-    Who holds it. A successor links ``owner-<n+1>`` beside it, which only one can, and then
-    removes ``owner-<n>``. The greatest number is the holder.
+    The identity of the holder. A successor links ``owner-<n+1>`` beside it, which only one process
+    can do, and then removes ``owner-<n>``. The file with the greatest number names the holder.
 ``left-<n>``
-    A holder that failed. The next process takes over at once.
+    The identity of a holder that failed. The next process takes over at once.
 ``undo-<token>``
-    What is needed to undo a change that is under way (see :mod:`shardwrite.journal.undo`). The
-    holder acknowledges its change by removing this file, and a successor takes the change back
-    by renaming it to ``fenced-<token>``. Only one of the two succeeds.
+    The record that undoes a change in progress (see :mod:`shardwrite.journal.undo`). The holder
+    confirms its change by removing this file. A successor takes the change back by renaming the
+    file to ``fenced-<token>``. Only one of the two succeeds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ __all__ = ["FENCED", "UNDO", "VOID", "Claim", "exclusive", "make_void"]
 WAIT_SECONDS = 300.0
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
-"""Stands in the place of a record's checksum. Such a record is void: there is nothing to undo."""
+"""Bytes in place of a record's checksum that make the record void: there is nothing to undo."""
 _OWNER, _LEFT = "owner-", "left-"
 _FLAGS = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
@@ -61,13 +62,13 @@ class Claim:
     Parameters
     ----------
     path : path
-        Its directory.
+        Directory of the claim.
     fd : int
-        A descriptor of that directory; the claim closes it.
+        Descriptor of that directory. The claim closes it.
     generation : int
-        The number of its owner file.
+        Number of the holder's owner file.
     token : str
-        Names the holder.
+        Unique name of the holder.
     """
 
     def __init__(self, path: Path, fd: int, generation: int, token: str) -> None:
@@ -76,12 +77,13 @@ class Claim:
         self._record_fd, self._is_durable = -1, False
 
     def check(self) -> None:
-        """Refuse to go on after another process has taken the claim over.
+        """Refuse to go on if another process has taken the claim over.
 
         Raises
         ------
         StoreError
-            ESTALE, so that another attempt begins with what is there now.
+            With the number ``ESTALE`` if it has. The caller can try again from the present state.
+            With another number if the claim cannot be looked at.
         """
         with self._telling("cannot look at a claim"):
             os.close(
@@ -89,12 +91,20 @@ class Claim:
             )
 
     def record(self, data: bytes, *, is_durable: bool) -> None:
-        """Write down how to undo the change that is about to begin.
+        """Write the record that undoes the change that is about to begin.
+
+        Parameters
+        ----------
+        data : bytes
+            The record.
+        is_durable : bool
+            Sync the record, the claim and the directory that holds the claim.
 
         Raises
         ------
         StoreError
-            If that cannot be done; nothing may be changed then.
+            If the record cannot be written. The caller must not change anything then. The number
+            is ``ESTALE`` if another process has taken the claim over.
         """
         with self._telling("cannot record a change"):
             self._record_fd = os.open(f"{UNDO}{self._token}", _FLAGS, 0o666, dir_fd=self._fd)
@@ -106,14 +116,16 @@ class Claim:
                 fsync_directory(self.path.parent)
 
     def settle(self) -> None:
-        """End a change: from now on it counts, or nothing was changed.
+        """Remove the record of a change that is complete, or that was never begun.
 
-        The record is made void before it is removed, because a power cut can bring a removed file back.
+        The record is made void before it is removed, because a power cut can bring a removed file
+        back.
 
         Raises
         ------
         StoreError
-            ESTALE where another process has taken the change back.
+            With the number ``ESTALE`` if another process has taken the change back. With another
+            number if the record cannot be removed.
         """
         with self._telling("cannot end a change"):
             make_void(self._record_fd, is_durable=self._is_durable)
@@ -127,6 +139,7 @@ class Claim:
 
     @contextlib.contextmanager
     def _telling(self, doing: str) -> Iterator[None]:
+        """Turn errors of the system into a `StoreError`; a missing file means a lost claim."""
         try:
             yield
         except FileNotFoundError as error:
@@ -144,7 +157,15 @@ class Claim:
         )
 
     def release(self) -> None:
-        """Give the claim back; where a change is left to undo, the next process takes over at once."""
+        """Give the claim back.
+
+        If a change is left to undo, the claim stays, and the next process takes it over at once.
+
+        Raises
+        ------
+        StoreError
+            If the claim cannot be given back, for a reason other than a successor that holds it.
+        """
         try:
             names = os.listdir(self._fd)
             if any(name.startswith((UNDO, FENCED)) for name in names):
@@ -158,15 +179,15 @@ class Claim:
             for name in names:
                 number = _generation(name)
                 is_over = number is not None and number <= self._generation
-                if is_over or name.startswith(
-                    CLOCK
-                ):  # a process that asked for the time was killed meanwhile
+                # A clock file is left by a process that was killed while it asked for the time.
+                if is_over or name.startswith(CLOCK):
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=self._fd)
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(self.path)
         except OSError as error:
-            # A successor holds it, or storage fails; then it is found to be this process's, which holds it no more.
+            # The errors below mean that a successor holds the claim. After any other error, the
+            # owner file may stay. This process then recognises it as its own, and no longer valid.
             if error.errno not in _TAKEN | {errno.ENOENT}:
                 raise StoreError(
                     f"cannot give a claim back: {error.strerror}",
@@ -177,7 +198,7 @@ class Claim:
             self.forget()
 
     def forget(self) -> None:
-        """Close the descriptor; this process holds the claim no more."""
+        """Close the descriptors; this process no longer holds the claim."""
         with _lock:
             _tokens.discard(self._token)
         self._close_record()
@@ -188,33 +209,35 @@ class Claim:
 
 @contextlib.contextmanager
 def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
-    """Hold a claim, after waiting for whoever holds it.
+    """Hold a claim while the block runs, after waiting until no other process holds it.
 
     Parameters
     ----------
     path : path
-        The claim's directory, in a directory that is there.
+        Directory of the claim. Its parent must exist.
     run_path : path
-        Directory of the run; what a kill leaves of an attempt lies there, and goes with it.
+        Directory of the run. Drafts that a killed process leaves lie there, and are removed with
+        the run.
 
     Raises
     ------
     JournalError
-        If it was not given back in `WAIT_SECONDS`, naming who holds it.
+        If the claim was not given back within `WAIT_SECONDS`. The message names the holder.
     StoreError
-        If no claim can be made there.
+        If the claim cannot be taken or given back.
     """
     claim = _wait(path, run_path)
     try:
         yield claim
     except BaseException:
-        with contextlib.suppress(StoreError):  # the first error is the one to tell
+        with contextlib.suppress(StoreError):  # the first error is the one to report
             claim.release()
         raise
     claim.release()
 
 
 def _wait(path: Path, run_path: Path) -> Claim:
+    """Take a claim, or raise once `WAIT_SECONDS` have passed."""
     token = uuid.uuid4().hex
     with _lock:
         _tokens.add(token)
@@ -227,15 +250,15 @@ def _wait(path: Path, run_path: Path) -> Claim:
                 _tokens.discard(token)
     if claim is None:
         raise JournalError(
-            f"{path} was not given back in {WAIT_SECONDS:.0f} s. End the process that holds it ({_holder(path)}), "
-            "and run the same command again",
+            f"{path} was not given back in {WAIT_SECONDS:.0f} s. End the process that holds it "
+            f"({_holder(path)}), and run the same command again",
             path=str(path),
         )
     return claim
 
 
 def _poll(path: Path, run_path: Path, token: str) -> Claim | None:
-    """Try to take a claim until it works; None where time is up."""
+    """Try to take a claim until it succeeds; None once `WAIT_SECONDS` have passed."""
     deadline = time.monotonic() + WAIT_SECONDS
     pause = 0.002
     while True:
@@ -243,12 +266,13 @@ def _poll(path: Path, run_path: Path, token: str) -> Claim | None:
             claim = _take(path, run_path, token)
         if claim is not None or time.monotonic() > deadline:
             return claim
-        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 (many should not come back at once)
+        # The pause is random so that many processes do not try again at once.
+        time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311
         pause = min(2 * pause, 0.5)
 
 
 def _take(path: Path, run_path: Path, token: str) -> Claim | None:
-    """Make a claim, or take over that of a dead holder; None where somebody holds it."""
+    """Make a claim, or take over that of a dead holder; None where another process holds it."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -258,7 +282,7 @@ def _take(path: Path, run_path: Path, token: str) -> Claim | None:
         names = os.listdir(fd)
         numbers = [number for number in map(_generation, names) if number is not None]
         if not numbers and not names:
-            return _make(path, run_path, token)  # over the empty directory
+            return _make(path, run_path, token)  # replaces the empty directory
         last = max(numbers, default=-1)
         if f"{_OWNER}{last}" in names and _is_held(path / f"{_OWNER}{last}", fd):
             return None
@@ -270,6 +294,7 @@ def _take(path: Path, run_path: Path, token: str) -> Claim | None:
 
 
 def _make(path: Path, run_path: Path, token: str) -> Claim | None:
+    """Make a claim; None where another process was first."""
     draft = run_path / f"draft-{token}"
     os.mkdir(draft)
     fd = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -277,7 +302,7 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
         write_new(f"{_OWNER}0", _me(token), dir_fd=fd)
         os.rename(draft, path)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # what is left goes with the run
+        with contextlib.suppress(OSError):  # a draft that stays is removed with the run
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{_OWNER}0", dir_fd=fd)
             os.rmdir(draft)
@@ -289,7 +314,7 @@ def _make(path: Path, run_path: Path, token: str) -> Claim | None:
 
 
 def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
-    """Become the owner after a dead one; whether no other process was first."""
+    """Become the owner after a dead one; False if another process was first."""
     draft = run_path / f"draft-{token}"
     try:
         write_new(draft, _me(token))
@@ -298,15 +323,23 @@ def _succeed(run_path: Path, token: str, fd: int, last: int) -> bool:
         except (FileExistsError, FileNotFoundError):
             return False  # another process was first, or the claim was given back
     finally:
-        with contextlib.suppress(FileNotFoundError):  # it could not be made
+        with contextlib.suppress(FileNotFoundError):  # the draft could not be made
             os.unlink(draft)
-    with contextlib.suppress(FileNotFoundError):  # it had left
+    with contextlib.suppress(FileNotFoundError):  # there is none if the owner had failed
         os.unlink(f"{_OWNER}{last}", dir_fd=fd)
     return True
 
 
 def _is_held(path: Path, fd: int) -> bool:
-    """Whether an owner lives, or may."""
+    """Whether the owner that a file names is alive, or may be, and still holds the claim.
+
+    Parameters
+    ----------
+    path : path
+        The owner file.
+    fd : int
+        Descriptor of the claim's directory.
+    """
     try:
         owner = os.open(
             path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd
@@ -325,7 +358,7 @@ def _is_held(path: Path, fd: int) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """Who holds a claim, for people."""
+    """Text that names the holders of a claim."""
     holders = [holder_in(read_file(owner) or b"") for owner in listed(path, _OWNER)]
     return (
         ", ".join(
@@ -336,6 +369,7 @@ def _holder(path: Path) -> str:
 
 
 def _generation(name: str) -> int | None:
+    """Number in the name of an ``owner-<n>`` or ``left-<n>`` file; None for other names."""
     number = name.removeprefix(_OWNER) if name.startswith(_OWNER) else name.removeprefix(_LEFT)
     return (
         int(number)
@@ -345,11 +379,25 @@ def _generation(name: str) -> int | None:
 
 
 def _me(token: str) -> bytes:
+    """Content of an owner file of this process."""
     return json.dumps({**identity(), "token": token}).encode()
 
 
 def make_void(fd: int, *, is_durable: bool) -> None:
-    """Overwrite the checksum at the beginning of a record. Whoever finds the record later has nothing to undo."""
+    """Overwrite the checksum at the beginning of a record, so that there is nothing to undo.
+
+    Parameters
+    ----------
+    fd : int
+        Descriptor of the record, open for writing.
+    is_durable : bool
+        Sync the record.
+
+    Raises
+    ------
+    OSError
+        If the record cannot be written.
+    """
     os.pwrite(fd, VOID, 0)
     if is_durable:
         os.fdatasync(fd)

@@ -1,4 +1,4 @@
-"""Working on a run: from the lease to the last line in the journal."""
+"""Participation of a process in a run, from its lease to its last journal line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ __all__ = ["taking_part"]
 
 @contextlib.contextmanager
 def taking_part(run_path: str | os.PathLike[str], driver: str) -> Iterator[None]:
-    """Hold a lease on a run, and the token that allows commits; a batch job leaves its number.
+    """Hold a lease on a run, and leave the token that allows its tasks to commit.
+
+    In a batch job, the number of the job is noted, too. At the end of the block, the journals of
+    the driver that this process has open are closed, and the lease is removed. The token stays.
 
     Parameters
     ----------
     run_path : path
         Directory of the run.
     driver : str
-        Name of this process in the run, which no other has.
+        Unique name of this process in the run.
 
     Raises
     ------
+    SpecError
+        If dask's configuration holds an invalid setting for leases.
     StoreError
         If the run's directory is gone, or cannot be written to.
     """

@@ -1,4 +1,8 @@
-"""Runs that may be under way on one array at once: updates of regions that share no shard. Others wait for each other."""
+"""Neighbouring runs on one array, and the rules by which they give way to each other.
+
+Updates of regions that share no shard may be in progress at the same time. Otherwise, a run is
+refused until the other one has ended or was given up.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,17 @@ _MAX_TRIES = 3
 
 
 def neighbours(target: Target) -> Iterator[RunDirectory]:
-    """Other runs on the same array that were begun and have not ended; a look, which changes nothing."""
+    """Other runs on the same array that have not ended.
+
+    Nothing on disk is changed.
+
+    Raises
+    ------
+    JournalError
+        If a ``plan.json`` is torn, or is not a plan that this package wrote.
+    UntrustedStateError
+        If the run state beside the array is not trusted.
+    """
     require_trusted(target)
     for other in target.others:
         found = find_run(other)
@@ -45,13 +59,21 @@ def neighbours(target: Target) -> Iterator[RunDirectory]:
 
 
 def tidied_neighbours(target: Target) -> Iterator[RunDirectory]:
-    """The same for writers, who first remove what the dead have left of runs that did not begin or had ended."""
+    """Other runs on the same array that have not ended, after `tidy`.
+
+    It is for writers, because it changes what lies beside the array. It raises what `neighbours`
+    does.
+    """
     tidy(target)
     return neighbours(target)
 
 
 def tidy(target: Target) -> None:
-    """Finish the removals beside an array that were interrupted, and remove what dead processes have left there."""
+    """Remove the remains of dead processes beside an array.
+
+    Removals of runs that were interrupted are finished, and drafts of runs that never began are
+    removed.
+    """
     require_trusted(target)
     whole = replace(target, update="")
     for place in (whole, *whole.others):
@@ -62,18 +84,21 @@ def tidy(target: Target) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What stands beside an array, as far as a look may believe it.
+    """Runs beside an array, as a command that only reads sees them.
 
     Attributes
     ----------
     run : RunDirectory or None
-        The run that has not ended.
+        The run on the target itself, if it has not ended.
     updates : tuple of RunDirectory
-        Updates that have not ended.
+        Other runs on the array that have not ended: updates of it, where the target is the array
+        as a whole.
     warnings : tuple of str
-        What a reader should know: removals that were interrupted, and what is not trusted.
+        Messages for a reader, about removals that were interrupted and about state that is not
+        trusted.
     untrusted : UntrustedStateError or None
-        Why nothing of it is believed.
+        The error that says why the state beside the array is not trusted. The runs above are then
+        not given.
     """
 
     run: RunDirectory | None = None
@@ -83,7 +108,15 @@ class Beside:
 
 
 def look_beside(target: Target) -> Beside:
-    """What stands beside an array; nothing is changed, and what is not trusted is told and not followed."""
+    """Look for runs beside an array, without changing anything on disk.
+
+    State that is not trusted is reported in the result, and not followed.
+
+    Raises
+    ------
+    JournalError
+        If a ``plan.json`` is torn, or is not a plan that this package wrote.
+    """
     try:
         seen = require_trusted(target)
         looks = [look_at_run(each, seen) for each in (target, *target.others)]
@@ -97,19 +130,22 @@ def look_beside(target: Target) -> Beside:
 def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None:
     """Refuse to go on beside a run that writes some of the same shards.
 
+    Streams and salvages whose processes are dead are given up, because nobody can resume them.
+
     Parameters
     ----------
     target : Target
-        Of this run.
+        Target of the new run.
     facts : mapping
-        Its plan; ``shards_from`` says which shards it touches.
+        Plan of the new run. Its ``shards_from`` says which shards the run touches.
     restart : bool
-        Give up updates of the dead that are in the way. A run that makes the array is never given up in passing.
+        Give up updates of dead processes that are in the way. A run that makes the array is never
+        given up here.
 
     Raises
     ------
     JournalError
-        Naming the other run, and who is at it.
+        If a run is in the way. The message names it, and the process that works on it.
     """
     for other in tidied_neighbours(target):
         shared = _shared(facts.get("shards_from"), other.facts.get("shards_from"))
@@ -130,23 +166,24 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
 def unfinished(
     run: RunDirectory, shared: int | None = None, *, is_replaced: bool = False
 ) -> JournalError:
-    """The error that names a run which nobody works on, and says how it is finished or given up.
+    """Error for a run that no process works on, with the ways to finish it or to give it up.
 
     Parameters
     ----------
     run : RunDirectory
         The run that is in the way.
     shared : int, optional
-        Number of shards that the other run writes, too.
+        Number of shards that the new run writes, too.
     is_replaced : bool
-        Whether the other run replaces the array.
+        Whether the new run replaces the array.
     """
     path = run.target.path
     if run.makes_array:
         return JournalError(
-            f"the run that makes {path} has not ended. Make the same call again to finish it (shardwrite finalize, if "
-            "all of its parts are written); abandon, and restart=True of an update, leave it alone. Only a write of "
-            "the whole array with restart=True (--restart) takes its shards away and starts over",
+            f"the run that makes {path} has not ended. Make the same call again to finish it "
+            "(shardwrite finalize, if all of its parts are written); abandon, and restart=True of "
+            "an update, leave it alone. Only a write of the whole array with restart=True "
+            "(--restart) takes its shards away and starts over",
             path=str(run.target.run_path),
         )
     shards = f"; {shared} shards are in both" if shared else ""
@@ -157,13 +194,15 @@ def unfinished(
     else:
         outcome = "An update with restart=True (--restart) gives it up, too"
     return JournalError(
-        f"{_kind(run)} of {path} has not ended{shards}. Run that again to finish it, or give it up with abandon (shardwrite "
-        f"abandon): each of its shards is then left as it is, old or new. {outcome}",
+        f"{_kind(run)} of {path} has not ended{shards}. Run that again to finish it, or give it up "
+        "with abandon (shardwrite abandon): each of its shards is then left as it is, old or new. "
+        f"{outcome}",
         path=str(run.target.run_path),
     )
 
 
 def _kind(run: RunDirectory) -> str:
+    """Kind of an update, in words."""
     region = run.facts.get("identity", {}).get("region")
     if run.target.update == "compaction":
         return "a compaction"
@@ -171,13 +210,24 @@ def _kind(run: RunDirectory) -> str:
 
 
 def _is_passing(run: RunDirectory) -> bool:
-    """Whether nobody can go on with a run. The slices of a stream are gone, and a salvage always looks for torn shards anew."""
+    """Whether a run cannot be resumed.
+
+    The slices of a stream are gone, and a salvage always looks for torn shards anew.
+    """
     identity = run.facts.get("identity", {})
     return bool(identity.get("stream") or identity.get("salvage"))
 
 
 def give_up_passing(target: Target) -> None:
-    """Take away the runs of streams and of salvages whose processes are dead."""
+    """Give up the streams and salvages on an array whose processes are dead.
+
+    Raises
+    ------
+    JournalError
+        If a ``plan.json`` is torn, or is not a plan that this package wrote.
+    UntrustedStateError
+        If the run state beside the array is not trusted.
+    """
     for other in tidied_neighbours(target):
         if _is_passing(other) and not live_holders(other.path):
             give_up(other)
@@ -186,7 +236,31 @@ def give_up_passing(target: Target) -> None:
 def begin_beside(
     target: Target, begin: Callable[[], tuple[RunDirectory, bool]]
 ) -> tuple[RunDirectory, bool]:
-    """Begin, and look again who else has begun: of two that did so at one moment, none goes on before the other has gone."""
+    """Begin a run, and then check again that no other run writes the same shards.
+
+    If two processes begin such runs at the same moment, at least one of them notices, takes its
+    own run back, and tries again after a random pause.
+
+    Parameters
+    ----------
+    target : Target
+        Target of the run.
+    begin : callable
+        Begins the run, or joins it. It returns the run and whether the run is new, as `begin_run`
+        does.
+
+    Returns
+    -------
+    directory : RunDirectory
+        The run.
+    is_new : bool
+        Whether the run has just begun.
+
+    Raises
+    ------
+    JournalError
+        If another run stays in the way, or if it is in the way of a run that was joined.
+    """
     for attempt in itertools.count():
         directory, is_new = begin()
         try:
@@ -197,19 +271,23 @@ def begin_beside(
             take_back(directory, is_claimed=True)
             if attempt == _MAX_TRIES:
                 raise
-            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311 (so that one of them is alone)
+            # The pause is random so that one of the two processes is alone.
+            time.sleep(random.uniform(0.05, 0.5))  # noqa: S311
         else:
             return directory, is_new
     raise AssertionError
 
 
 def give_up(run: RunDirectory) -> None:
-    """Take an update or a repair of the dead away; its shards stay, but for those beyond an array that did not come to grow.
+    """Take away an update or a repair that no process works on.
+
+    Its shards stay, except those of an append that lie beyond the array's shape, which was not yet
+    enlarged.
 
     Raises
     ------
     JournalError
-        If a process works on it, or if it makes the array.
+        If a process works on the run, or if the run makes the array.
     """
     if run.makes_array and not live_holders(run.path):
         raise unfinished(run)
@@ -217,7 +295,16 @@ def give_up(run: RunDirectory) -> None:
 
 
 def _shared(mine: Any, theirs: Any) -> int | None:
-    """Shards that are in both of two windows; None where one of them is the whole array, or of an array with other axes."""
+    """Number of shards that two windows share.
+
+    It is None, which stands for all, where one of the windows is the whole array or the windows
+    differ in their number of axes.
+
+    Parameters
+    ----------
+    mine, theirs : list or None
+        Position of the first shard, and number of shards along each axis; None for the whole array.
+    """
     if mine is None or theirs is None or len(mine[0]) != len(theirs[0]):
         return None
     n = 1
@@ -227,7 +314,27 @@ def _shared(mine: Any, theirs: Any) -> int | None:
 
 
 def unfinished_append(target: Target, source: str, axis: int) -> Sequence[Sequence[int]] | None:
-    """The region of an update that was to append the same source along an axis, and has not ended, or was interrupted in that."""
+    """Region of an append of the same source that has not ended, or whose end was interrupted.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    source : str
+        Identity of the source.
+    axis : int
+        Axis along which the source is appended.
+
+    Returns
+    -------
+    list of [int, int] or None
+        Start and stop along each axis, in elements, or None where there is no such append.
+
+    Raises
+    ------
+    UntrustedStateError
+        If the run state beside the array is not trusted.
+    """
     for other in target.others:
         facts = facts_of(other) if other.update else {}
         identity = facts.get("identity", {})

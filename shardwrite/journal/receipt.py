@@ -1,4 +1,7 @@
-"""What stays of a run that succeeded: a small file among the array's own, so that it goes where the array goes."""
+"""The receipt of a finished run: a small file in the array's own directory.
+
+The file lies inside the array so that it is moved and removed together with the array.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,33 @@ __all__ = ["Receipt", "empty_after", "read_receipt"]
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """That an array was written whole.
+    """Record that an array was written completely.
 
     Attributes
     ----------
     digest : str
-        Of the plan.
+        Digest of the plan.
     run : str
         Name of the run.
     identity : dict
-        What the digest names: metadata, strategy, source.
+        Everything that the digest covers: metadata, strategy and source.
     durability : str
-        Level at which every shard was committed.
+        Durability level at which every shard was committed.
     finished : str
-        When, in UTC, ISO 8601.
+        Time at which the run finished, in UTC and ISO 8601 format.
     version : str
-        Of shardwrite.
+        Version of shardwrite that wrote the array.
     result : dict
-        The result's fields.
+        Fields of the run's result.
     empty : list of [int, int], optional
-        Shards that are empty by design and have no object: first rank and count of each run of neighbours. None where nobody
-        knows, because the array was written by another program, or has more shards than one can look at.
+        Shards that are empty by design and have no object, as the first rank and the count of
+        each sequence of consecutive ranks. None if they are not known, because another program
+        wrote the array, or because the array has more than `MAX_SHARDS` shards.
     updates : list of dict
-        What was written into the array since, the last of it: ``digest``, ``run``, ``identity``, ``finished`` and ``result``.
+        The most recent updates of the array since then, each with ``digest``, ``run``,
+        ``identity``, ``finished`` and ``result``.
     shape : list of int, optional
-        Of the array after the last of them.
+        Shape of the array after the last update.
     """
 
     digest: str
@@ -63,17 +68,19 @@ class Receipt:
     shape: list[int] | None = None
 
     def encode(self) -> bytes:
-        """As a file."""
+        """Content of the receipt file."""
         return json.dumps({"format": 1, **asdict(self)}, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Receipt:
-        """From a file.
+        """Parse the content of a receipt file.
 
         Raises
         ------
         ValueError
-            If it is none.
+            If the content is not a receipt, or a field has a wrong type.
+        KeyError
+            If a field is missing.
         """
         found = parse_json(data)
         if not isinstance(found, Mapping) or found.get("format") != 1:
@@ -84,7 +91,8 @@ class Receipt:
         if not all(isinstance(text, str) for text in texts.values()):
             raise ValueError("fields that are no text")
         if not isinstance(found["identity"], dict) or not isinstance(found["result"], dict):
-            raise ValueError("fields that are no objects")  # noqa: TRY004 (the file is wrong, not its type)
+            # The content of the file is wrong, not the type of an argument.
+            raise ValueError("fields that are no objects")  # noqa: TRY004
         updates = found.get("updates", [])
         if not isinstance(updates, list):
             raise ValueError("no list of updates")  # noqa: TRY004 (as above)
@@ -106,13 +114,21 @@ class Receipt:
         )
 
     def update(self, digest: str) -> dict[str, Any] | None:
-        """The last update of a digest."""
+        """The last update with the given digest, or None."""
         return next(
             (update for update in reversed(self.updates) if update.get("digest") == digest), None
         )
 
     def is_of(self, digest: str, run: str | None = None) -> bool:
-        """Whether it tells of a plan, or of one run of it."""
+        """Whether the receipt covers a plan, as its first write or as an update.
+
+        Parameters
+        ----------
+        digest : str
+            Digest of the plan.
+        run : str, optional
+            Name of a run of that plan. By default, any run of it counts.
+        """
         runs = [self.run] if self.digest == digest else []
         runs += [
             str(update.get("run")) for update in self.updates if update.get("digest") == digest
@@ -120,16 +136,20 @@ class Receipt:
         return bool(runs) if run is None else run in runs
 
     def is_empty(self, grid: ShardGrid) -> npt.NDArray[np.bool_]:
-        """Which shards are empty by design, those that the array has grown by since among them; none where nobody knows.
+        """Mask of the shards that are empty by design.
+
+        Shards by which the array has grown since the last update count as empty. If it is not
+        known which shards are empty, no shard counts as empty.
 
         Parameters
         ----------
         grid : ShardGrid
-            Of the array as it is now.
+            Grid of the array as it is now.
 
         Returns
         -------
         numpy.ndarray of bool, of the shard grid's shape
+            True for each shard that is empty by design.
 
         Raises
         ------
@@ -143,7 +163,8 @@ class Receipt:
             if len(shape) != grid.ndim or any(
                 m > n for m, n in zip(shape, grid.shape, strict=True)
             ):
-                raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301 (one refusal for all that is wrong)
+                # Whatever is wrong is reported by the one `except` below.
+                raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301
             counts = replace(grid, shape=shape).counts
             if math.prod(counts) > MAX_SHARDS:
                 raise ValueError("more shards than one can look at")  # noqa: TRY301 (as above)
@@ -158,7 +179,7 @@ class Receipt:
 
 
 def _check_update(update: Any) -> None:
-    """Refuse what is not an update as a receipt keeps it."""
+    """Check one entry of `Receipt.updates`; raise ValueError if it is not valid."""
     if (
         not isinstance(update, dict)
         or not isinstance(update.get("digest"), str)
@@ -169,7 +190,7 @@ def _check_update(update: Any) -> None:
 
 
 def _check_runs(runs: Any) -> None:
-    """Refuse what is not a list of first ranks and counts."""
+    """Check a value for `Receipt.empty`; raise ValueError if it is not valid."""
     if runs is None:
         return
     if not isinstance(runs, list) or not all(
@@ -179,14 +200,14 @@ def _check_runs(runs: Any) -> None:
 
 
 def read_receipt(target: Target) -> Receipt | None:
-    """The receipt of an array, or None.
+    """The receipt of an array, or None if the array has none.
 
     Raises
     ------
     JournalError
-        If what stands there is no receipt.
+        If the receipt file is not valid.
     StoreError
-        If it cannot be read.
+        If the file cannot be read.
     """
     path = target.path / RECEIPT_NAME
     data = read_file(path)
@@ -204,20 +225,36 @@ def empty_after(
     is_empty: npt.NDArray[np.bool_],
     is_known: npt.NDArray[np.bool_] | None = None,
 ) -> list[list[int]] | None:
-    """Shards that are empty by design after an update of some; what an array has grown by besides them was never written.
+    """Shards that are empty by design after an update of some shards.
+
+    The update's shards are as `is_empty` says. The other shards are as the receipt says; those
+    by which the array has grown were never written, so they count as empty.
 
     Parameters
     ----------
     before : Receipt
-        What is known of the others.
+        Receipt before the update.
     grid : ShardGrid
-        Of the array as it is now.
+        Grid of the array as it is now.
     first : tuple of int
-        Position of the first shard of the update.
+        Position of the update's first shard in the shard grid.
     is_empty : numpy.ndarray of bool
-        Which of its shards are empty; some may lie beyond the array.
+        Mask of the update's shards that are empty, one axis for each axis of the array. Shards
+        that lie beyond the array are ignored.
     is_known : numpy.ndarray of bool, optional
-        Of which of them that is known; the update has not come to the others. All, by default.
+        Mask of the update's shards for which `is_empty` is valid. The update has not written the
+        others. All shards, by default.
+
+    Returns
+    -------
+    list of [int, int] or None
+        Value for `Receipt.empty`. None if the receipt does not know the empty shards, or the
+        array has more than `MAX_SHARDS` shards.
+
+    Raises
+    ------
+    SpecError
+        If the receipt does not fit the array.
     """
     if before.empty is None or grid.n_shards > MAX_SHARDS:
         return None

@@ -1,11 +1,16 @@
-"""The lines of a journal: JSON, each behind a crc32c of it.
+"""The lines of a journal: JSON documents, each preceded by its crc32c.
 
-The first line of a file says who writes it. Before a task commits anything, a line says under which name its temporaries
-will be, so that they can be swept without a listing; after it, a line says what it committed. Fields of that line are
-columns, one value a shard, because a line for every small shard would cost more than the shard's own bytes. A task that
-commits much, or for long, writes several such lines. All but the last say that more follows; the last ends the task, and
-may be empty. What ends a process's work before its time is said, too, for people who ask how far a run is; nothing depends
-on that line.
+A journal file holds four kinds of lines:
+
+- The first line names the process that writes the file.
+- Before a task commits anything, a `Beginning` gives the name that its temporary files will have.
+  They can then be removed by name, without listing the array.
+- After a task has committed shards, an `Entry` lists them. Its fields are columns with one value
+  for each shard, because a line for each small shard would cost more than the shard's own bytes.
+  A task that commits many bytes, or runs for long, writes several entries. All but the last say
+  that more follow; the last one ends the task and may list no shards.
+- A line with the field ``failed`` gives the error that ended a process's work early. It is only
+  shown to users; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -27,26 +32,28 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one task committed, or a part of that.
+    """Shards that a task has committed: all of them, or those since its previous entry.
 
     Attributes
     ----------
     attempt : str
-        Name of the attempt, as in the names of its temporaries.
+        Name of the attempt, which is part of the names of its temporary files.
     shards : tuple of int
-        Row-major ranks in the shard grid.
+        Row-major ranks of the shards in the shard grid.
     nbytes : tuple of int
-        Bytes of each shard's object; 0 where the shard is empty by design and has none.
+        Size of each shard's object in bytes; 0 if the shard is empty by design and has no object.
     index_crcs : tuple of int
-        crc32c of each shard's index table, as little-endian pairs of uint64; 0 where it has none.
+        crc32c of each shard's index table, as little-endian pairs of uint64; 0 if the shard has no
+        index.
     n_chunks : tuple of int
-        Inner chunks of each that hold data.
+        Number of inner chunks that hold data, for each shard.
     seconds : float
-        Since the start of the task.
+        Time since the start of the task, in seconds.
     peak_nbytes : int
-        Most memory that the process has had resident so far.
+        Peak resident memory of the process so far, in bytes.
     more : bool
-        Whether the task goes on, and its temporaries may be there. A line without this field ends its task.
+        Whether the task goes on, so that its temporary files may exist. A line without this field
+        ends its task.
     """
 
     attempt: str
@@ -59,22 +66,28 @@ class Entry:
     more: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a line."""
-        found = {
-            field.name: getattr(self, field.name) for field in fields(self)
-        }  # `asdict` would copy every number
+        """Fields of the journal line."""
+        # `asdict` would copy every number.
+        found = {field.name: getattr(self, field.name) for field in fields(self)}
         if not self.more:
             del found["more"]
         return found
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], n_shards: int) -> Entry:
-        """From a line, checked.
+        """Parse and check the fields of a journal line.
+
+        Parameters
+        ----------
+        found : mapping
+            Fields of the line.
+        n_shards : int
+            Number of shards in the grid; every rank must be below it.
 
         Raises
         ------
         ValueError
-            If a field is missing or cannot be right.
+            If a column is missing, or a field has an impossible value.
         """
         columns = [found.get(name) for name in ("shards", "nbytes", "index_crcs", "n_chunks")]
         lists: list[list[int]] = [
@@ -110,14 +123,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A task that is about to commit.
+    """Note that a task is about to commit shards.
 
     Attributes
     ----------
     attempt : str
         Name of the attempt.
     start, stop : tuple of int
-        The box of its shards in the shard grid.
+        Half-open box of the task's shards, as positions in the shard grid.
     """
 
     attempt: str
@@ -125,21 +138,22 @@ class Beginning:
     stop: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As it stands in a line."""
+        """Fields of the journal line."""
         return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Beginning:
-        """From a line, checked.
+        """Parse and check the fields of a journal line.
 
         Raises
         ------
         ValueError
-            If a field is missing or cannot be right.
+            If a field is missing or has an impossible value.
         """
         attempt, corners = found.get("attempt"), found.get("begins")
+        # The name becomes part of a path.
         if not isinstance(attempt, str) or "/" in attempt or "\0" in attempt:
-            raise ValueError("no name of an attempt")  # it becomes part of a path
+            raise ValueError("no name of an attempt")
         if (
             not isinstance(corners, list)
             or len(corners) != 2
@@ -157,7 +171,7 @@ def _are_positions(found: Any) -> bool:
 
 
 def cause_of(error: BaseException) -> str:
-    """What a line says of an error: its class, and the system's name of its number.
+    """Short text for an error: its class, and the symbolic name of its error number if it has one.
 
     Examples
     --------
@@ -165,24 +179,33 @@ def cause_of(error: BaseException) -> str:
     ('OSError ENOSPC', 'ValueError')
     """
     number = getattr(error, "errno", None)
-    return f"{type(error).__name__} {errno.errorcode.get(number, '') if isinstance(number, int) else ''}".strip()
+    return (
+        f"{type(error).__name__} "
+        f"{errno.errorcode.get(number, '') if isinstance(number, int) else ''}"
+    ).strip()
 
 
 def encode_line(fields: Mapping[str, Any]) -> bytes:
-    """A line, its checksum first and a newline last."""
+    """Bytes of a journal line: checksum in hexadecimal, space, JSON text and newline."""
     text = json.dumps(fields, separators=(",", ":")).encode()
     return b"%08x %s\n" % (crc32c(text), text)
 
 
 def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
-    """Lines in turn; None for one that is torn or whose checksum differs.
+    """Parse the lines of a journal file.
 
-    Losing a line costs work that is done again, never a shard.
+    A lost line only means that some shards are written again; no shard is lost.
 
     Parameters
     ----------
     blocks : iterable of bytes
-        A file, cut anywhere.
+        Content of the file, in blocks of any size.
+
+    Yields
+    ------
+    dict or None
+        Fields of the line. None if the line is torn, its checksum differs, or it is not a JSON
+        object.
     """
     for line in _lines(blocks):
         try:
@@ -197,7 +220,10 @@ def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
 
 
 def _lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines that hold anything; the beginning alone stands for one that is too long to be read."""
+    """Lines that are not empty, without their newlines.
+
+    Of a line that exceeds the read limit, only the beginning is kept, so its checksum differs.
+    """
     limit = read_limit()
     held: list[bytes] = []
     for block in blocks:

@@ -1,8 +1,9 @@
-"""Records of changes in place that the first version left: read, never written.
+"""Records of changes in place by the first version of shardwrite. They are read, never written.
 
-The record of an overwrite holds what was to be written, and the change is made again. The record
-of an append holds sizes and a checksum, and the append is cut off. A lock without a record is
-what a process left that may have written where nothing was referred to.
+- The record of an overwrite holds the new bytes. Recovery writes them again.
+- The record of an append holds sizes and a checksum. Recovery cuts the append off.
+- A lock without a record was left by a process that may have written, but only into bytes that the
+  shard's index did not refer to.
 """
 
 from __future__ import annotations
@@ -24,19 +25,18 @@ _RECORD, _LOCK, _LOCK_SUFFIX = "redo-", "lock-", ".json"
 
 @dataclass(frozen=True, slots=True)
 class Redo:
-    """A change of the first version that was interrupted.
+    """An interrupted change in place by the first version.
 
     Attributes
     ----------
     path : pathlib.Path
-        What tells of it; to be removed once the shard is whole.
+        File of the record or lock; to be removed once the shard is whole.
     key : str
-        Of the shard.
+        Key of the shard.
     nbytes : int
-        The shard's size after the change; after an append is cut off, its old one. Negative
-        where it stays as it is.
+        Size of the shard before the change, in bytes. Negative if the shard is kept as it is.
     writes : list of (int, bytes)
-        What was to be written.
+        Offsets and bytes of the interrupted overwrite; empty for an append.
     """
 
     path: Path
@@ -45,7 +45,13 @@ class Redo:
     writes: list[tuple[int, bytes]]
 
     def compose(self, reader: ObjectReader) -> ObjectReader:
-        """The whole shard, given what is there."""
+        """The recovered shard, as an object to read.
+
+        Parameters
+        ----------
+        reader : ObjectReader
+            The shard as it is now.
+        """
         if self.nbytes < 0:
             return reader
         ends = [
@@ -58,21 +64,30 @@ class Redo:
 def old_records(
     run_path: Path, store: Store, limit_nbytes: int
 ) -> Iterator[tuple[Path, Redo | None]]:
-    """What the first version left in a run: paths, and the change; None for what can just be removed.
+    """Records and locks that the first version left in a run's directory.
 
     Parameters
     ----------
     run_path : path
         Directory of the run.
     store : Store
-        Of the array.
+        Store of the array.
     limit_nbytes : int
-        Most bytes of a record.
+        Largest size of a record, in bytes.
+
+    Yields
+    ------
+    path : pathlib.Path
+        The record or lock.
+    change : Redo or None
+        The interrupted change. None if the file can simply be removed.
 
     Raises
     ------
     JournalError
-        If a record is none.
+        If a record is whole but not valid.
+    StoreError
+        If a record cannot be read, or is larger than `limit_nbytes`.
     """
     recorded = set()
     for path in listed(run_path, _RECORD):
@@ -90,7 +105,7 @@ def old_records(
 
 
 def _decode(path: Path, limit_nbytes: int) -> Redo | None:
-    """A record, or None where it is torn: then the shard was not touched."""
+    """Read a record; None if it is torn, since the shard was not changed in that case."""
     try:
         parsed = parse_record(read_file(path, limit_nbytes) or b"")
         if parsed is None:

@@ -1,4 +1,8 @@
-"""Reading journals back: what is committed, what cannot be taken on trust, and what dead tasks have left lying about."""
+"""Replay of a run's journals.
+
+It tells which shards are committed, which of these must be checked first, and which temporary files
+dead processes have left behind.
+"""
 
 from __future__ import annotations
 
@@ -40,30 +44,34 @@ __all__ = [
     "unended",
 ]
 
-_NBYTES_PER_SHARD = 4096  # of a journal: a task of one shard takes two lines of a few hundred bytes, and may be run again
-_LATEST = 2.0**40  # seconds
+# Room in a journal for each shard. A task of one shard writes two lines of a few hundred bytes, and
+# it may run more than once.
+_NBYTES_PER_SHARD = 4096
+_LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
 
 
 @dataclass(slots=True)
 class Replay:
-    """What the journals of a run say.
+    """Content of all journals of a run.
 
     Attributes
     ----------
     ledger : Ledger
-        What is committed.
+        Committed shards.
     untrusted : set of int
-        Ranks in it that a power cut may have taken: committed at level ``"none"``, and not in this boot of this host.
+        Ranks of committed shards that a power cut may have destroyed: they were committed at level
+        ``"none"``, on another host or before this host was last started.
     unended : list of Beginning
-        Tasks of dead processes that did not end; their temporaries may be there.
+        Tasks of dead processes that did not end. Their temporary files may still exist.
     n_bad_lines : int
-        Lines that are torn or do not match their checksum.
+        Number of lines that are torn, do not match their checksum, or are not valid.
     n_journals : int
-        Files.
+        Number of journal files.
     n_redone : int
-        Shards that more than one line commits.
+        Number of times that a line commits a shard which an earlier line has committed.
     lost_boot : bool
-        Whether the run began, or a journal was written, in another boot or on another host, so that lines may be lost.
+        Whether lines may be lost, because the run began on another host or before this host was
+        last started, or a journal of a dead process was written there or then.
     """
 
     ledger: Ledger
@@ -77,7 +85,7 @@ class Replay:
 
 @dataclass(slots=True)
 class _File:
-    """One journal, parsed."""
+    """Content of one journal file."""
 
     driver: str
     process: str
@@ -102,19 +110,25 @@ def replay(
     run : RunDirectory
         The run.
     metadata : ArrayMetadata
-        Of what the run writes.
+        Metadata of the array, or of the part of it that the run writes.
     driver : str
-        Read only what was written on behalf of this driver.
+        Name of the driver whose journals are read; all journals, by default.
     looking : bool
-        Write nothing; see `live_holders`.
+        Whether nothing may be written into the run's directory; see `live_holders`.
+
+    Raises
+    ------
+    StoreError
+        If a journal or a lease cannot be read.
     """
     grid = metadata.grid
     found = Replay(Ledger(grid))
     files = list(_parsed(_journals(run, driver), grid.n_shards))
-    alive = drivers_of(
-        run, looking=looking
-    )  # only now: whoever has begun to write by then has a lease
-    for file in sorted(files, key=lambda f: f.is_trusted):  # what is trusted comes last, and wins
+    # The leases are read after the journals: each driver whose journal was read, and which is still
+    # alive, has a lease by now.
+    alive = drivers_of(run, looking=looking)
+    # Trusted journals come last, so that their entries replace those of the others.
+    for file in sorted(files, key=lambda f: f.is_trusted):
         for entry in file.entries:
             found.n_redone += int(found.ledger.is_done[list(entry.shards)].sum())
             found.ledger.enter(entry, file.process)
@@ -135,12 +149,10 @@ def replay(
 
 
 def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
-    """Journals, one by one, without those that are gone."""
+    """Parsed journals, one at a time, without those that have been removed."""
     for path in journals:
-        with (
-            as_store_error(str(path), "cannot read"),
-            contextlib.suppress(FileNotFoundError),
-        ):  # the run ended meanwhile
+        # A journal disappears if the run ends meanwhile.
+        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
             yield _parse(path, n_shards)
 
 
@@ -190,24 +202,25 @@ def _time(said: Any, otherwise: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What one process has committed.
+    """Work of one process on a run, as its journal tells it.
 
     Attributes
     ----------
     driver : str
-        On whose behalf.
+        Name of the driver on whose behalf the process works.
     process : str
-        Host and pid.
+        Host and pid of the process, separated by a colon.
     job : str
-        Of the scheduler, for people; empty where there is none.
+        Job of the batch system, as text to display; empty if there is none.
     shards : list of int
-        Ranks in the order of their commits.
+        Ranks of the shards in the order in which they were committed.
     seconds : float
-        From the first line to the last, by the clocks of its host and of the file system.
+        Time from the first line to the last, in seconds. The first time is taken from the clock of
+        the process's host, the last from that of the file system.
     failures : list of str
-        Causes that ended what it did; see `cause_of`.
+        Errors that ended its work; see `cause_of`.
     n_unended : int
-        Tasks that it began to commit and did not end.
+        Number of tasks that it began to commit and did not end.
     """
 
     driver: str
@@ -220,7 +233,13 @@ class History:
 
 
 def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
-    """What each process that has committed something did, while and after it lives."""
+    """Work of each process that has a journal, alive or not.
+
+    Raises
+    ------
+    StoreError
+        If a journal cannot be read.
+    """
     found = []
     for file in _parsed(_journals(run), metadata.grid.n_shards):
         shards = [rank for entry in file.entries for rank in entry.shards]
@@ -240,19 +259,36 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
 
 
 def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list: bool) -> int:
-    """Remove what dead processes have left: temporaries by their names, and part files.
+    """Remove the temporary files and part files of dead processes.
 
-    The array is listed only where journals may have lost the names: after a power cut, or on another host; and never by the
-    many processes that write a part each.
+    Temporary files are removed by name. The array is listed only if journals may have lost names,
+    after a power cut or where another host has written.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    metadata : ArrayMetadata
+        Metadata of the array, or of the part of it that the run writes.
+    found : Replay
+        Content of the run's journals.
+    may_list : bool
+        Whether the array may be listed. The processes of a job array, which write one part each,
+        never list it, because there can be many of them.
 
     Returns
     -------
     int
-        Files removed.
+        Number of temporary files that were removed; part files are not counted.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be listed or removed.
     """
     all_parts = listed(run.path, "parts-")
     drivers = drivers_in(run.path)
-    alive = drivers_of(run)  # only now, as in `replay`
+    alive = drivers_of(run)  # read after the listings, for the same reason as in `replay`
     for parts in all_parts:
         if parts.name.removeprefix("parts-") not in alive:
             remove_state(parts)
@@ -264,7 +300,17 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
 
 
 def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") -> list[Beginning]:
-    """Tasks that have begun and not ended, but for those in journals whose names begin like this."""
+    """Tasks that have begun and not ended.
+
+    Parameters
+    ----------
+    run : RunDirectory
+        The run.
+    metadata : ArrayMetadata
+        Metadata of the array, or of the part of it that the run writes.
+    own_journals : str
+        Prefix of the names of journals that are left out; none, by default.
+    """
     others = [
         path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))
     ]
@@ -274,7 +320,7 @@ def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") 
 
 
 def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
-    """Remove the temporaries of tasks; how many there were."""
+    """Remove the temporary files of tasks, and return how many there were."""
     n_removed = 0
     for beginning in beginnings:
         for index in shards_of(beginning, metadata):
@@ -287,7 +333,7 @@ def _journals(run: RunDirectory, driver: str = "") -> list[Path]:
 
 
 def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[int, ...]]:
-    """Positions of the shards of a task, as far as they are in the grid."""
+    """Positions of a task's shards in the shard grid, without those outside of it."""
     counts = metadata.grid.counts
     if not len(beginning.start) == len(beginning.stop) == len(counts):
         return []
@@ -305,12 +351,12 @@ def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[i
 
 
 def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
-    """Names of the processes that work on a run now."""
+    """Names of the drivers that work on a run now. `looking` is as in `live_holders`."""
     return {str(holder["driver"]) for holder in live_holders(run.path, looking=looking)}
 
 
 def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
-    """Names of the processes that work on any run on an array."""
+    """Names of the drivers that work on any run on an array. `looking` is as in `live_holders`."""
     paths = [
         path
         for run_target in (target, *target.others)
@@ -322,25 +368,30 @@ def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
 
 
 def _raise(error: OSError) -> None:
-    """What `os.walk` would pass over, but for a directory that is gone."""
+    """Raise an error that `os.walk` would ignore, unless the directory has been removed."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
-    """Remove every temporary under an array but those of living drivers; links are not followed.
+    """List an array, and remove all temporary files except those of living drivers.
 
     Parameters
     ----------
     array : path
-        Where to look.
+        Directory of the array.
     drivers_alive : callable
-        Says who is alive, once the temporaries are known.
+        Gives the names of the living drivers. It is called after the array was listed.
 
     Returns
     -------
     int
-        Files removed.
+        Number of files removed.
+
+    Raises
+    ------
+    OSError
+        If a directory cannot be listed, or a file cannot be removed.
     """
     n_removed = 0
     for path in stale_temporaries(array, drivers_alive):
@@ -351,7 +402,18 @@ def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
 
 
 def stale_temporaries(array: Path, drivers_alive: Callable[[], set[str]]) -> list[Path]:
-    """Temporaries under an array of drivers that are not alive; see `sweep_listed`."""
+    """Temporary files under an array whose drivers are not alive; links are not followed.
+
+    Parameters
+    ----------
+    array, drivers_alive
+        As for `sweep_listed`.
+
+    Raises
+    ------
+    OSError
+        If a directory cannot be listed.
+    """
     found = []
     for directory, _, leaves in os.walk(array, onerror=_raise, followlinks=False):
         found += [

@@ -3,26 +3,32 @@
 ``plan.json``
     The plan, its digest, the name of the run, and who began it.
 ``draft-<run>,<process>/``
-    A run that a process is about to begin; the name tells which process, so that what a dead one has left is known at once.
+    A run that a process is about to begin. The name identifies the process, so the draft of a dead
+    process is recognised at once.
 ``run-<run>/``
-    All that belongs to the run: ``zarr.json`` until it is published, a ``journal-*.jsonl`` for each process that commits,
-    a ``lease-*.json`` for each that drives, ``parts-*/`` with encoded units, ``replaced/`` with the array that stood there before.
-    Its existence is what allows a task to commit: renaming it away stops every straggler.
+    Everything that belongs to the run: ``zarr.json``; a ``journal-*.jsonl`` for each process that
+    commits; a ``lease-*.json`` for each driver; ``parts-*/`` with encoded units; ``replaced/`` with
+    the array that stood there before. A task may commit only while this directory exists, so
+    renaming it stops all stragglers.
 
-The order of effects of a run, and what a crash after each leaves behind:
+The steps of a run in order, and in italics what a crash after each step leaves behind:
 
-1. Look at what stands in the array's place; refuse, or go on. *Nothing has changed.*
-2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into place;
-   whoever comes second finds it and joins, or is refused. *An empty run; the array is untouched. From here
-   on the same command goes on with this run.*
+1. Look at what stands in the array's place, and refuse it or go on. *Nothing has changed.*
+2. Make a draft with metadata and plan, rename it to ``run-<run>/``, and link ``plan.json`` into
+   place. A second process finds ``plan.json``, and joins the run or is refused. *An empty run; the
+   array is untouched. From here on, the same command continues this run.*
 3. With ``mode="w"``, rename the old array to ``run-<run>/replaced``. *No array.*
-4. Commit shards, and enter each task's into the journal. *Shards without metadata: no reader sees an array.*
-5. Publish ``zarr.json``, then bring consolidated metadata of the groups above up to date. *The array, whole.*
-6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, settle what others have begun, move
-   ``plan.json`` into it, and remove it. *The array; the same command does what is left of this step.*
+4. Commit shards, and enter those of each task into the journal. *Shards without metadata, so that
+   readers find no array.*
+5. Publish ``zarr.json``, then update the consolidated metadata of the groups above. *The complete
+   array.*
+6. Leave a receipt in the array, rename ``run-<run>/`` to ``ended-<run>/``, settle what other
+   processes have begun, move ``plan.json`` into the directory, and remove it. *The complete array;
+   the same command does the rest of this step.*
 
-Starting over takes the run's shards away instead: ``run-<run>/`` becomes ``taken-<run>/``, the unpublished array and ``plan.json``
-go into it, and it is removed. :mod:`shardwrite.journal.takeover` has the steps of both ends.
+Starting over removes the run and its shards instead: ``run-<run>/`` becomes ``taken-<run>/``, the
+unpublished array and ``plan.json`` are moved into it, and it is removed. The steps of both ends are
+listed in :mod:`shardwrite.journal.takeover`.
 """
 
 from __future__ import annotations
@@ -76,22 +82,23 @@ __all__ = [
     "run_in",
 ]
 
-_OLD_LOCK = "lock-end.json"  # what the first version held where `RunDirectory.ending` holds a claim
+# Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
+_OLD_LOCK = "lock-end.json"
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The run that stands beside one array.
+    """A run on one array, and its directory.
 
     Attributes
     ----------
     target : Target
-        The array.
+        The array, or the update of it, that the run writes.
     facts : dict
-        What ``plan.json`` says.
+        Content of ``plan.json``.
     state : {"run", "ended", "taken"}
-        What its directory is called: as long as it stands, after its end, or after another run
-        has taken its place.
+        Prefix of the directory's name: ``"run"`` while the run goes on, ``"ended"`` after it has
+        finished, ``"taken"`` after it was given up or another run has taken its place.
     """
 
     target: Target
@@ -105,34 +112,43 @@ class RunDirectory:
 
     @property
     def digest(self) -> str:
-        """Of its plan."""
+        """Digest of the run's plan."""
         return str(self.facts["digest"])
 
     @property
     def makes_array(self) -> bool:
-        """Whether the array is this run's, and not one that was there before and is updated or repaired."""
+        """Whether the run makes the array, rather than updating or repairing an existing one."""
         return self.facts.get("mode") != "r+"
 
     @property
     def path(self) -> Path:
-        """All that belongs to the run; in the state ``run``, it is current as long as this exists."""
+        """Directory of the run. A run in the state ``"run"`` is current as long as this exists."""
         return self.target.run_path / f"{self.state}-{self.run}"
 
     def is_in(self, state: str) -> bool:
-        """Whether the run is in a state."""
+        """Whether the run is in the given state: its directory has the prefix of that state."""
         return is_there(replace(self, state=state).path)
 
     @property
     def document(self) -> dict[str, Any]:
-        """The array's metadata; what is not the run's is refused, because it would be published."""
+        """Metadata document of the array, as it was when the run began.
+
+        Raises
+        ------
+        JournalError
+            If the document is not the one with which the run began; it would be published.
+        StoreError
+            If the document is missing or cannot be read.
+        """
         path = self.path / "zarr.json"
         data, seal = read_there(path), self.facts.get("document_crc32c")
         found = parse_document(data, path)
-        is_ours = seal is None or crc32c(data) == seal  # an older version has left none
+        is_ours = seal is None or crc32c(data) == seal  # older versions stored no checksum
         if not isinstance(found, dict) or not is_ours:
             raise JournalError(
-                f"{path} is not what the run was begun with. Move {self.target.run_path} away after a look, and keep it: it may "
-                "hold an array that was being replaced, or what is needed to undo a change",
+                f"{path} is not what the run was begun with. Move {self.target.run_path} away "
+                "after a look, and keep it: it may hold an array that was being replaced, or what "
+                "is needed to undo a change",
                 path=str(path),
             )
         shape_of(found, path)
@@ -140,23 +156,34 @@ class RunDirectory:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to be over; storage that cannot tell leaves it standing, so that its own error is what people see."""
+        """Whether the run is known to be over.
+
+        It is False if storage cannot tell, so that users see the error of the storage.
+        """
         try:
             return not is_there(self.path)
         except StoreError:
             return False
 
     def parts(self, driver: str) -> Path:
-        """Directory for the encoded units of a driver's tasks."""
+        """Directory for the part files of a driver's tasks, which hold encoded units."""
         return self.path / f"parts-{driver}"
 
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
-        """What the run's own plan says to be the run's; nothing where its directory holds no plan.
+        """Proof of which data are the run's own and may be removed, from the run's own plan.
+
+        The plan is looked for in the run's directory, and in its place beside that directory.
+        Without a whole plan of this run, the proof covers nothing.
 
         Parameters
         ----------
         keys : callable
-            Keys of the shards that may go.
+            Returns the keys of the shards that may be removed; none, by default.
+
+        Raises
+        ------
+        StoreError
+            If a plan cannot be read.
         """
         for path in (
             self.path / "plan.json",
@@ -171,19 +198,28 @@ class RunDirectory:
         return Proof(self.path, {})
 
     def make_room(self, durability: str) -> None:
-        """Step 3; any number of processes may do it, in any order, and only what stood there before the run is moved.
+        """Take step 3: set the old array aside and make a directory for the new one.
 
-        The name ``replaced`` is taken once and stays taken, so that a second rename fails, whenever it comes. The array's new
-        directory has the mode and group of the old one.
+        Any number of processes may do this, in any order. Only the array that stood there before
+        the run is moved: the name ``replaced`` is taken once and stays taken, so a second rename
+        fails, however late it comes. The array's new directory has the mode and group of the old
+        one.
+
+        Parameters
+        ----------
+        durability : str
+            Durability level of the array's directories.
         """
         replaced = self.path / "replaced"
         if self.facts["replaces"] and not is_there(replaced):
             with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
                     set_aside(self.target.path, "", self.proof(), replaced.name)
-                except FileNotFoundError:  # gone since the run began; take the name
+                except FileNotFoundError:
+                    # The old array has been removed since the run began. Take the name anyway. The
+                    # directory is made without parents, so that a run that is gone stays gone.
                     nothing = self.path / f"nothing-{uuid.uuid4().hex}"
-                    nothing.mkdir()  # no parents: where the run is gone, it must not come back
+                    nothing.mkdir()
                     (nothing / "was-there").mkdir()
                     os.rename(nothing, replaced)
         if self.facts["replaces"] and not is_there(self.target.path):
@@ -194,7 +230,22 @@ class RunDirectory:
         make_directories(self.target.path, durability)
 
     def publish(self, durability: str, driver: str) -> None:
-        """Step 5, taken by a driver."""
+        """Take step 5: publish the array's metadata, and make the groups above that are missing.
+
+        Parameters
+        ----------
+        durability : str
+            Durability level of the documents.
+        driver : str
+            Name of the driver that does it.
+
+        Raises
+        ------
+        RunEndedError
+            If the run has ended meanwhile.
+        SpecError
+            If a group above has consolidated metadata that are not valid.
+        """
         document = self.document
         for group in self.target.groups:
             if not is_there(group / "zarr.json"):
@@ -208,7 +259,7 @@ class RunDirectory:
         self._consolidate(document, durability, driver)
 
     def _write(self, path: Path, data: bytes, durability: str, driver: str) -> None:
-        """Write a document, if the run still stands right before it becomes visible."""
+        """Write a document, unless the run has ended right before the document becomes visible."""
 
         def check() -> None:
             if self.state == "run":
@@ -219,7 +270,26 @@ class RunDirectory:
         write_file(path, data, durability=durability, attempt=f"{driver}.end", guard=check)
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
-        """Step 5 of an update: the array's shape, where that has become larger. Under the lock of `ending`."""
+        """Take step 5 of an update: enlarge the array's shape if the update has made it larger.
+
+        The caller holds the claim that `ending` gives.
+
+        Parameters
+        ----------
+        to : sequence of int
+            Shape that the array has at least after the update.
+        durability : str
+            Durability level of the documents.
+        driver : str
+            Name of the driver that does it.
+
+        Raises
+        ------
+        JournalError
+            If the array has another number of axes.
+        RunEndedError
+            If the run has ended meanwhile.
+        """
         before = shape_at(self.target.path)
         if len(before) != len(to):
             raise JournalError(
@@ -233,11 +303,14 @@ class RunDirectory:
             self._consolidate(document, durability, driver)
 
     def ending(self) -> contextlib.AbstractContextManager[Claim]:
-        """Held while an update changes what the array has one of: its metadata and its receipt."""
+        """Claim to hold while changing the array's metadata or receipt.
+
+        All updates of the array share this one claim.
+        """
         return exclusive(replace(self.target, update="").run_path / "claim-end", self.path)
 
     def _consolidate(self, document: Mapping[str, Any], durability: str, driver: str) -> None:
-        """Put the array into the consolidated metadata of every group above that has some."""
+        """Add the array to the consolidated metadata of each group above that has such metadata."""
         for group in groups_above(self.target):
             metadata = read_json(group / "zarr.json")
             if not isinstance(metadata, dict) or metadata.get("node_type") != "group":
@@ -265,12 +338,27 @@ class RunDirectory:
                 self._write(group / "zarr.json", dump(metadata), durability, driver)
 
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
-        """Step 6, taken by a driver: the receipt."""
+        """Take the first part of step 6: write the receipt.
+
+        Parameters
+        ----------
+        receipt : Receipt
+            The receipt.
+        durability : str
+            Durability level of the receipt.
+        driver : str
+            Name of the driver that does it.
+
+        Raises
+        ------
+        RunEndedError
+            If the run has ended meanwhile.
+        """
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
 def groups_above(target: Target) -> Iterator[Path]:
-    """Directories above an array that hold metadata, the nearest first."""
+    """Directories above an array that hold a ``zarr.json``, nearest first, up to the first gap."""
     for group in target.path.parents:
         if not is_there(group / "zarr.json"):
             return
@@ -278,18 +366,21 @@ def groups_above(target: Target) -> Iterator[Path]:
 
 
 def discard_drafts(target: Target) -> None:
-    """Remove what dead processes have left: drafts of runs that never began, files made to ask for the time, and old locks."""
+    """Remove what dead processes have left beside an array.
+
+    This covers drafts of runs that never began, clock files, empty claims, and locks of the first
+    version.
+    """
     plan = target.run_path / "plan.json"
     for draft in [*listed(target.run_path, "draft-"), *listed(target.run_path, "run-")]:
-        if (
-            is_left_behind(draft) and draft.name != f"run-{run_in(plan)}"
-        ):  # in this order: the dead begin nothing
+        # The plan is read last, since a process that is dead by then begins nothing any more.
+        if is_left_behind(draft) and draft.name != f"run-{run_in(plan)}":
             remove_state(draft)
     claims = listed(target.run_path, "claim-")
     for clock in [clock for place in (target.run_path, *claims) for clock in listed(place, CLOCK)]:
         clock.unlink(missing_ok=True)
     for claim in claims:
-        with contextlib.suppress(OSError):  # somebody holds it, or will take it over
+        with contextlib.suppress(OSError):  # another process holds it, or will take it over
             claim.rmdir()
     lock = replace(target, update="").run_path / _OLD_LOCK
     held_by = read_file(lock)
@@ -298,7 +389,7 @@ def discard_drafts(target: Target) -> None:
 
 
 def run_in(plan: Path) -> str:
-    """Name of the run that a ``plan.json`` tells of; nothing where it is torn, or not there."""
+    """Name of the run in a ``plan.json``; empty if the file is torn or missing."""
     try:
         return str(parse_json(read_file(plan) or b"{}")["run"])
     except (ValueError, KeyError, TypeError):
@@ -306,22 +397,21 @@ def run_in(plan: Path) -> str:
 
 
 def remove_empty(target: Target) -> None:
-    """The directory beside the array goes with its last run."""
+    """Remove the directory beside an array, if no run is left in it."""
     beside = replace(target, update="").run_path
     for emptied in (target.run_path, beside / UPDATES, beside):
-        with contextlib.suppress(
-            OSError
-        ):  # another run has begun there; or it stays, and does no harm
+        # This fails if another run has begun there. A directory that stays does no harm.
+        with contextlib.suppress(OSError):
             emptied.rmdir()
 
 
 def drivers_in(directory: Path) -> list[str]:
-    """Names of the drivers whose leases lie in the directory of a run."""
+    """Names of the drivers that have a lease in a run's directory."""
     return [lease.stem.removeprefix("lease-") for lease in listed(directory, "lease-", ".json")]
 
 
 def discard_ends(target: Target, drivers: Iterable[str]) -> None:
-    """Remove the temporaries of drivers that died in steps 5 and 6."""
+    """Remove the temporary files of drivers that died in step 5 or 6."""
     for driver in drivers:
         for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
             for name in ("zarr.json", RECEIPT_NAME):
@@ -330,7 +420,7 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def losing(*numbers: int) -> Iterator[None]:
-    """Pass over the errors that say another process was first."""
+    """Ignore errors with these numbers, which mean that another process was first."""
     try:
         yield
     except OSError as error:
@@ -339,17 +429,25 @@ def losing(*numbers: int) -> Iterator[None]:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """A document of the run as it is stored."""
+    """Bytes of a JSON document of the run."""
     return json.dumps(document, indent=2).encode()
 
 
 def held(found: RunDirectory, holder: Mapping[str, Any]) -> JournalError:
-    """The error that names who is at a run."""
+    """Error that says which process works on a run.
+
+    Parameters
+    ----------
+    found : RunDirectory
+        The run.
+    holder : mapping
+        One of the holders that `live_holders` gives.
+    """
     job = f", job {holder['job']}" if holder.get("job") else ""
     who = f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}{job}"
     return JournalError(
-        f"{found.target.path} is being written by another plan: {who}; last sign of life {holder['age_seconds']:.0f} s ago. "
-        "Wait for it, or end that process first",
+        f"{found.target.path} is being written by another plan: {who}; last sign of life "
+        f"{holder['age_seconds']:.0f} s ago. Wait for it, or end that process first",
         path=str(found.target.run_path),
         holder=dict(holder),
     )

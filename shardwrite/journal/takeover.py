@@ -1,17 +1,18 @@
-"""The end of a run, however it ends, and what processes that do not know of it may still try.
+"""The end of a run, and how processes that have not noticed it are kept from doing harm.
 
-A run ends by the rename of its directory, to ``ended-<run>`` where all is done and to
-``taken-<run>`` where another run takes its place. From then on no process of the run can begin
-anything, because every effect goes by a path in that directory or looks for a token there. What
-was begun before is settled here, in this order, before anybody else writes to the array:
+A run ends when its directory is renamed: to ``ended-<run>`` if all is done, to ``taken-<run>`` if
+the run is given up or another run takes its place. From then on no process of the run can begin
+anything, because every effect uses a path in that directory or looks for a token there. What was
+begun before is settled here, before any other process writes to the array, in this order:
 
-1. Tokens are removed: whoever still looks for one stops.
-2. Shards amid a change in place get their old content back, in new files.
-3. Temporaries are removed, so that a rename that comes late fails.
-4. Of a run that was taken away: a new array goes, and an update leaves its shards as they are.
-5. ``plan.json`` is moved into the directory, and the directory is removed.
+1. Remove the tokens. A process that still looks for one stops.
+2. Give shards that were left amid a change in place their old content back, in new files.
+3. Remove temporary files, so that a late rename fails.
+4. If the run was taken away: remove the array that it was making, or, if it was an update, leave
+   the array's shards as they are.
+5. Move ``plan.json`` into the directory, and remove the directory.
 
-Each step can be made again. Whoever comes after a crash finds the directory, and does what is left.
+Each step can be repeated. After a crash, the next process finds the directory and does the rest.
 """
 
 from __future__ import annotations
@@ -68,14 +69,15 @@ ENDED, TAKEN = "ended", "taken"
 
 
 def end_run(run: RunDirectory, own_journals: str = "") -> None:
-    """End a run whose array is whole.
+    """End a run whose array is complete.
 
     Parameters
     ----------
     run : RunDirectory
         The run.
     own_journals : str
-        What the names of this process's journals begin with; all that it began has ended.
+        Prefix of the names of this process's journals. All tasks in them have ended, so these
+        journals need not be read; by default, all journals are read.
     """
     over = replace(run, state=ENDED)
     with contextlib.suppress(FileNotFoundError):  # another process was first
@@ -84,14 +86,16 @@ def end_run(run: RunDirectory, own_journals: str = "") -> None:
 
 
 def take_back(run: RunDirectory, *, is_claimed: bool) -> None:
-    """End a run that has changed nothing yet; an error here must not hide the one that led here.
+    """End a run that has changed nothing yet.
+
+    Errors of the system are ignored, since they would hide the error for which the run is ended.
 
     Parameters
     ----------
     run : RunDirectory
         The run.
     is_claimed : bool
-        Whether ``plan.json`` names it, so that others may have joined.
+        Whether ``plan.json`` names the run, so that other processes may have joined it.
     """
     with contextlib.suppress(OSError):
         if is_claimed:
@@ -102,14 +106,17 @@ def take_back(run: RunDirectory, *, is_claimed: bool) -> None:
 
 
 def take_away(run: RunDirectory) -> None:
-    """Take a run and its shards away; of an update, the shards stay, old or new, and whole.
+    """Give up a run, and remove the array that it was making.
 
-    What the run was to replace and has not yet moved stays, too.
+    If the run is an update, the array and all of its shards stay; each shard is whole, either old
+    or new. An array that the run was to replace stays if the run has not moved it yet.
 
     Raises
     ------
     JournalError
-        If a process works on it.
+        If a process works on the run.
+    StoreError
+        If something cannot be renamed or removed.
     """
     holders = live_holders(run.path)
     if holders:
@@ -121,25 +128,30 @@ def take_away(run: RunDirectory) -> None:
 
 
 def settle(over: RunDirectory, own_journals: str = "") -> None:
-    """Do what is left to do of a run that is over.
+    """Finish the end of a run that is over; see the steps in the module's docstring.
 
     Parameters
     ----------
     over : RunDirectory
-        The run, in one of the states ``ended`` and ``taken``.
+        The run, in the state ``"ended"`` or ``"taken"``.
     own_journals : str
-        See :func:`end_run`.
+        Prefix of the names of journals that need not be read; see :func:`end_run`.
+
+    Raises
+    ------
+    StoreError, RunEndedError
+        If a step fails, and no other process has settled the run meanwhile.
     """
     try:
         _settle(over, own_journals)
     except (StoreError, RunEndedError):
         if is_there(over.path):
-            raise  # else another process has settled it meanwhile
+            raise  # otherwise another process has settled the run
 
 
 def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
-        if is_there(over.path / "zarr.json"):  # else its removal had begun
+        if is_there(over.path / "zarr.json"):  # otherwise the removal has begun already
             metadata = _metadata_of(over)
             store = PosixStore(over.target.path)
             for token in listed(over.path, TOKEN):
@@ -156,7 +168,7 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
 
 
 def remove_orphans(target: Target) -> None:
-    """Remove directories of runs that are over and settled, which a crash has left."""
+    """Remove directories of settled runs that a crash has left behind."""
     for state in (ENDED, TAKEN):
         for path in listed(target.run_path, f"{state}-"):
             with as_store_error(str(path), "cannot remove"):
@@ -165,7 +177,11 @@ def remove_orphans(target: Target) -> None:
 
 
 def _remove(over: RunDirectory) -> None:
-    """Remove a run's directory: what it has set aside first, as long as its plan is there to say whose that is."""
+    """Remove a run's directory.
+
+    Data that the run has set aside go first, because the plan in the directory is the proof that
+    they are the run's own.
+    """
     for name in data_in(over.path):
         try:
             remove_data(over.path, name, over.proof())
@@ -173,50 +189,53 @@ def _remove(over: RunDirectory) -> None:
             continue  # another process does the same
         except StoreError:
             if is_there(over.path / name):
-                raise  # else another process has removed it, and then the plan that proves whose it was
+                raise  # otherwise another process has removed the data, and then the plan
     remove_state(over.path)
 
 
 def make_end(over: RunDirectory) -> None:
-    """Make the directory of an ended run, if its plan is there and its directory is not. Then its end is settled like any other.
+    """Make the directory of an ended run of which only ``plan.json`` is left.
 
-    The first version removed the directory before the plan.
+    The first version removed the directory before the plan. With an empty directory, the end of
+    such a run is settled like any other.
     """
     plan, states = over.target.run_path / "plan.json", ("run", ENDED, TAKEN)
-    # In this order, because a run that this version ends loses its plan before its directory.
+    # The directories are looked for first, since this version removes the plan before the
+    # directory.
     if any(over.is_in(state) for state in states) or run_in(plan) != over.run:
         return
     with (
         as_store_error(str(over.path), "cannot make"),
         contextlib.suppress(FileExistsError, FileNotFoundError),
     ):
-        os.mkdir(
-            over.path
-        )  # no parents: where another process has settled the run, they must not come back
-        if (
-            run_in(plan) != over.run
-        ):  # the plan of a run that has begun since, or another process has moved it there
+        # Without parents: where another process has settled the run, they must not come back.
+        os.mkdir(over.path)
+        # The plan is now that of a newer run, or another process has moved it into the directory.
+        if run_in(plan) != over.run:
             with losing(errno.ENOTEMPTY, errno.ENOENT):
                 os.rmdir(over.path)
 
 
 def _move_plan(over: RunDirectory) -> None:
-    """Take ``plan.json`` away, if it is this run's; a process that comes late finds no directory to move it to."""
+    """Move ``plan.json`` into the directory if it is this run's.
+
+    A process that comes late finds no directory to which it could move the file. A plan that turns
+    out to be another run's is linked back.
+    """
     plan, moved = over.target.run_path / "plan.json", over.path / "plan-moved.json"
     try:
         os.rename(plan, moved)
     except FileNotFoundError:
         return
     found = run_in(moved)
-    if found != over.run and (
-        found or is_there(moved)
-    ):  # else another process has removed it meanwhile
+    # An empty name without a file means that another process has removed the file meanwhile.
+    if found != over.run and (found or is_there(moved)):
         with contextlib.suppress(FileExistsError):
             os.link(moved, plan)
 
 
 def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> None:
-    """Step 4: a new array goes with its run; of an update, what it has committed stays."""
+    """Take step 4: set aside the array that the run was making, or settle what an update leaves."""
     if not over.makes_array:
         _leave_update(over, metadata, store)
     else:
@@ -227,10 +246,14 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> No
 
 
 def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) -> None:
-    """Remove what an update wrote beyond an array that did not come to grow, and have the receipt know what is empty."""
-    with over.ending():  # nobody else changes the shape meanwhile
+    """Settle what an update that was given up leaves in the array.
+
+    If the array was not enlarged before, the shards beyond it are removed. The receipt is brought
+    up to date with the shards that are now empty by design.
+    """
+    with over.ending():  # no other process changes the shape meanwhile
         found = replay(over, part)
-        if found.lost_boot or found.n_bad_lines:  # names may be lost
+        if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             sweep_listed(over.target.path, lambda: drivers_on(over.target))
         grid = parse_metadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
         _remove_outside(over, part, store, grid)
@@ -240,6 +263,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
 def _remove_outside(
     over: RunDirectory, part: ArrayMetadata, store: PosixStore, grid: ShardGrid
 ) -> None:
+    """Remove the shards of an update that lie outside of the array's shard grid."""
     first, _ = part.window or ((), ())
     outside = [
         part.shard_key(index)
@@ -256,6 +280,7 @@ def _remove_outside(
 def _tell_receipt(
     over: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid
 ) -> None:
+    """Enter the empty shards and the shape into the array's receipt, if it knows empty shards."""
     receipt = read_receipt(over.target)
     if receipt is None or receipt.empty is None:
         return
@@ -263,7 +288,8 @@ def _tell_receipt(
     counts = part.grid.counts
     is_known = found.ledger.is_done.reshape(counts).copy()
     is_empty = (found.ledger.nbytes == 0).reshape(counts)
-    # A shard that an update was about to commit may be gone because it became empty; one of a repair may have been lost before.
+    # A shard that an update was about to commit may be missing because it became empty. A shard of
+    # a repair may be missing because it was lost before, so nothing is known of it.
     begun = unended(over, part) if over.target.update else []
     for index in {index for beginning in begun for index in shards_of(beginning, part)}:
         if not is_known[index]:
@@ -273,7 +299,13 @@ def _tell_receipt(
 
 
 def _metadata_of(run: RunDirectory) -> ArrayMetadata:
-    """The array, or the part of it that an update touches; all of it where that is a repair."""
+    """Metadata of the array, or of the part of it whose shards an update writes.
+
+    Raises
+    ------
+    JournalError
+        If the shards of the update are not in the array of the document.
+    """
     metadata = parse_metadata(json.dumps(run.document))
     if run.makes_array:
         return metadata
@@ -283,7 +315,8 @@ def _metadata_of(run: RunDirectory) -> ArrayMetadata:
         a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)
     ):
         raise JournalError(
-            f"{run.path} holds the metadata of another array. Move {run.target.run_path} away after a look, and keep it",
+            f"{run.path} holds the metadata of another array. Move {run.target.run_path} away "
+            "after a look, and keep it",
             path=str(run.path),
         )
     start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))

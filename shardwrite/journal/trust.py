@@ -1,19 +1,22 @@
-"""Whether what lies beside an array may be believed: it decides what is removed, and what is written over.
+"""Checks that the run state beside an array belongs to users who may be trusted.
 
-In a directory where everybody may write, anybody can put ``<array>.shardwrite/`` beside an array. Run
-state is therefore trusted only if its owner could replace the array anyway:
+Run state is the directory ``<array>.shardwrite/`` and all in it. It decides which data are removed
+and overwritten. In a directory where everybody may write, any user can put such a directory beside
+an array. Run state is therefore trusted only if its owner could replace the array anyway. These
+owners are trusted:
 
 - this user, and root;
 - the owner of the directory that holds the array and its run state;
-- where that directory is not sticky: whoever its group permissions, or its access control list, let
-  write there. A member of such a group is known by the system's list of groups. A file of that group
-  counts, too, if others may not write where it lies, since only a member can have made it.
+- if that directory is not sticky, every user who may write there by its group permissions or its
+  access control list. The system's list of groups gives the members of a group. A file that has
+  such a group is trusted, too, if other users may not write where it lies, since only a member of
+  the group can have made it.
 
-All of it must be plain directories and plain files. What is not trusted is never followed and never
-ignored: to ignore it would start a second writer beside a live run. So writers refuse, naming the owner,
-and commands that read report it.
+All run state must be plain directories and plain files. Run state that is not trusted is neither
+followed nor ignored: if it were ignored, a second writer could start beside a live run. Writers
+refuse to work and name the owner, and commands that only read report it.
 
-Data that a run has set aside in its own directory may belong to whoever wrote it; that is not judged.
+Data that a run has set aside in its own directory may belong to any user; they are not checked.
 """
 
 from __future__ import annotations
@@ -44,20 +47,20 @@ _GONE = (FileNotFoundError, NotADirectoryError)
 
 @dataclass(frozen=True, slots=True)
 class _Circle:
-    """Those who could replace what lies in a directory."""
+    """Users and groups who could replace the contents of a directory, as numbers."""
 
     users: frozenset[int]
     groups: frozenset[int]
 
     def holds(self, found: os.stat_result, around: os.stat_result) -> bool:
-        """Whether the owner of something is one of them.
+        """Whether the owner of a file or directory belongs to the circle.
 
         Parameters
         ----------
         found : os.stat_result
-            Of the thing.
+            Status of the file or directory.
         around : os.stat_result
-            Of the directory that it lies in.
+            Status of the directory that contains it.
         """
         if found.st_uid in self.users:
             return True
@@ -66,19 +69,19 @@ class _Circle:
 
 
 def require_trusted(target: Target) -> frozenset[Path]:
-    """Refuse run state beside an array that is not trusted.
+    """Check that the run state beside an array is trusted.
 
     Returns
     -------
     frozenset of pathlib.Path
-        All that was looked at. A caller that follows nothing else need not look again.
+        All paths that were checked. A caller that follows no other paths need not check again.
 
     Raises
     ------
     UntrustedStateError
-        Naming what it is, whose, and the remedy.
+        If something is not trusted. The message names its path, its owner and the remedy.
     StoreError
-        If storage cannot tell.
+        If the file system reports an error.
     """
     beside = replace(target, update="").run_path
     seen: set[Path] = set()
@@ -95,14 +98,21 @@ def require_trusted(target: Target) -> frozenset[Path]:
 
 
 def check_name(target: Target, plan: Mapping[str, Any]) -> None:
-    """Refuse a plan that names another array than the one that it lies beside.
+    """Check that a plan names the array that it lies beside.
 
-    Plans of versions that wrote no name are accepted.
+    Plans of older versions, which name no array, are accepted.
+
+    Parameters
+    ----------
+    target : Target
+        The array.
+    plan : mapping
+        Content of ``plan.json``.
 
     Raises
     ------
     UntrustedStateError
-        Naming the array that it was begun for.
+        If the plan names another array.
     """
     name = plan.get("array")
     if name not in (None, target.path.name):
@@ -114,9 +124,27 @@ def check_name(target: Target, plan: Mapping[str, Any]) -> None:
 def _doubts(
     directory: Path, around: os.stat_result, circle: _Circle, seen: set[Path]
 ) -> Iterator[tuple[Path, str, OSError | None]]:
-    """What is not trusted in a directory of run state, why, and the system's error if there is one.
+    """Find what is not trusted in a directory of run state.
 
-    All paths that are there are added to `seen`.
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The directory; its subdirectories are checked, too, but not data and part files.
+    around : os.stat_result
+        Status of the directory.
+    circle : _Circle
+        Trusted users and groups.
+    seen : set of pathlib.Path
+        All existing paths are added to it.
+
+    Yields
+    ------
+    path : pathlib.Path
+        Path that is not trusted.
+    reason : str
+        Why it is not trusted.
+    cause : OSError or None
+        Error of the system, if there is one.
     """
     try:
         names = sorted(os.listdir(directory))
@@ -142,7 +170,7 @@ def _doubts(
 
 
 def _why_not(found: os.stat_result, around: os.stat_result, circle: _Circle) -> str:
-    """Why something is not trusted; nothing if it is."""
+    """Reason why a file or directory is not trusted; empty if it is."""
     if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         return "is neither a plain directory nor a plain file"
     return (
@@ -151,7 +179,7 @@ def _why_not(found: os.stat_result, around: os.stat_result, circle: _Circle) -> 
 
 
 def _unreadable(path: Path, found: os.stat_result) -> str:
-    """Whether this user may not read a file, in words."""
+    """Reason why a file is not readable by this user; empty if it is readable."""
     is_open = (
         found.st_mode & stat.S_IROTH
         or found.st_uid == os.geteuid()
@@ -161,7 +189,17 @@ def _unreadable(path: Path, found: os.stat_result) -> str:
 
 
 def _circle(above: Path, found: os.stat_result) -> _Circle:
-    """Those who could replace what lies in a directory, by its owner, mode and access control list."""
+    """Users and groups who could replace the contents of a directory.
+
+    They follow from the directory's owner, mode and access control list.
+
+    Parameters
+    ----------
+    above : pathlib.Path
+        The directory.
+    found : os.stat_result
+        Status of the directory.
+    """
     users = {os.geteuid(), 0, found.st_uid}
     groups: set[int] = set()
     if not found.st_mode & stat.S_ISVTX:
@@ -183,7 +221,10 @@ def _circle(above: Path, found: os.stat_result) -> _Circle:
 
 
 def _acl(directory: Path) -> list[tuple[int, int, int]]:
-    """Entries of a directory's access control list as tag, permissions and id; none where it has no list."""
+    """Entries of a directory's access control list, as ``(tag, permissions, id)``.
+
+    The result is empty if the directory has no such list, or the system has none.
+    """
     if not hasattr(os, "getxattr"):
         return []
     try:
@@ -196,7 +237,7 @@ def _acl(directory: Path) -> list[tuple[int, int, int]]:
 
 
 def _groups_of(user: int) -> set[int]:
-    """Groups that the system's list has a user in; none for a user that it does not know."""
+    """Numbers of the groups of a user; none if the system does not know the user."""
     try:
         entry = pwd.getpwuid(user)
     except KeyError:
@@ -208,8 +249,9 @@ def _error(target: Target, path: Path, why: str) -> UntrustedStateError:
     beside = replace(target, update="").run_path
     owner = owner_of(path)
     return UntrustedStateError(
-        f"{path} {why}; its owner is {owner}. It says what a run on {target.path} has begun, and is not followed. Ask "
-        f"{owner} to finish or give up that run; or look at {beside} and rename it, which deletes nothing",
+        f"{path} {why}; its owner is {owner}. It says what a run on {target.path} has begun, and "
+        f"is not followed. Ask {owner} to finish or give up that run; or look at {beside} and "
+        "rename it, which deletes nothing",
         path=str(path),
         owner=owner,
     )

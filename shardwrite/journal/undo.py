@@ -1,21 +1,24 @@
-"""Changes of a shard where it stands, so that a crash leaves the old shard or the new one.
+"""Changes of a shard in place, such that a crash leaves either the old shard or the new one.
 
-The order of effects, under a claim of the shard, and what a crash after each leaves behind:
+A process makes a change while it holds the shard's claim. The steps in order, and in italics what a
+crash after each step leaves behind:
 
-1. Write into the claim what the change is going to overwrite, durably. *The old shard.*
-2. Open the shard for writing. Check that it is the file whose old content was written down, that
-   the run still stands, and that the claim is still held. *The old shard.*
+1. Write a record into the claim, durably: the bytes that the change will overwrite. *The old
+   shard.*
+2. Open the shard for writing. Check that it is the file whose old content was recorded, that the
+   run has not ended, and that the claim is still held. *The old shard.*
 3. Write into the shard, and sync it. *A shard that may be torn.*
 4. Make the record void, durably, and remove it. *The new shard.*
 
-Whoever finds a record gives the shard its old content back, in a **new file** that is renamed
-over the old one. There are two reasons for a new file. After a sync that failed, the system
-holds bytes in memory that are not on disk, and says that they are clean: they can be read, but
-reading them proves nothing. And a process that was frozen amid a change holds a descriptor of
-the old file: what it still writes after it thaws goes into a file that no longer has a name.
+A process that finds a record gives the shard its old content back, in a **new file** that is
+renamed over the old one. There are two reasons for a new file. First, after a failed sync the
+system can hold bytes in memory that are not on disk and are no longer marked as unwritten: reading
+them back proves nothing. Second, a process that was frozen amid a change still has the old file
+open: what it writes after it thaws goes into a file that no longer has a name.
 
-The old content is read through this process, because a copy inside the system may share blocks
-that were never written. It is compared with the checksums of the index and of the inner chunks.
+The old content is copied through this process, because a copy inside the system may share blocks
+that were never written to disk. It is compared with the checksums of the index and of the inner
+chunks.
 """
 
 from __future__ import annotations
@@ -69,18 +72,19 @@ _RECOVERY = "recovery-"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to write into a shard, and what that overwrites.
+    """A change of a shard in place, with the old bytes that undo it.
 
     Attributes
     ----------
     key : str
-        Of the shard.
+        Key of the shard.
     old_nbytes : int
-        Its size before.
+        Size of the shard before the change, in bytes.
     writes : iterable of (int, buffer)
-        Offsets and data, in the sequence in which they are written.
+        Offsets and data, in the order in which they are written.
     saved : sequence of (int, bytes)
-        Offsets and old bytes of what the old index refers to, and of that index.
+        Offsets and old bytes of all that the old shard needs and the change overwrites: inner
+        chunks to which the old index refers, and the index itself.
     """
 
     key: str
@@ -89,7 +93,7 @@ class Change:
     saved: Sequence[tuple[int, bytes]]
 
     def encode(self) -> bytes:
-        """The record that undoes the change."""
+        """Bytes of the record that undoes the change."""
         fields = {"format": 1, "key": self.key, "old_nbytes": self.old_nbytes}
         return encode_record(
             {**fields, "saved": [[offset, len(data)] for offset, data in self.saved]},
@@ -97,12 +101,24 @@ class Change:
         )
 
     def undone(self, reader: ObjectReader) -> ObjectReader:
-        """The shard as it was before, given what is there."""
+        """The shard as it was before the change, as an object to read.
+
+        Parameters
+        ----------
+        reader : ObjectReader
+            The shard as it is now.
+        """
         return Composed(reader, self.old_nbytes, self.saved)
 
 
 def _decode(data: bytes, path: str) -> Change | None:
-    """A record, or None where it is torn: then the shard was not touched."""
+    """Parse a record; None if it is torn, since the shard was not changed in that case.
+
+    Raises
+    ------
+    JournalError
+        If the record is whole, and this version cannot read it.
+    """
     try:
         parsed = parse_record(data)
         if parsed is None or crc32c(parsed[1]) != parsed[0]["crc32c"]:
@@ -111,17 +127,36 @@ def _decode(data: bytes, path: str) -> Change | None:
         if head["format"] == 1:
             old_nbytes, saved = int(head["old_nbytes"]), ranges_of(head["saved"], rest)
             if old_nbytes < max((offset + len(data) for offset, data in saved), default=0):
-                raise ValueError("what it holds lies outside of its shard")  # noqa: TRY301 (one refusal for all that is wrong)
+                # Whatever is wrong is reported by the one error below.
+                raise ValueError("what it holds lies outside of its shard")  # noqa: TRY301
             return Change(str(head["key"]), old_nbytes, (), saved)
         why = f"format {head['format']!r}"
     except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         why = str(error)
-    message = f"{path} is not a record that this version of shardwrite can read ({why}). Use the version that wrote it"
+    message = (
+        f"{path} is not a record that this version of shardwrite can read ({why}). "
+        "Use the version that wrote it"
+    )
     raise JournalError(message, path=path)
 
 
 def shard_claim(run_path: str, key: str) -> contextlib.AbstractContextManager[Claim]:
-    """Hold the claim of a shard that may be changed in place: tasks may run twice at once."""
+    """Hold the claim of a shard that may be changed in place.
+
+    The claim is needed because dask may run the same task twice at the same time.
+
+    Parameters
+    ----------
+    run_path : str
+        Directory of the run.
+    key : str
+        Key of the shard.
+
+    Raises
+    ------
+    JournalError, StoreError
+        If the claim cannot be taken; see :func:`shardwrite.journal.lock.exclusive`.
+    """
     return exclusive(Path(run_path) / f"{_CLAIM}{key.replace('/', '.')}", Path(run_path))
 
 
@@ -133,27 +168,28 @@ def change_in_place(
     version: Any,
     guard: Callable[[], None],
 ) -> None:
-    """Change a shard, under its claim.
+    """Change a shard in place, while holding its claim.
 
     Parameters
     ----------
     claim : Claim
-        Of the shard.
+        Claim of the shard.
     store : Store
-        Of the array.
+        Store of the array.
     change : Change
-        What to do.
+        The change.
     durability : str
-        Whether anything is synced.
+        Durability level. With ``"none"``, nothing is synced.
     version : object
-        Of the shard as the change takes it to be.
+        Version of the shard for which the change was made.
     guard : callable
-        Called right before the shard is written to; what it raises stops that.
+        Called right before the shard is written to. If it raises, the shard stays as it is.
 
     Raises
     ------
     StoreError
-        ESTALE where another writer has replaced the shard, or has taken this change over.
+        If a read or write fails. Its `errno` is ``ESTALE`` if another writer has replaced the
+        shard, or another process has taken the claim over.
     """
     is_durable = durability != "none"
     claim.record(change.encode(), is_durable=is_durable)
@@ -163,7 +199,7 @@ def change_in_place(
             guard()
             claim.check()
         except BaseException:
-            claim.settle()  # nothing was written
+            claim.settle()  # nothing was written, so there is nothing to undo
             raise
         for offset, data in change.writes:
             editor.write_at(offset, data)
@@ -173,23 +209,25 @@ def change_in_place(
 
 
 def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> None:
-    """Give every shard that was left amid a change its old content back.
+    """Undo all interrupted changes in place of a run.
 
     Parameters
     ----------
     run_path : path
         Directory of the run.
     store : Store
-        Of the array.
+        Store of the array.
     metadata : ArrayMetadata
-        Of the array, or of a part of it.
+        Metadata of the array, or of a part of it.
 
     Raises
     ------
     CorruptShardError
-        If the old content of a shard is not there any more.
+        If the recovered shard has no valid index.
     JournalError
-        If a record tells of a shard that cannot have been.
+        If a record is not valid or does not fit its shard, or a claim is not given back in time.
+    StoreError
+        If something cannot be read or written.
     """
     for path in listed(run_path, _CLAIM):
         if stat.S_ISDIR(mode_of(path, follow=False)):
@@ -202,7 +240,22 @@ def recover_changes(run_path: Path, store: Store, metadata: ArrayMetadata) -> No
 
 
 def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
-    """The same for one shard, by the holder of its claim."""
+    """Undo an interrupted change in place of one shard, while holding its claim.
+
+    Parameters
+    ----------
+    claim : Claim
+        Claim of the shard.
+    store : Store
+        Store of the array.
+    metadata : ArrayMetadata
+        Metadata of the array, or of a part of it.
+
+    Raises
+    ------
+    CorruptShardError, JournalError, StoreError
+        As for :func:`recover_changes`.
+    """
     for path in [*listed(claim.path, UNDO), *listed(claim.path, FENCED)]:
         fenced = path.with_name(FENCED + path.name.removeprefix(UNDO).removeprefix(FENCED))
         if path != fenced:
@@ -210,7 +263,7 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
                 try:
                     os.rename(path, fenced)
                 except FileNotFoundError:
-                    continue  # its writer has finished
+                    continue  # the writer has finished its change
         data = read_file(fenced, record_limit(metadata))
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
@@ -219,10 +272,11 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
 
 
 def _key_of_void(data: bytes | None) -> str | None:
-    """Key of the shard that a void record is of; None where the record is torn.
+    """Key of the shard in a void record; None if the record is torn or not void.
 
-    Another process may have begun to recover the shard before the record became void. It may be about to publish the old
-    shard. The key tells where its file lies, so that the file can be removed.
+    Another process may have begun to recover the shard before the record became void, and may be
+    about to publish the old shard. The key tells where its temporary file lies, so that the file
+    can be removed.
     """
     if data is None or not data.startswith(VOID):
         return None
@@ -236,7 +290,10 @@ def _key_of_void(data: bytes | None) -> str | None:
 
 
 def _forget(record: Path, store: Store, key: str | None) -> None:
-    """Remove a record, and then what others may have made of it: they have no right to publish any more."""
+    """Make a record void and remove it, then remove temporary files of recoveries that used it.
+
+    Without the record, no process may publish such a file any more.
+    """
     with as_store_error(str(record), "cannot remove"), contextlib.suppress(FileNotFoundError):
         fd = open_plain(record, os.O_WRONLY)
         try:
@@ -255,7 +312,21 @@ def _restore(
     compose: Callable[[ObjectReader], ObjectReader],
     record: Path,
 ) -> None:
-    """Write a shard into a new file, from what is there, and publish it while its record stands."""
+    """Write the old content of a shard into a new file, and publish it if its record still exists.
+
+    Parameters
+    ----------
+    store : Store
+        Store of the array.
+    metadata : ArrayMetadata
+        Metadata of the array, or of a part of it.
+    key : str
+        Key of the shard.
+    compose : callable
+        Gives the old shard as an object to read, from the shard as it is now.
+    record : pathlib.Path
+        The record.
+    """
 
     def check() -> None:
         if not is_there(record):
@@ -265,15 +336,18 @@ def _restore(
 
     reader = store.open(key)
     if reader is None:
-        return  # the array was replaced since
+        return  # the array was replaced meanwhile
     with reader:
         old = compose(reader)
         try:
             check_fits(metadata, reader, old)
         except ValueError as error:
-            message = f"{record} cannot be a record of {key!r}: {error}. Move it away after a look, and verify the array deep"
+            message = (
+                f"{record} cannot be a record of {key!r}: {error}. "
+                "Move it away after a look, and verify the array deep"
+            )
             raise JournalError(message, path=str(record)) from error
-        shard = ExistingShard(metadata, key, store, old)  # whose index fits, or this raises
+        shard = ExistingShard(metadata, key, store, old)  # raises if its index is not valid
         _check_chunks(shard)
         with store.transaction(
             "full", f"{_RECOVERY}{record.name}.{uuid.uuid4().hex}"
@@ -285,7 +359,11 @@ def _restore(
 
 
 def _check_chunks(shard: ExistingShard) -> None:
-    """Warn of inner chunks that are bad; the others are kept, and nothing better is to be had."""
+    """Warn if inner chunks of a recovered shard are bad.
+
+    The shard is published all the same, since its other inner chunks are good and no better copy
+    exists.
+    """
     bad = []
     for rank in np.flatnonzero(~shard.index.is_empty).tolist():
         try:
@@ -294,7 +372,8 @@ def _check_chunks(shard: ExistingShard) -> None:
             bad.append(str(error))
     if bad:
         warnings.warn(
-            f"{len(bad)} inner chunks of {shard.key!r} are bad, first: {bad[0]}. Run verify --deep, and repair from the source",
+            f"{len(bad)} inner chunks of {shard.key!r} are bad, first: {bad[0]}. "
+            "Run verify --deep, and repair from the source",
             UserWarning,
             stacklevel=2,
         )

@@ -1,7 +1,8 @@
-"""Who writes a journal: each process its own file, which it alone has ever open.
+"""Writing of journals: each process has its own files, which no other process opens for writing.
 
-Two hosts never append to one file, because network file systems lose such lines. A file is not synced: lines that a
-power cut takes cost work that is done again, while a shard is always durable before its line is written.
+Two hosts never append to the same file, because network file systems lose such lines. Journals are
+not synced. A shard is always durable before its line is written, so lines that are lost in a power
+cut only mean that some shards are written again.
 """
 
 from __future__ import annotations
@@ -30,31 +31,53 @@ __all__ = [
     "own_journals",
 ]
 
-TOKEN = "token-"  # noqa: S105 (the beginning of a file name)
+TOKEN = "token-"  # noqa: S105 (the prefix of a file name)
 _MAX_OPEN = 16
 _writers: dict[tuple[str, str], JournalWriter] = {}
 _lock = threading.Lock()
 
 
 def admit(run_path: Path, driver: str) -> None:
-    """Leave a token that allows a process, and those that work for it, to commit; it goes with the run."""
+    """Write the token that allows a driver, and the processes that work for it, to commit.
+
+    The token is a file in the run's directory, and is removed when the run ends.
+
+    Parameters
+    ----------
+    run_path : path
+        Directory of the run.
+    driver : str
+        Name of the driver.
+
+    Raises
+    ------
+    StoreError
+        If the token cannot be written.
+    """
     path = run_path / f"{TOKEN}{driver}"
     with as_store_error(str(path), "cannot take part in the run"):
         os.close(os.open(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666))
 
 
 def ensure_current(run_path: str, driver: str) -> None:
-    """Refuse to go on with a run that has ended or was taken over: the token is gone by then.
+    """Check that a run has neither ended nor been taken over: its token still exists.
 
-    The token is opened, since opening a file asks the server of a network file system, where
-    `stat` may answer from a cache. Ages and clocks play no part.
+    The token is opened, because opening a file asks the server of a network file system, while
+    `stat` may be answered from a cache. No ages or clocks are compared.
+
+    Parameters
+    ----------
+    run_path : str
+        Directory of the run.
+    driver : str
+        Name of the driver.
 
     Raises
     ------
     RunEndedError
-        If it is.
+        If the token is gone.
     StoreError
-        If that cannot be told.
+        If the token cannot be opened for another reason.
     """
     try:
         os.close(os.open(f"{run_path}/{TOKEN}{driver}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
@@ -71,27 +94,27 @@ def _ended(run_path: str) -> RunEndedError:
 
 
 def own_journals(driver: str) -> str:
-    """What the names of this process's journals begin with."""
+    """Prefix of the names of the journals that this process writes for a driver."""
     me = identity()
     return f"journal-{driver}-{me['host']}-{me['pid']}-"
 
 
 class JournalWriter:
-    """One process's journal of one run; made on the first line.
+    """Journal of one process for one run. Its file is made when the first line is written.
 
     Parameters
     ----------
     run_path : str
         Directory of the run.
     driver : str
-        The process on whose behalf lines are written.
+        Name of the driver on whose behalf lines are written.
     durability : str
-        Level of the commits that are recorded.
+        Durability level of the recorded commits.
 
     Attributes
     ----------
     begun : float
-        When this process began to work on the run, by `time.perf_counter`.
+        Time at which this process began to work on the run, in seconds of `time.perf_counter`.
     """
 
     def __init__(self, run_path: str, driver: str, durability: str) -> None:
@@ -103,12 +126,17 @@ class JournalWriter:
     def append(self, fields: Mapping[str, Any]) -> None:
         """Write a line.
 
+        Parameters
+        ----------
+        fields : mapping
+            Fields of the line.
+
         Raises
         ------
         RunEndedError
             If the run's directory is gone.
         StoreError
-            If the line cannot be written; another attempt goes to a new file.
+            If the line cannot be written. The next line then goes to a new file.
         """
         line = encode_line(fields)
         with self._lock:
@@ -119,7 +147,7 @@ class JournalWriter:
             except FileNotFoundError as error:
                 raise _ended(self._run_path) from error
             except OSError as error:
-                self._abandon()  # what stands there may be torn, and nothing can follow it
+                self._abandon()  # the line may be torn, so no other may follow it in this file
                 raise StoreError(
                     f"cannot write the journal: {error.strerror}",
                     key=self._run_path,
@@ -145,19 +173,30 @@ class JournalWriter:
     def _abandon(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            with contextlib.suppress(
-                OSError
-            ):  # a line that this loses costs work that is done again, no more
+            # If this loses a line, some shards are written again, and no more than that.
+            with contextlib.suppress(OSError):
                 os.close(fd)
 
     def close(self) -> None:
-        """Close the file; a line after that opens another."""
+        """Close the file. A later line opens a new one."""
         with self._lock:
             self._abandon()
 
 
 def journal_for(run_path: str, driver: str, durability: str) -> JournalWriter:
-    """The journal of a run that belongs to this process."""
+    """Get the journal of this process for a run and a driver; make it if there is none.
+
+    At most `_MAX_OPEN` journals are kept open; the oldest is closed to make room for a new one.
+
+    Parameters
+    ----------
+    run_path : str
+        Directory of the run.
+    driver : str
+        Name of the driver.
+    durability : str
+        Durability level of the commits; used only if the journal is new.
+    """
     key = (run_path, driver)
     with _lock:
         if key not in _writers:
@@ -168,7 +207,7 @@ def journal_for(run_path: str, driver: str, durability: str) -> JournalWriter:
 
 
 def close_journals(driver: str) -> None:
-    """Close what this process has open on behalf of a driver."""
+    """Close all journals that this process has open on behalf of a driver."""
     with _lock:
         for key in [key for key in _writers if key[1] == driver]:
             _writers.pop(key).close()

@@ -1,1 +1,1 @@
-"""What users ask for: write, update, create, compact, repair, verify, in parts or in one go."""
+"""User functions: create, write, update, compact, verify and repair arrays, whole or in parts."""

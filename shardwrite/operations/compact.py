@@ -1,4 +1,4 @@
-"""Writing shards anew that hold much that nobody refers to: what updates in place and appends have left behind."""
+"""Compaction: rewrite shards in which updates in place and appends have left much unused space."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = ["Compaction", "compact"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """What was written anew.
+    """Result of a compaction.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     n_shards, n_rewritten : int
-        Shards with a file, and those of them that held too much that is unused.
+        Number of shards with a file, and of shards that were rewritten.
     stored_nbytes_before, stored_nbytes : int
-        Bytes of all shards.
+        Size of all shards before and after, in bytes.
     unused_nbytes_before, unused_nbytes : int
-        Those of them that nobody refers to.
+        Bytes of all shards that belong to no inner chunk and no index, before and after.
     seconds : float
-        For all of it.
+        Duration in seconds.
     """
 
     path: str
@@ -58,7 +58,7 @@ class Compaction:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All fields, as a dictionary that JSON can hold."""
         return asdict(self)
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -87,18 +87,20 @@ def compact(
     restart: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Compaction:
-    """Write anew, in parallel, every shard of which more than a share is unused; inner chunks are copied as they are.
+    """Rewrite, in parallel, every shard of which more than a given share is unused.
+
+    Inner chunks are copied as they are, without decoding them.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     name : str, optional
-        Path of the array in it.
+        Path of the array in the store.
     above : float
-        Share of a shard's bytes, from 0 to 1.
+        A shard is rewritten if more than this share of its bytes is unused; from 0 to 1.
     order : {"C", "F", "morton"}
-        Of the inner chunks in the new shards.
+        Order of the inner chunks in the new shards.
     durability, restart, progress
         See :func:`to_sharded_zarr`.
 
@@ -109,15 +111,21 @@ def compact(
     Raises
     ------
     SpecError
-        If no sharded array is there.
+        If there is no sharded array, or an argument does not fit.
     CorruptShardError
-        If a shard is bad; nothing has changed then.
+        If a shard is bad, before any shard is rewritten. Also if a new shard does not pass the
+        check at the end.
     JournalError
-        If another run works on the array.
+        If another run on the array has not ended.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    StoreError
+        If a task fails. Its shard is not replaced.
 
     Notes
     -----
-    Afterwards the indexes of the new shards are read again: the same inner chunks, of the same size together.
+    At the end the indexes of the new shards are read. Each must list as many inner chunks as the
+    old one, with the same total size.
 
     Examples
     --------
@@ -125,7 +133,9 @@ def compact(
     >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10)
     >>> _ = x.to_sharded_zarr(path, shards=100, chunks=10)
     >>> for _ in range(3):
-    ...     _ = (-x[:50]).to_sharded_zarr(path, region=slice(0, 50), strategy=shardwrite.AppendOnly())
+    ...     _ = (-x[:50]).to_sharded_zarr(
+    ...         path, region=slice(0, 50), strategy=shardwrite.AppendOnly()
+    ...     )
     >>> done = shardwrite.compact(path)
     >>> done.n_rewritten, done.unused_nbytes_before > 0, done.unused_nbytes
     (1, True, 0)
@@ -153,9 +163,8 @@ def compact(
         replace(target, update="compaction"),
         Options(mode="r+", durability=durability, restart=restart),
     )
-    make_way(
-        job.target, run_plan(plan, "r+"), restart=restart
-    )  # which makes shards whole that a crash has left amid a change
+    # This also restores shards that a crash has left in the middle of a change.
+    make_way(job.target, run_plan(plan, "r+"), restart=restart)
     before, wasteful = _looked_at(target, array, above)
 
     def look() -> Ledger:
@@ -183,9 +192,8 @@ def compact(
                 )
 
     seconds = 0.0
-    if (
-        wasteful.any() or tidied_run(job.target) is not None
-    ):  # one that was interrupted is to be ended
+    # An interrupted compaction must be ended, even if no shard is left to rewrite.
+    if wasteful.any() or tidied_run(job.target) is not None:
         with reporting(
             progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize
         ) as on_report:
@@ -206,7 +214,7 @@ def compact(
 def _looked_at(
     target: Target, array: ShardedArray, above: float
 ) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
-    """All shards, and which of them hold too much that is unused."""
+    """Facts about all shards, and a mask of those with too many unused bytes."""
     table = _inspected(target, array, np.arange(array.metadata.grid.n_shards))
     return table, unused(table) > above * table.stored_nbytes
 
@@ -223,5 +231,5 @@ def _inspected(target: Target, array: ShardedArray, ranks: Any) -> ShardTable:
 
 
 def unused(table: ShardTable) -> Any:
-    """Bytes of each shard that nobody refers to."""
+    """Bytes of each shard that belong to no inner chunk and not to the index."""
     return table.stored_nbytes - table.used_nbytes - table.index_nbytes

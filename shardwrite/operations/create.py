@@ -1,4 +1,4 @@
-"""Arrays without data, to be written to by region or by a stream."""
+"""Creation of arrays without data, which regions or a stream fill later."""
 
 from __future__ import annotations
 
@@ -36,34 +36,42 @@ def create(
     restart: bool = False,
     **layout: Any,
 ) -> None:
-    """Make a sharded array that holds no shard yet: all of it reads as the fill value.
+    """Create a sharded array without shards; every element reads as the fill value.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     shape : tuple of int
-        Its shape; 0 along the axis that a stream is to let grow.
+        Shape of the array. Give 0 for an axis along which a stream will make it grow.
     dtype : dtype_like
-        Its data type.
+        Data type of the array.
     shards, chunks : tuple of int, int, str
-        See :func:`plan`.
+        Shape of a shard and of an inner chunk; see :func:`plan`.
     name, mode, durability, restart
         See :func:`to_sharded_zarr`.
     **layout
-        As for :func:`plan`: `compressors`, `fill_value` and so on.
+        `compressors`, `fill_value` and the other keywords of :func:`plan` that describe an array.
 
     Raises
     ------
     SpecError
-        If an argument does not fit, or something stands in its place.
+        If an argument does not fit, or something that may not be replaced exists there.
+    TypeError
+        If a keyword is unknown.
+    JournalError
+        If another run on the array has not ended.
+    StoreError
+        If the storage refuses.
 
     Examples
     --------
     >>> import dask.array as da, shardwrite, tempfile
     >>> path = tempfile.mkdtemp() + "/x.zarr"
     >>> shardwrite.create(path, (1000, 1000), "float32", shards=500, chunks=100, fill_value=-1)
-    >>> _ = da.ones((10, 10), dtype="float32").to_sharded_zarr(path, region=(slice(0, 10), slice(0, 10)))
+    >>> _ = da.ones((10, 10), dtype="float32").to_sharded_zarr(
+    ...     path, region=(slice(0, 10), slice(0, 10))
+    ... )
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
@@ -90,7 +98,7 @@ def create(
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any]:
-    """The data type that was given."""
+    """The argument `dtype` as a numpy dtype."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except (TypeError, ValueError) as error:
@@ -104,7 +112,7 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
 
 
 def _shape_of(shape: Any) -> Shape:
-    """The shape that was given, in Python's integers."""
+    """The argument `shape` as a tuple of Python integers."""
     sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else ()
     are_sizes = all(
         isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in sizes

@@ -1,7 +1,8 @@
-"""Writing an array in parts, each by a process that knows of no scheduler: job arrays, `srun`.
+"""Functions that write an array in parts, for job arrays and `srun`; no dask scheduler is needed.
 
-One call begins, one a part writes, one looks at everything and publishes. The plan is made once, by whoever begins, and lies beside
-the array; the parts are a pure function of it and of their number, whatever the machines that write them.
+`prepare` begins the run, `write_part` writes one part, and `finalize` checks all shards and
+publishes the array. The plan is made once and stored beside the array. The parts depend only on
+this plan and on the number of parts, not on the machines that write them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def prepare(
     restart: bool = False,
     stripe_count: int | None = None,
 ) -> None:
-    """Begin a run whose parts are written apart: once, before any part.
+    """Begin a run that is written in parts. Call this once, before any part is written.
 
     Parameters
     ----------
@@ -46,17 +47,22 @@ def prepare(
     store, name
         See :func:`to_sharded_zarr`.
     plan : Plan
-        From :func:`plan`.
+        The plan that :func:`plan` made for `x`.
     mode, durability, restart
-        See :func:`to_sharded_zarr`; they hold for all parts.
+        See :func:`to_sharded_zarr`. They hold for all parts.
     stripe_count : int, optional
-        On Lustre, over how many of its targets each shard is spread: 1 for shards below a gigabyte or so. The directory's own by
-        default; elsewhere it means nothing.
+        Number of Lustre targets over which each shard is spread; 1 suits shards below about a
+        gigabyte. By default the setting of the directory holds. Without effect on other file
+        systems.
 
     Raises
     ------
+    SpecError
+        If an argument does not fit, or something that may not be replaced exists there.
+    JournalError
+        If another run on the array has not ended.
     StoreError
-        Also where Lustre's ``lfs`` is not here, or refuses.
+        If the storage refuses, or Lustre's ``lfs`` command is missing or fails.
     """
     if stripe_count is not None and (isinstance(stripe_count, bool) or stripe_count < 1):
         raise SpecError(
@@ -81,7 +87,7 @@ def write_part(
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> WriteResult:
-    """Write part `index` of `count` with the threads of this process and no scheduler; for job arrays and `srun`.
+    """Write one part of an array, with the threads of this process.
 
     Parameters
     ----------
@@ -90,25 +96,35 @@ def write_part(
     store, name
         See :func:`to_sharded_zarr`.
     index, count : int
-        Parts are counted from 0, and are about equal in bytes.
+        Number of this part, counted from 0, and number of all parts. The parts have about the
+        same decoded size.
     source_id : str, optional
-        As it was given to :func:`plan`.
+        The identifier that was given to :func:`plan`.
     memory_limit : int or str, optional
-        Bytes that this process may use; by default what the job, the control group or the machine leaves it.
+        Bytes that this process may use, as a number or a text such as ``"4GB"``. By default the
+        limit of the job, the control group or the machine.
     progress
         See :func:`to_sharded_zarr`.
 
     Returns
     -------
     WriteResult
-        Of this part; of the whole array if that was published before.
+        Result of this part, or of the whole array if that is already published.
 
     Raises
     ------
+    SpecError
+        If an argument does not fit, for instance unless ``0 <= index < count``.
     IncompleteError
-        If nothing was begun there, or the process was asked to stop.
+        If no run was begun there, or the process was asked to stop and shards are missing.
     PlanError
-        If the plan does not fit the memory of this process.
+        If the plan does not fit into the memory of this process.
+    JournalError
+        If the run was begun for another source.
+    RunEndedError
+        If the run has ended meanwhile and did not write this source.
+    SourceError, CodecError, StoreError
+        If a task fails. Its shard is not committed.
 
     Examples
     --------
@@ -136,19 +152,31 @@ def write_part(
 
 
 def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None) -> WriteResult:
-    """Look at the index of every shard, sweep what dead processes have left, and publish the array if it is whole.
+    """Check the index of every shard, and publish the array if it is whole.
+
+    Files that dead processes have left are removed.
 
     Parameters
     ----------
     store, name
         See :func:`to_sharded_zarr`.
     n_parts : int, optional
-        The number of parts, so that the error can name those that are to be written again.
+        Number of parts. With it, an `IncompleteError` can name the parts to write again.
+
+    Returns
+    -------
+    WriteResult
+        Result of the whole array.
 
     Raises
     ------
+    SpecError
+        If `n_parts` is less than 1, or the store is not a path.
     IncompleteError
-        With the shards that are missing or damaged, and the `parts` that they belong to.
+        If no run was begun there, or shards are missing or damaged. The error has the keys of
+        these shards and, if `n_parts` is given, the `parts` that they belong to.
+    JournalError
+        If the files beside the array hold no plan that can be written in parts.
     """
     target = resolve_target(store, name)
     if n_parts is not None and n_parts < 1:
@@ -168,14 +196,24 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
 
 
 def _options(run: RunDirectory) -> Options:
-    """How the run goes on: as it was begun."""
+    """Mode and durability with which the run was begun."""
     return Options(mode=run.facts["mode"], durability=run.facts["durability"])
 
 
 def _working_on(
     target: Target, work: Callable[[RunDirectory], WriteResult], identity: str | None = None
 ) -> WriteResult:
-    """The result of work on the run that stands there; of the run itself where it has ended, and was of this source."""
+    """Call `work` on the unfinished run of an array, or take the result from its receipt.
+
+    The receipt counts only if it is of the source `identity`; without `identity` any source does.
+
+    Raises
+    ------
+    RunEndedError
+        If the run ends during the work, and no receipt counts.
+    IncompleteError
+        If there is neither a run that makes the array nor a receipt that counts.
+    """
     tidy(target)
     run = tidied_run(target)
     ended: RunEndedError | None = None

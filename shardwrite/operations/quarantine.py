@@ -1,4 +1,4 @@
-"""Copies of bad shards, in ``<array>.quarantine/``: what is written over is kept."""
+"""Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PIECE_NBYTES = 4 * 2**20
 
 
 def keep_copy(array: Path, key: str, durability: str) -> str:
-    """Keep a bad shard's bytes under another name; the shard stays.
+    """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.
 
     Parameters
     ----------
     array : path
-        The array.
+        Directory of the array.
     key : str
-        Of the shard.
+        Key of the shard.
     durability : str
         See :meth:`shardwrite.stores.Store.transaction`.
 
@@ -41,7 +41,7 @@ def keep_copy(array: Path, key: str, durability: str) -> str:
     Raises
     ------
     StoreError
-        If none can be kept.
+        If no copy can be kept.
     """
     directory = array.with_name(array.name + ".quarantine")
     copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
@@ -49,7 +49,7 @@ def keep_copy(array: Path, key: str, durability: str) -> str:
         make_directories(directory, durability, like=array)
         try:
             os.link(array / key, copy, follow_symlinks=False)
-        except OSError:  # no links here, or none of what stands there
+        except OSError:  # no hard links here, or none to such a file
             _copy(PosixStore(array), key, PosixStore(directory), copy.name, durability)
     return str(copy)
 
@@ -65,6 +65,6 @@ def _copy(source: PosixStore, key: str, to: PosixStore, name: str, durability: s
 
 
 def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int) -> None:
-    """Append the first bytes of an object to another, piece by piece and through this process."""
+    """Append the first `nbytes` bytes of one object to another, through this process's memory."""
     for start in range(0, nbytes, _PIECE_NBYTES):
         writer.write([reader.read(start, min(_PIECE_NBYTES, nbytes - start))])

@@ -1,4 +1,4 @@
-"""Writing into arrays that exist: regions, growth, erasing."""
+"""Functions that change existing arrays: write a region, append, erase."""
 
 from __future__ import annotations
 
@@ -41,22 +41,29 @@ def plan_region(
     source_id: str | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
 ) -> Plan:
-    """How a dask array would be written into a region of a sharded array that exists: nothing is written.
+    """Plan to write a dask array into a region of an existing array, without writing anything.
 
     Parameters
     ----------
-    x, store, region, name, axis, strategy, casting, write_empty_chunks, memory_limit, source_id, max_graph_tasks
+    x, store, region, name, axis, strategy, casting, write_empty_chunks
         See :func:`write_region`.
+    memory_limit, source_id, max_graph_tasks
+        See :func:`to_sharded_zarr`.
 
     Returns
     -------
     Plan
-        Its `shared_shards` are those that the region covers only in part: another update of one of them has to wait for this one.
+        The plan. Its `shared_shards` lists the shards that the region covers only in part. Another
+        update of one of these shards must wait for this one.
 
     Raises
     ------
-    SpecError, PlanError
-        No array is there, or `x` does not fit.
+    SpecError
+        If there is no sharded array, or an argument does not fit.
+    PlanError
+        If the plan does not fit into memory.
+    JournalError
+        If the files beside the array that describe unfinished appends cannot be used.
 
     Examples
     --------
@@ -102,51 +109,71 @@ def write_region(
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
 ) -> Any:
-    """Write a dask array into a region of a sharded array that exists, whoever made it.
+    """Write a dask array into a region of an existing sharded array, or append to it.
+
+    The array may have been written by another program.
 
     Parameters
     ----------
     x : dask.array.Array
-        The source, of the region's shape.
+        The source. Its shape must be the region's shape.
     store : str or path
         A directory or ``file://`` URL.
     region : tuple of slice or int, or "append"
-        Where to, in the array's coordinates; or behind its end, so that it grows: the data first, its shape last.
+        The region in the array's coordinates. An integer selects one element and keeps its axis,
+        with length 1. ``"append"`` writes after the end of the array: first the data, then the new
+        shape.
     name : str, optional
         Path of the array in the store.
     axis : int
-        The axis along which ``"append"`` lets the array grow.
+        The axis along which the array grows with ``"append"``.
     strategy : FixedOrder, AppendOnly or str
-        What becomes of shards that are there. ``FixedOrder`` writes them anew; ``AppendOnly`` puts new inner chunks at the end of
-        a clone.
+        How existing shards are changed. ``FixedOrder`` rewrites a shard. ``AppendOnly`` clones it
+        and adds the new inner chunks at the end of the clone. In both cases the new shard then
+        replaces the old one, unless the strategy has ``in_place=True``.
     casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
-        What may be lost between the dtypes of `x` and of the array, as in numpy.
-    write_empty_chunks, durability, restart, recheck, memory_limit, source_id, max_graph_tasks, progress, compute
-        See :func:`to_sharded_zarr`. With `source_id`, an update that is done is not done again.
+        The numpy rule for casting `x` to the dtype of the array.
+    write_empty_chunks, durability, memory_limit, max_graph_tasks, progress, compute
+        See :func:`to_sharded_zarr`.
+    restart : bool
+        Give up unfinished updates that are in the way; each of their shards stays as it is, old or
+        new. A finished update is done again.
+    recheck : bool
+        Before an unfinished update is continued, decode the shards that it has committed and write
+        the bad ones again.
+    source_id : str, optional
+        Identifier of the source. An update that is finished is not done again by a call with the
+        same identifier.
 
     Returns
     -------
     WriteResult or dask.delayed.Delayed
-        Of the shards that the region touches.
+        Result for the shards that the region touches.
 
     Raises
     ------
     SpecError, PlanError
-        Before any byte is written: no array is there, or `x` does not fit.
+        Before any shard is changed, if there is no sharded array or an argument does not fit.
     JournalError
-        Another run writes some of the same shards, or was begun and has not ended.
+        If another run writes some of the same shards, or has begun to and has not ended.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    SourceError, CodecError, CorruptShardError, StoreError
+        If a task fails. Its shard is not committed.
 
     Notes
     -----
-    Only shards that the region touches are opened, and of those that it covers only in part, only the inner chunks that it
-    covers in part are decoded; all others are copied as they are.
+    Only the shards that the region touches are opened. In a shard that the region covers in part,
+    only the inner chunks that it covers in part are decoded. All others are copied as they are.
 
     Examples
     --------
     >>> import dask.array as da, shardwrite, tempfile
     >>> path = tempfile.mkdtemp() + "/x.zarr"
     >>> _ = da.zeros((8, 8), chunks=4, dtype="int32").to_sharded_zarr(path, shards=4, chunks=2)
-    >>> _ = da.ones((3, 3), chunks=3, dtype="int32").to_sharded_zarr(path, region=(slice(1, 4), slice(5, 8)))
+    >>> _ = da.ones((3, 3), chunks=3, dtype="int32").to_sharded_zarr(
+    ...     path, region=(slice(1, 4), slice(5, 8))
+    ... )
     >>> _ = da.ones((2, 8), chunks=4, dtype="int32").to_sharded_zarr(path, region="append", axis=0)
     >>> y = shardwrite.from_sharded_zarr(path)
     >>> y.shape, int(y.sum().compute())
@@ -182,9 +209,10 @@ def write_region(
 
 
 def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int], ...]]:
-    """Give up the updates and repairs of an array that were interrupted: each of their shards is left as it is, old or new.
+    """Give up the interrupted updates and repairs of an array.
 
-    A run that makes the array is not given up: its shards stay, and the same call again finishes it.
+    Each of their shards stays as it is, old or new. A run that makes the array is not given up:
+    repeat its call to finish it.
 
     Parameters
     ----------
@@ -196,14 +224,15 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
     Returns
     -------
     list of tuple of (int, int)
-        Regions of these updates, ``(start, stop)`` along each axis; the whole array for a repair.
+        Region of each run that was given up: ``(start, stop)`` in elements along each axis. For a
+        repair it is the whole array.
 
     Raises
     ------
     SpecError
-        If no sharded array is there.
+        If there is no sharded array.
     JournalError
-        If a process works on one of them, or a run that makes the array has not ended.
+        If a process works on one of these runs, or a run that makes the array has not ended.
 
     Examples
     --------
@@ -228,29 +257,41 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
 
 
 def _region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
-    """The part of the array that a run writes into: all of it where that is a repair."""
+    """Region that a run writes: ``(start, stop)`` along each axis, for a repair the whole array."""
     region = run.facts["identity"].get("region") or [(0, n) for n in run.document["shape"]]
     return tuple((a, b) for a, b in region)
 
 
 def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) -> WriteResult:
-    """Make a region of an array empty: its elements read as the fill value, and shards that hold nothing are removed.
+    """Set all elements of a region to the fill value, and remove shards that become empty.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     region : tuple of slice or int
-        What to erase, in the array's coordinates.
+        The region to erase, in the array's coordinates.
     name : str, optional
         Path of the array in the store.
     **keywords
-        `strategy`, `durability`, `restart`, `recheck`, `memory_limit` and `progress` of :func:`write_region`.
+        `strategy`, `durability`, `restart`, `recheck`, `memory_limit` and `progress` of
+        :func:`write_region`.
 
     Returns
     -------
     WriteResult
-        Of the shards that the region touches.
+        Result for the shards that the region touches.
+
+    Raises
+    ------
+    SpecError
+        If there is no sharded array, or the region is not a box inside it.
+    TypeError
+        If a keyword is unknown.
+
+    Notes
+    -----
+    Other errors are those of :func:`write_region`.
 
     Examples
     --------
@@ -266,7 +307,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     allowed = {"strategy", "durability", "restart", "recheck", "memory_limit", "progress"}
     if set(keywords) - allowed:
         raise TypeError(
-            f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: {sorted(allowed)}"
+            f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: "
+            f"{sorted(allowed)}"
         )
     metadata = open_sharded(store, name).metadata
     if isinstance(region, str):

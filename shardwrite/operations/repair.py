@@ -1,9 +1,17 @@
-"""Shards that are torn or missing: what to write again, and writing it.
+"""Repair: find the shards that are torn or missing, and write them again.
 
-A bad shard is linked into ``<array>.quarantine/`` and stays in its place until the new one is renamed over it: readers get
-an error until then, never the fill value. The order of effects: sweep temporaries, salvage where that was asked for, quarantine,
-write. A crash after any of them leaves something that the same call goes on from. Salvage and repair are runs: see `salvage`
-and `run`.
+A bad shard is linked into ``<array>.quarantine/`` and stays in its place until the new one is
+renamed over it. Until then readers get an error, never the fill value.
+
+The order of effects:
+
+1. Remove the temporaries of dead processes.
+2. Salvage shards, if that was asked for.
+3. Keep copies of the bad shards in quarantine.
+4. Write the shards again.
+
+After a crash in any of these steps, the same call continues from there. Salvage and repair commit
+as runs do: see :mod:`shardwrite.operations.salvage` and :mod:`shardwrite.journal.rundir`.
 """
 
 from __future__ import annotations
@@ -52,23 +60,26 @@ from shardwrite.write.commit import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
 
-_INTERRUPTED = "an earlier repair has not ended; repair again with the source, or give it up with shardwrite abandon"
+_INTERRUPTED = (
+    "an earlier repair has not ended; repair again with the source, or give it up with "
+    "shardwrite abandon"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RepairTask:
-    """A shard to write again.
+    """A shard that must be written again.
 
     Attributes
     ----------
     key : str
         Storage key of the shard.
     index : tuple of int
-        Its position in the shard grid.
+        Position of the shard in the shard grid.
     region : tuple of (int, int)
-        Its elements, ``(start, stop)`` along each axis.
+        Elements of the shard: ``(start, stop)`` along each axis.
     reason : str
-        What is wrong with it.
+        Description of the fault.
     """
 
     key: str
@@ -79,28 +90,28 @@ class RepairTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What was done, and what is left to do.
+    """Report of a repair: the work that was done, and the work that is left.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     tasks : tuple of RepairTask
-        Exactly the shards that are to be written again; done, if `result` is there.
+        The shards that must be written again. If `result` is not None, they were written.
     n_temporaries : int
-        Stale temporaries that were removed; that were found, if `is_look`.
+        Number of stale temporary files that were removed; if `is_look`, that were found.
     quarantined : tuple of str
-        Copies of the bad shards.
+        Paths of the copies of bad shards.
     salvaged : tuple of str
-        Shards that were cut back to an earlier state, and how it was found.
+        One text for each shard that was cut back to an earlier state, and how that was found.
     result : WriteResult or None
-        Of writing them.
+        Result of writing the shards; None if none was written.
     is_look : bool
-        Whether nothing was changed, because neither a source nor a salvage was asked for.
+        Whether nothing was changed, because the call gave no source and asked for no salvage.
     is_interrupted : bool
-        Whether an earlier repair has not ended; until it does, updates are refused.
+        Whether an earlier repair has not ended. Updates are refused until it ends.
     warnings : tuple of str
-        What lies beside the array and should be known; see :func:`verify`.
+        Warnings about the files beside the array; see :class:`Report`. Only if `is_look`.
     """
 
     path: str
@@ -119,7 +130,7 @@ class Repair:
         return (not self.tasks or self.result is not None) and not self.is_interrupted
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All fields and `is_done`, as a dictionary that JSON can hold."""
         return {
             **asdict(self),
             "result": self.result.to_dict() if self.result else None,
@@ -169,39 +180,50 @@ def repair(
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Repair:
-    """Find the shards that are torn or missing; if the source is given, quarantine them and write them again.
+    """Find the shards that are torn or missing, and write them again from the source, if given.
+
+    A copy of each bad shard is kept in ``<array>.quarantine/``.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     x : dask.array.Array, optional
-        The source, of the array's shape and dtype. Without it, and without `salvage` and `scan`, nothing is
-        changed, and only what is to be done is told.
+        The source, with the array's shape and dtype. Without `x`, `salvage` and `scan`, the call
+        changes nothing and only reports the shards that need repair.
     name : str, optional
-        Path of the array in it.
+        Path of the array in the store.
     deep : bool
-        Find also what only decoding tells.
+        Decode every inner chunk, to find faults that the index does not show.
     salvage : bool
-        Cut a shard whose tail is torn back to the size in the journal of the unfinished run that makes the array.
+        If the run that makes the array has not ended, cut shards with a torn tail back to the size
+        in its journal.
     scan : bool
-        Where no such run knows the size, search the shard backwards for an index whose checksum fits. What that finds is an
-        earlier state, and said to be one.
+        If there is no such run, search torn shards backwards for an index with a correct checksum,
+        and cut them back to it. The report says that the shard is then in an earlier state.
     strategy, durability, memory_limit, progress
         See :func:`to_sharded_zarr`.
 
     Returns
     -------
     Repair
-        With the exact shards and regions.
+        The report, with keys and regions of the shards.
 
     Raises
     ------
     SpecError
-        If no sharded array is there, or `x` is another.
+        If there is no sharded array, or `x` has another shape or dtype. With `scan`, also if a bad
+        shard's index has no checksum or lies at the start.
+    PlanError
+        If the plan does not fit into memory.
     JournalError
-        If a run works on the array, or has not ended: that run is to be finished first. With `scan`, also if an update of
-        the same shards has not ended.
+        If a run works on the array, or if `x` is given and the run that makes the array has not
+        ended; finish that run first. With `scan`, also if an update of the same shards has not
+        ended.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    SourceError, CodecError, StoreError
+        If a task fails. Its shard is not replaced.
 
     Examples
     --------
@@ -256,7 +278,7 @@ def repair(
         return replace(found, is_interrupted=is_open)
     if not tasks:
         if run is not None and is_open:
-            give_up(run)  # all that it was to write is there
+            give_up(run)  # all of its shards are good by now
         return found
     job = _job(x, target, array, strategy, durability, memory_limit)
     engine = active_engine()
@@ -281,7 +303,7 @@ def repair(
 
 
 def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
-    """Ranks of shards that were bad or missing, and that others have written or removed since."""
+    """Ranks of shards that were bad or missing, and that another process wrote or removed since."""
     states = report.states.ravel()
     ranks = np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.MISSING)))
     table = inspect_shards(active_engine(), array, ranks, deep=True)
@@ -292,19 +314,27 @@ def _replaced_since(array: ShardedArray, report: Report) -> set[int]:
 def _ledger_of(
     run: RunDirectory | None, array: ShardedArray, *, may_write: bool, is_look: bool
 ) -> Ledger | None:
-    """What the journal of an unfinished run knows, if nobody works on it."""
+    """Ledger from the journal of an unfinished run that makes the array; None without such a run.
+
+    Raises
+    ------
+    JournalError
+        If a process works on the run, or the caller may write: the run must be finished first.
+    """
     if run is None or not run.makes_array:
         return None
     holders = live_holders(run.path, looking=is_look)
     if holders:
         raise JournalError(
-            f"{run.target.path} is being written by host {holders[0].get('host')}, pid {holders[0].get('pid')}",
+            f"{run.target.path} is being written by host {holders[0].get('host')}, "
+            f"pid {holders[0].get('pid')}",
             path=str(run.target.run_path),
             holder=holders[0],
         )
     if may_write:
         raise JournalError(
-            f"the run that writes {run.target.path} has not ended; run its command again with recheck=True (--recheck)",
+            f"the run that writes {run.target.path} has not ended; run its command again with "
+            "recheck=True (--recheck)",
             path=str(run.target.run_path),
         )
     return replay(run, array.metadata, looking=is_look).ledger
@@ -337,7 +367,7 @@ def _job(
 
 
 def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
-    """Shards that are as they should be, as a ledger has them."""
+    """Ledger in which the shards of a table are done."""
     ledger = Ledger(array.metadata.grid)
     ledger.is_done[table.ranks] = True
     ledger.nbytes[table.ranks] = table.stored_nbytes
@@ -347,7 +377,7 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
 
 
 def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
-    """Copies of the bad shards that are there."""
+    """Keep a copy of each bad shard that has a file; paths of the copies."""
     return tuple(
         keep_copy(target.path, task.key, durability)
         for task in tasks
@@ -356,6 +386,6 @@ def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -
 
 
 def _has_object(target: Target, key: str) -> bool:
-    """Whether something stands in a shard's place that can be kept; a directory cannot, and stays."""
+    """Whether a shard's place holds anything but a directory, of which no copy can be kept."""
     mode = mode_of(target.path / key, follow=False)
     return mode != 0 and not stat.S_ISDIR(mode)

@@ -1,14 +1,18 @@
-"""Cutting torn shards back to their last whole state. The index must lie at the end.
+"""Salvage: cut torn shards back to their last whole state. The index must lie at the end.
 
-Appending leaves the old index where it was, until the new one stands behind it. So a torn append is undone by
-cutting the shard to the size that a journal recorded. Without a journal the file can be searched backwards for an index whose
-checksum fits. That is salvage, and says nothing of when that state was current.
+An append leaves the old index in place until the new one is written after it. A torn append can
+therefore be undone: the shard is cut to the size that a journal recorded. Without a journal, the
+file is searched backwards for an index with a correct checksum. Such a search does not tell how old
+the state is that it finds.
 
-A salvage commits like every other change: with a lease, a journal, and a look at its token before each rename.
+A salvage commits like every other change: it holds a lease, keeps a journal, and checks its token
+before each rename.
 
-- While a run that makes the array has not ended, its journal knows the sizes, and the salvage takes part in that run.
-- Otherwise the salvage is an update of the shards that it cuts, with a run of its own. No other update writes these shards
-  meanwhile. A salvage that died is not gone on with: whoever comes next gives its run up, and each shard is then torn or cut.
+- While the run that makes the array has not ended, its journal has the sizes, and the salvage takes
+  part in that run.
+- Otherwise the salvage is an update of the shards that it cuts, with a run of its own. No other
+  update writes these shards meanwhile. A salvage that has died is not continued: the next writer
+  gives its run up, and each of its shards is then either still torn or already cut.
 """
 
 from __future__ import annotations
@@ -56,18 +60,24 @@ _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
 def find_torn(
     array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, *, scan: bool
 ) -> list[Shape]:
-    """Those of some bad shards that can be cut back to a whole state; a look, which changes nothing.
+    """Bad shards that can be cut back to a whole state. Nothing is changed.
 
     Parameters
     ----------
     array : ShardedArray
         The array.
     bad : sequence of tuple of int
-        Positions of shards.
+        Positions of the bad shards in the shard grid.
     ledger : Ledger, optional
-        What the journal of an unfinished run knows; it alone decides then, as the run is to write what it does not know.
+        Contents of an unfinished run's journal. If given, it alone decides: the run will write the
+        shards that the journal does not have.
     scan : bool
-        Without a ledger, search backwards.
+        Without a ledger, search the shards backwards for an index.
+
+    Returns
+    -------
+    list of tuple of int
+        Positions of the shards that can be cut.
 
     Raises
     ------
@@ -95,7 +105,7 @@ def _can_be_cut(array: ShardedArray, index: Shape, ledger: Ledger | None) -> boo
 def _whole_size(
     metadata: ArrayMetadata, reader: ObjectReader, index: Shape, ledger: Ledger | None
 ) -> int | None:
-    """The size at which a torn shard is whole; None where there is none."""
+    """Size in bytes at which a torn shard is whole; None if there is no such size."""
     if ledger is None:
         return scan_for_end(metadata, reader)
     rank = ravel(index, metadata.grid.counts)
@@ -107,7 +117,7 @@ def _whole_size(
 
 
 def _facts_of(metadata: ArrayMetadata, key: str, reader: ObjectReader, size: int) -> Written:
-    """What the journal is to say of the shard that the first bytes of an object are."""
+    """Journal facts about the shard that the first `size` bytes of an object form."""
     index = ShardReader(metadata, key, reader, size).index
     return Written(size, index.checksum, index.n_present)
 
@@ -119,34 +129,37 @@ def salvage_shards(
     making: RunDirectory | None,
     ledger: Ledger | None,
 ) -> tuple[str, ...]:
-    """Cut shards back; a copy of each torn one is kept in quarantine.
+    """Cut torn shards back, and keep a copy of each in quarantine.
 
     Parameters
     ----------
     target : Target
-        The array.
+        Place of the array.
     metadata : ArrayMetadata
-        Its metadata.
+        Metadata of the array.
     torn : sequence of tuple of int
-        Positions of the shards, as `find_torn` found them.
+        Positions of the shards, as `find_torn` returns them.
     making : RunDirectory, optional
-        The run that makes the array, where it has not ended.
+        The run that makes the array, if it has not ended.
     ledger : Ledger, optional
-        What its journal knows.
+        Contents of the journal of `making`.
 
     Returns
     -------
     tuple of str
-        What was cut, to which size, and how that was found. A shard that is whole by now is left as it is.
+        One text for each shard that was cut: its size before and after, and how that size was
+        found. A shard that is whole by now is left as it is.
 
     Raises
     ------
     JournalError
-        If a run writes some of the same shards.
+        If another run writes some of the same shards.
     RunEndedError
-        If another process has taken the run's place meanwhile.
+        If another process has ended the run meanwhile.
+    CorruptShardError
+        If a shard that cannot be cut any more is not whole either.
     StoreError
-        If storage fails, or another program writes a shard meanwhile.
+        If the storage fails, or another program writes a shard meanwhile.
     IncompleteError
         If this process was asked to stop.
     """
@@ -164,9 +177,8 @@ def salvage_shards(
             _end(directory, salvage, driver)
             return told
     except Exception:
-        with contextlib.suppress(
-            StoreError, JournalError, RunEndedError
-        ):  # the first error is the one to tell
+        # The first error is raised, not one of the clean-up.
+        with contextlib.suppress(StoreError, JournalError, RunEndedError):
             give_up(directory)
         raise
 
@@ -178,7 +190,7 @@ def _name() -> str:
 def _begin(
     target: Target, metadata: ArrayMetadata, torn: Sequence[Shape]
 ) -> tuple[RunDirectory, ArrayMetadata, Shape]:
-    """A run of its own, the part of the array that it writes, and the position of the first shard of that."""
+    """Begin a run; return it, the part of the array that it writes, and that part's first shard."""
     grid, along = metadata.grid, list(zip(*torn, strict=True))
     start = tuple(min(places) * s for places, s in zip(along, grid.shards, strict=True))
     stop = tuple(
@@ -226,7 +238,7 @@ def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: 
 
 @contextlib.contextmanager
 def _ended_or(directory: RunDirectory) -> Iterator[None]:
-    """Where storage fails because another process has taken the run away meanwhile, say that."""
+    """Turn a `StoreError` into a `RunEndedError` if another process has ended the run meanwhile."""
     try:
         yield
     except StoreError as error:
@@ -238,7 +250,7 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 
 def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
-    """Tell the receipt of the shards that are there, and end the run."""
+    """Enter the shards into the receipt of the array, and end the run."""
     target = directory.target
     with as_store_error(str(target.path), "cannot end"):
         with directory.ending():
@@ -249,18 +261,19 @@ def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
 
 @dataclass(slots=True)
 class _Salvage:
-    """One salvage at work.
+    """A salvage in progress.
 
     Attributes
     ----------
     target : Target
-        The array.
+        Place of the array.
     spec : WriteSpec
-        What commits need to know. Its metadata are those of the array, or of the part of it that the run writes.
+        Settings of the commits. Its metadata describe the array, or the part of it that the run
+        writes.
     known : Ledger or None
-        What the journal of the run knows that makes the array.
+        Contents of the journal of the run that makes the array; None without such a run.
     ledger : Ledger
-        What became of the shards.
+        State of the shards after the salvage.
     """
 
     target: Target
@@ -272,7 +285,23 @@ class _Salvage:
         self.ledger = Ledger(self.spec.metadata.grid)
 
     def cut(self, torn: Sequence[Shape]) -> tuple[str, ...]:
-        """Cut shards of the part back, one after the other; what was done."""
+        """Cut shards back, one after the other.
+
+        Parameters
+        ----------
+        torn : sequence of tuple of int
+            Positions of the shards in the part that the metadata describe.
+
+        Returns
+        -------
+        tuple of str
+            One text for each shard that was cut.
+
+        Raises
+        ------
+        IncompleteError
+            If this process was asked to stop.
+        """
         told: dict[Shape, str] = {}
         metadata = self.spec.metadata
         for index in torn:
@@ -287,7 +316,7 @@ class _Salvage:
         return tuple(told.values())
 
     def _cut_one(self, told: dict[Shape, str], transaction: Transaction, index: Shape) -> Written:
-        """Commit what is whole of a shard; where that is all of it, the shard stays as it is."""
+        """Commit the whole part of a shard; a shard that has no torn tail stays as it is."""
         metadata, store = self.spec.metadata, self.spec.store
         key = metadata.shard_key(index)
         reader = store.open(key)
@@ -314,7 +343,15 @@ class _Salvage:
             return facts
 
     def _whole(self, index: Shape, key: str, reader: ObjectReader) -> Written:
-        """A shard that has no torn tail any more: whole, or this raises."""
+        """Facts about a shard that has no torn tail any more.
+
+        Raises
+        ------
+        CorruptShardError
+            If its index is not right.
+        StoreError
+            If the journal of the run that makes the array has another shard there.
+        """
         facts = _facts_of(self.spec.metadata, key, reader, reader.nbytes)
         if self.known is not None:
             rank = ravel(index, self.spec.metadata.grid.counts)
@@ -322,9 +359,7 @@ class _Salvage:
                 self.known.nbytes[rank],
                 self.known.index_crcs[rank],
             ):
-                raise _changed(
-                    key
-                )  # the journal must not come to know what the run has not written
+                raise _changed(key)  # the journal may only list shards that the run has written
         return facts
 
 

@@ -1,4 +1,8 @@
-"""Is it all there, and right? From the journal or the receipt and the shards' indexes; deep, by decoding; against the source."""
+"""Verification of arrays, and a census of their shards.
+
+The journal or the receipt of an array and the indexes of its shards tell whether it is whole. On
+request, every inner chunk is decoded, and values are compared with the source.
+"""
 
 from __future__ import annotations
 
@@ -36,24 +40,27 @@ __all__ = [
     "verify_opened",
 ]
 
-_RECOVER = "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad then, write it again"
+_RECOVER = (
+    "an update of the array was interrupted: run it again, or shardwrite abandon; if it is bad "
+    "then, write it again"
+)
 _REWRITE = "write it again: shardwrite repair, with the source"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a shard.
+    """A fault of a shard.
 
     Attributes
     ----------
     key : str
         Storage key of the shard.
     index : tuple of int
-        Its position in the shard grid.
+        Position of the shard in the shard grid.
     message : str
-        What is wrong, naming the inner chunk and the bytes.
+        Description of the fault, with the inner chunk and the bytes where they are known.
     remedy : str
-        What to do.
+        Advice on how to repair it.
     """
 
     key: str
@@ -64,41 +71,47 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was found.
+    """Report of a verification.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     expected_by : str
-        What tells shards that are lost from shards that are empty: ``receipt``, ``journal``, or nothing.
+        The record that tells lost shards from empty ones: ``receipt`` or ``journal``, or an empty
+        text if there is none.
     n_shards : int
-        Shards of the grid.
+        Number of shards in the shard grid.
     n_present, n_absent : int
-        Shards with an object, and without: these read as the fill value.
+        Number of shards with and without a file. Shards without a file read as the fill value.
     n_missing, n_pending : int
-        Those without that should have one, and those that a run has still to write.
+        Number of shards without a file that should have one, and of shards without a file that a
+        run has still to write.
     n_inner_chunks : int
-        In-bounds inner chunks of the array.
+        Number of inner chunks that overlap the array.
     n_stored_chunks : int
-        Those that hold data.
+        Number of inner chunks that hold data.
     raw_nbytes, stored_nbytes, used_nbytes, unused_nbytes : int
-        Decoded bytes of the array; bytes of the objects, of inner chunks in them, and of nothing.
+        Sizes in bytes: of the decoded array, of the readable shard files, of the inner chunks in
+        them, and of the space in them that belongs to no inner chunk and no index.
     orders : dict of str to int
-        Shards by the order of their inner chunks.
+        Number of shards for each order of inner chunks: ``C``, ``F``, ``morton`` or ``other``;
+        ``any`` counts shards with fewer than two inner chunks that hold data.
     deep : bool
         Whether every inner chunk was decoded.
     against : bool
         Whether values were compared with a source.
     problems : tuple of Problem
-        Empty where all is well.
+        The faults, in order of the shards; empty if none was found.
     warnings : tuple of str
-        Runs beside the array whose removal was interrupted, and what lies there and is not trusted. While
-        there is any of the latter it is not known whether a run has still to write.
+        Warnings about interrupted removals of runs beside the array, and about files there that
+        are not trusted. With files that are not trusted, it is unknown whether a run has still to
+        write shards.
     states : numpy.ndarray of uint8
         `ShardState` of each shard, in the shape of the shard grid.
     stored : numpy.ndarray of int64
-        Bytes of each shard's object, likewise.
+        Size of each shard's file in bytes, in the shape of the shard grid; 0 if there is no file or
+        its index cannot be read.
     """
 
     path: str
@@ -129,11 +142,11 @@ class Report:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no run has still to write shards."""
+        """Whether no shard is left for a run to write."""
         return not self.n_pending
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the grids, as JSON can hold it."""
+        """All fields except `states` and `stored`, as a dictionary that JSON can hold."""
         plain = {
             f.name: getattr(self, f.name)
             for f in fields(self)
@@ -162,7 +175,10 @@ class Report:
             ("array", self.path),
             (
                 "shards",
-                f"{self.n_present:,} of {self.n_shards:,} present; absent ones read as the fill value",
+                (
+                    f"{self.n_present:,} of {self.n_shards:,} present; "
+                    "absent ones read as the fill value"
+                ),
             ),
             (
                 "absent",
@@ -171,7 +187,10 @@ class Report:
             ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
             (
                 "bytes",
-                f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored ({ratio:.2f}x)",
+                (
+                    f"{human(self.raw_nbytes)} decoded, "
+                    f"{human(self.stored_nbytes)} stored ({ratio:.2f}x)"
+                ),
             ),
             ("unused", human(self.unused_nbytes)),
             (
@@ -196,7 +215,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An array for reading, published or only begun; its place, and what stands beside it."""
+    """An open array, published or only begun, with its place and the runs beside it."""
 
     target: Target
     array: ShardedArray
@@ -204,12 +223,17 @@ class Opened:
 
 
 def open_begun(store: Any, name: str | None) -> Opened:
-    """An array for reading, published or only begun, and the runs that have not ended: one look at what stands beside it.
+    """Open an array for reading, whether it is published or only begun.
+
+    The run directory beside the array is looked at once, and nothing is changed.
 
     Raises
     ------
     SpecError
-        If there is neither.
+        If there is neither a sharded array nor a run that makes one.
+    JournalError
+        If the array is not published and the run beside it is not trusted, or if the run's files
+        are damaged.
     """
     target = resolve_target(store, name)
     beside = look_beside(target)
@@ -221,7 +245,7 @@ def open_begun(store: Any, name: str | None) -> Opened:
     if beside.untrusted is not None:
         raise beside.untrusted
     if run is None:
-        return Opened(target, open_sharded(store, name), beside)  # raises, and says why
+        return Opened(target, open_sharded(store, name), beside)  # raises, and gives the reason
     return Opened(
         target,
         ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)),
@@ -232,8 +256,12 @@ def open_begun(store: Any, name: str | None) -> Opened:
 def _expected(
     target: Target, run: RunDirectory | None, metadata: ArrayMetadata
 ) -> tuple[str, Ledger | None]:
-    """What should be there, and who says so; of a receipt, only which shards are empty by design."""
-    if run is not None and run.facts.get("mode") != "r+":  # what is repaired was whole before
+    """Name and contents of the record that tells which shards should exist.
+
+    A ledger made from a receipt only tells which shards are empty by design: `nbytes` is 0 for
+    these and -1 for all others.
+    """
+    if run is not None and run.facts.get("mode") != "r+":  # a repair's array was whole before
         return "journal", replay(run, metadata, looking=True).ledger
     receipt = read_receipt(target)
     if receipt is None or receipt.empty is None:
@@ -248,7 +276,7 @@ def _expected(
 def _states(
     table: ShardTable, expected: Ledger | None, by: str
 ) -> tuple[npt.NDArray[np.uint8], dict[int, str]]:
-    """State of every shard, and what is wrong with some, by rank."""
+    """State of every shard, and a message for each shard with a fault, by rank."""
     states = np.where(table.is_present, ShardState.WRITTEN, ShardState.EMPTY).astype(np.uint8)
     wrong = dict(table.problems)
     if expected is not None:
@@ -281,30 +309,37 @@ def verify(
     against: dask.array.Array | None = None,
     on_shards: Callable[[int], None] | None = None,
 ) -> Report:
-    """Check every shard of an array, in parallel on the active engine; also of one that is not finished yet.
+    """Check every shard of an array, in parallel on the active engine.
+
+    The array may be unfinished.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     name : str, optional
-        Path of the array in it.
+        Path of the array in the store.
     deep : bool
-        Decode every inner chunk, too: finds what only an inner checksum or a codec can tell.
+        Decode every inner chunk as well, to find faults that only a codec or the checksum of an
+        inner chunk can show.
     against : dask.array.Array, optional
-        Compare every value with this, bit by bit.
+        A source with the array's shape and dtype. Every value is compared with it, bit by bit.
     on_shards : callable, optional
-        Called with how many more shards are checked.
+        Function that is called with the number of shards that were checked since its last call.
 
     Returns
     -------
     Report
-        With `is_good`, `is_complete` and `problems`.
+        The report; `is_good`, `is_complete` and `problems` sum it up.
 
     Raises
     ------
     SpecError
-        If no sharded array is there, or `against` has another shape or dtype.
+        If there is no sharded array, it has too many shards to check, or `against` has another
+        shape or dtype.
+    JournalError
+        If the files beside the array that describe a run are damaged. Also if they are not
+        trusted and the array is not published.
 
     Examples
     --------
@@ -324,7 +359,7 @@ def verify_opened(
     against: dask.array.Array | None = None,
     on_shards: Callable[[int], None] | None = None,
 ) -> Report:
-    """The report of :func:`verify` on an array that is open."""
+    """Verify an open array; see :func:`verify`."""
     target, array, beside = opened.target, opened.array, opened.beside
     check_whole(array.metadata.grid, str(target.path))
     if against is not None:
@@ -355,7 +390,7 @@ def verify_opened(
 
 
 def how_to_mend(beside: Beside) -> str:
-    """What to do about a bad shard of an array, given what stands beside it."""
+    """Advice on a bad shard; it depends on whether an update of the array was interrupted."""
     return _RECOVER if beside.updates else _REWRITE
 
 
@@ -367,7 +402,10 @@ def _compare(
     wrong: dict[int, str],
     remedies: dict[int, str],
 ) -> None:
-    """Note the shards whose values are not the source's; those that are known to be bad, or not written yet, are left out."""
+    """Enter shards whose values differ from the source into `states`, `wrong` and `remedies`.
+
+    Shards that are known to be bad or are not written yet are not compared.
+    """
     skip = {
         int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))
     }
@@ -422,7 +460,7 @@ def _report(
 def census(
     store: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None
 ) -> Census:
-    """How many inner chunks hold data, and where: from the shards' indexes only.
+    """Count the inner chunks that hold data, from the indexes of the shards alone.
 
     Parameters
     ----------
@@ -432,12 +470,14 @@ def census(
     Returns
     -------
     Census
-        Counts, and the shard grid as a picture.
+        The counts, and a picture of the shard grid.
 
     Raises
     ------
     SpecError
-        If no sharded array is there.
+        If there is no sharded array, or it has too many shards to check.
+    JournalError
+        See :func:`verify`.
 
     Examples
     --------

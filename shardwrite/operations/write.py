@@ -1,6 +1,6 @@
-"""Writing whole arrays with whatever engine is active.
+"""Functions that write whole arrays on the active engine.
 
-The keywords that describe the array mean what they mean in `zarr.create_array`.
+The keywords that describe the array have the same meaning as in `zarr.create_array`.
 """
 
 from __future__ import annotations
@@ -63,56 +63,66 @@ def to_sharded_zarr(
 ) -> Any:
     """Write a dask array as one sharded Zarr v3 array.
 
-    Any chunking of `x` is written correctly; no shard is ever touched by two tasks, read before it is written, or
-    visible before it is whole.
+    `x` may have any chunks. Each shard is committed by exactly one task, without reading it first,
+    and becomes visible only when it is whole. With `region`, see :func:`write_region` instead.
 
     Parameters
     ----------
     x : dask.array.Array
-        The source, of known chunk sizes.
+        The source. All of its chunk sizes must be known.
     store : str or path
         A directory or ``file://`` URL.
     shards, chunks : tuple of int, int, str
-        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as
-        ``"256MB"``, or ``"auto"``.
+        Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
+        a decoded size in bytes such as ``"256MB"``, or ``"auto"``.
     name : str, optional
-        Path of the array in the store; groups above it are created. Without it the store is the array.
+        Path of the array in the store. Missing groups above it are created. Without a name,
+        the array is the store itself.
     region, axis, casting
-        Write into an array that exists: see :func:`write_region`. Keywords that describe an array are then not taken.
+        Write into an existing array; see :func:`write_region`. `mode`, `publish` and the keywords
+        that describe an array are refused then, and `compression_ratio` and `max_source_reruns`
+        have no effect.
     compressors, filters, serializer, fill_value, chunk_key_encoding, dimension_names, attributes
-        As in `zarr.create_array`. ``compressors="auto"`` is zstd, and a crc32c after it.
+        As in `zarr.create_array`. ``compressors="auto"`` stands for zstd followed by crc32c.
     index_location : {"end", "start"}
-        Where the index lies in each shard.
+        Position of the index in each shard.
     index_codecs : sequence of codec, optional
-        Of fixed size; little-endian bytes and crc32c by default.
+        Codecs of the index; the encoded size must be fixed. Little-endian bytes and crc32c by
+        default.
     strategy : FixedOrder, AppendOnly or str
-        The write strategy, or its name, or an order: ``"C"``, ``"F"``, ``"morton"``. Never stored.
+        The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
+        ``"morton"``. It is not stored in the metadata.
     write_empty_chunks : bool
-        Store inner chunks and shards of the fill value only, too.
+        Store also inner chunks and shards that hold only the fill value.
     mode : {"w-", "w"}
-        ``"w-"`` refuses to overwrite; ``"w"`` replaces an array, and only it. Looked at only where a run begins: the same call
-        again goes on with a run that did not end, and where it did end, gives its result and writes nothing (with ``"w"``
-        only if `source_id` says that the data are the same).
+        ``"w-"`` refuses to overwrite anything. ``"w"`` replaces an array, and refuses to
+        overwrite anything else. The mode matters only when a run begins: if the run is
+        interrupted, the same call continues it. If the run has ended, the same call returns its
+        result and writes nothing; with ``"w"``, it does so only if `source_id` says that the data
+        are the same.
     publish : {"last", "first"}
-        Whether ``zarr.json`` appears when the array is whole, or at once.
+        Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
     durability : {"full", "batch", "none"}
-        Whether each shard is synced to disk before it counts, many at a time, or not at all.
+        Whether shards are synced to disk one by one before they count as committed, many at a
+        time, or not at all.
     restart : bool
-        Take away the shards of a run that did not end, and start over.
+        Remove the shards of an unfinished run and start over.
     recheck : bool
-        Before going on with such a run, decode the shards that it has committed, and write the bad ones again.
+        Before an unfinished run is continued, decode the shards that it has committed and write
+        the bad ones again.
     memory_limit : int or str, optional
-        Bytes that a worker process may use; the active engine's limit by default.
+        Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of
+        the active engine by default.
     source_id : str, optional
-        Names the source for other runs: the same text stands for the same data.
+        Identifier of the source. Runs with the same identifier have the same data.
     compression_ratio : float, optional
-        Decoded over encoded size that is expected; only the estimate uses it.
+        Expected ratio of decoded to encoded size. Only the memory estimate uses it.
     max_graph_tasks, max_source_reruns
         See :func:`plan`.
     progress : bool or callable
-        Show a bar, or call a function with the report of each group of shards.
+        True shows a progress bar. A callable is called with the report of each group of shards.
     compute : bool
-        False gives a `dask.delayed.Delayed` of the result; targets are prepared at once.
+        With False, begin the run and return a `dask.delayed.Delayed` of the result.
 
     Returns
     -------
@@ -121,11 +131,16 @@ def to_sharded_zarr(
     Raises
     ------
     SpecError, PlanError, StoreError, JournalError
-        Before any byte is written; JournalError where another plan was begun there, with what differs or who is at it.
+        Before any shard is written, if an argument or the target does not fit. A JournalError
+        says that another plan was begun for the array, and what differs or who works on it.
     IncompleteError
-        The process was asked to stop, and shards are missing.
+        If the process was asked to stop and shards are missing.
     SourceError, CodecError, StoreError
-        In a task; its shard is not committed and the array is not published.
+        If a task fails. Its shard is not committed, and the run does not complete the array.
+    RunEndedError
+        If another process took over the run, or ended it.
+    WorkersLostError
+        If a cluster has lost its workers.
 
     Examples
     --------
@@ -173,12 +188,19 @@ def to_sharded_zarr(
 
 
 def refuse_for_region(layout: Layout, others: dict[str, Any]) -> None:
-    """Refuse keywords that say how an array is made, where it exists.
+    """Refuse keywords of new arrays in a call that writes into a region.
+
+    Parameters
+    ----------
+    layout : Layout
+        The keywords that describe an array.
+    others : dict
+        Other keywords of new arrays: `shards`, `chunks`, `mode` and `publish`.
 
     Raises
     ------
     SpecError
-        Naming the first of them.
+        If one of them differs from its default; the error names the first one.
     """
     usual: dict[str, Any] = {"shards": "auto", "chunks": "auto", "mode": "w-", "publish": "last"}
     for field in dataclasses.fields(Layout):
@@ -203,30 +225,49 @@ def store(
     compute: bool = True,
     **keywords: Any,
 ) -> Any:
-    """Write several arrays in one graph, so that what they share is computed once.
+    """Write several arrays together, so that work on a common source is done once.
+
+    With ``compute=True``, arrays whose plan is staged or has several waves are written one after
+    the other, and share no work.
 
     Parameters
     ----------
     arrays : sequence of dask.array.Array
         The sources.
     stores : sequence of str or path
-        One for each.
+        A directory or ``file://`` URL for each array.
     names : sequence of str or None, optional
-        Paths in the stores.
+        Path of each array in its store.
     progress, compute
         See :func:`to_sharded_zarr`.
     **keywords
-        Any other keyword of :func:`to_sharded_zarr`, for all of them.
+        Other keywords of :func:`to_sharded_zarr`, which hold for all arrays. `region`, `axis` and
+        `casting` are not accepted.
 
     Returns
     -------
     list of WriteResult, or dask.delayed.Delayed
+        One result for each array. With ``compute=False``, a `Delayed` of that list, or of a single
+        `WriteResult` if there is only one array.
+
+    Raises
+    ------
+    SpecError
+        If there are not as many stores or names as arrays, or two arrays have the same place.
+    TypeError
+        If a keyword is unknown.
+
+    Notes
+    -----
+    Other errors are those of :func:`to_sharded_zarr`.
 
     Examples
     --------
     >>> import dask.array as da, shardwrite, tempfile
     >>> x = da.ones((64, 64), chunks=16); root = tempfile.mkdtemp()
-    >>> results = shardwrite.store([x, 2 * x], [root, root], names=["one", "two"], shards=32, chunks=16)
+    >>> results = shardwrite.store(
+    ...     [x, 2 * x], [root, root], names=["one", "two"], shards=32, chunks=16
+    ... )
     >>> [r.n_shards for r in results]
     [4, 4]
     """

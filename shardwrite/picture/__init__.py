@@ -1,4 +1,4 @@
-"""The shard grid as a picture, and a census of what is in it: for the terminal, as HTML, as PNG."""
+"""Pictures of the shard grid and a census of its shards: in the terminal, as HTML and as PNG."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How much of an array holds data, and where."""
+"""Census of an array: how much of it holds data, and where."""
 
 from __future__ import annotations
 
@@ -18,22 +18,27 @@ __all__ = ["Census"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Census:
-    """How much of an array holds data, and where.
+    """Count of the shards and inner chunks of an array that hold data, and their places.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     n_inner_chunks, n_stored_chunks : int
-        In-bounds inner chunks, and those of them that hold data.
+        Number of inner chunks that overlap the array, and how many of them hold data.
     chunks_per_shard : tuple of int
         Inner chunks along each axis of a shard.
     states : ndarray of uint8
         A :class:`ShardState` for each shard of the grid.
     stored_nbytes : ndarray of int64
-        Bytes of each shard's object; 0 where there is none.
+        Size of each shard's object in bytes; 0 if the shard has no object.
     warnings : tuple of str
-        What lies beside the array and should be known; see :func:`shardwrite.verify`.
+        Warnings about what lies beside the array; see :func:`shardwrite.verify`.
+
+    Raises
+    ------
+    ValueError
+        If `states` and `stored_nbytes` differ in shape.
     """
 
     path: str
@@ -52,7 +57,7 @@ class Census:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Shards in each state."""
+        """Number of shards in each state, by the name of the state."""
         return dict(
             zip(
                 STATES,
@@ -63,27 +68,27 @@ class Census:
 
     @property
     def stored_fraction(self) -> float:
-        """Share of the inner chunks that hold data; 0 where there are none."""
+        """Fraction of the inner chunks that hold data; 0 if there are no inner chunks."""
         return self.n_stored_chunks / self.n_inner_chunks if self.n_inner_chunks else 0.0
 
     @property
     def total_nbytes(self) -> int:
-        """Bytes of all written shards."""
+        """Size of all written shards together, in bytes."""
         return int(self._sizes.sum())
 
     @property
     def mean_nbytes(self) -> float:
-        """Mean bytes of the written shards; 0 where there are none."""
+        """Mean size of the written shards in bytes; 0 if there are none."""
         return float(self._sizes.mean()) if self._sizes.size else 0.0
 
     @property
     def min_nbytes(self) -> int:
-        """Bytes of the smallest written shard; 0 where there are none."""
+        """Size of the smallest written shard in bytes; 0 if there is none."""
         return int(self._sizes.min(initial=self.max_nbytes))
 
     @property
     def max_nbytes(self) -> int:
-        """Bytes of the largest written shard; 0 where there are none."""
+        """Size of the largest written shard in bytes; 0 if there is none."""
         return int(self._sizes.max(initial=0))
 
     @property
@@ -92,7 +97,10 @@ class Census:
         return sizes
 
     def to_dict(self) -> dict[str, Any]:
-        """All numbers, as JSON can hold them; of the grids only the shape."""
+        """Return all numbers as values that JSON can hold.
+
+        The grids are left out, except for their shape.
+        """
         return {
             "path": self.path,
             "grid_shape": list(self.states.shape),
@@ -111,7 +119,7 @@ class Census:
 
     @property
     def rows(self) -> list[tuple[str, str]]:
-        """The table: names and cells."""
+        """Rows of the census as a table: pairs of a name and a cell."""
         counts = self.counts
         shards = ", ".join(
             f"{counts[STATES[state]]:,} {STATES[state]}"
@@ -122,12 +130,18 @@ class Census:
             ("array", self.path),
             (
                 "grid",
-                f"{times(self.states.shape)} shards, each of {times(self.chunks_per_shard)} inner chunks",
+                (
+                    f"{times(self.states.shape)} shards, "
+                    f"each of {times(self.chunks_per_shard)} inner chunks"
+                ),
             ),
             ("shards", shards or "none"),
             (
                 "inner chunks",
-                f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data ({self.stored_fraction:.1%})",
+                (
+                    f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data "
+                    f"({self.stored_fraction:.1%})"
+                ),
             ),
         ]
         if counts["written"]:

@@ -1,4 +1,4 @@
-"""A grid of shards of any number of dimensions, brought into two."""
+"""Arrangement of a shard grid of any number of dimensions as a picture of two."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ Array = npt.NDArray[Any]
 
 
 class ShardState(IntEnum):
-    """What is known of a shard."""
+    """State of a shard."""
 
     PENDING = 0
-    """A run that has not ended has still to write it."""
+    """A run that has not ended still has to write the shard."""
     WRITTEN = 1
-    """It has an object, and no fault was found."""
+    """The shard has an object, in which no fault was found."""
     EMPTY = 2
-    """It has none, and reads as the fill value: by design, as far as can be told."""
+    """The shard has no object and reads as the fill value; nothing says that it should have one."""
     MISSING = 3
-    """It has none, and should."""
+    """The shard has no object, but should have one."""
     BAD = 4
-    """Something is wrong with it."""
+    """A fault was found in the shard."""
 
 
 STATES = tuple(state.name.lower() for state in ShardState)
-GAP = 255  # a cell of a picture where no shard is
-_SEVERITY = np.array([2, 1, 0, 3, 4], np.uint8)  # by state: of a block of shards, the worst shows
+GAP = 255  # cell of a picture without a shard
+_SEVERITY = np.array([2, 1, 0, 3, 4], np.uint8)  # by state: a cell shows its most severe one
 _BY_SEVERITY = np.argsort(_SEVERITY).astype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Folded:
-    """A shard grid in two dimensions; all arrays are of that shape.
+    """Shard grid in two dimensions. All arrays have the shape of the picture.
 
     Attributes
     ----------
     states : ndarray of uint8
-        Worst state of the cell's shards; ``GAP`` where there is none.
+        Worst state of the cell's shards; ``GAP`` if the cell has no shard.
     mean_nbytes : ndarray of float64
-        Mean bytes of the cell's written shards; 0 where there is none.
+        Mean size of the cell's written shards in bytes; 0 if there are none.
     n_shards : ndarray of int64
-        Shards of the cell.
+        Number of shards of the cell.
     first, last : ndarray of int64
-        Row-major rank of the cell's first and last shard; -1 where there is none.
+        Row-major rank of the cell's first and last shard; -1 if the cell has no shard.
     """
 
     states: Array
@@ -62,17 +62,18 @@ class Folded:
 
 
 def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folded:
-    """Bring a grid of any number of dimensions into two.
+    """Arrange a shard grid of any number of dimensions in two.
 
-    A line of shards is wrapped into rows. The planes of the last two axes are tiled, one cell apart. What is too large is
-    reduced by blocks, of which the worst state shows: bad, missing, pending, written, empty.
+    A line of shards is wrapped into rows. The planes of the last two axes are tiled, with a gap of
+    one cell. If the picture is too large, a cell stands for a block of shards and shows the worst
+    state among them. From worst to best, the states are bad, missing, pending, written, empty.
 
     Parameters
     ----------
     states, stored : ndarray
-        State and stored bytes of each shard.
+        :class:`ShardState` and stored bytes of each shard, in the shape of the grid.
     max_rows, max_columns : int
-        Limits of the picture; at least 1.
+        Most rows and columns of the picture; at least 1.
 
     Examples
     --------
@@ -120,7 +121,8 @@ def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folde
     return Folded(
         states=mosaic(worst, GAP),
         mean_nbytes=mosaic(nbytes / np.maximum(n_written, 1), 0),
-        n_shards=mosaic(math.prod(np.ix_(*sizes)), 0),  # type: ignore[arg-type]  # of arrays, which broadcast
+        # the factors are arrays, which broadcast
+        n_shards=mosaic(math.prod(np.ix_(*sizes)), 0),  # type: ignore[arg-type]
         first=mosaic(first, -1),
         last=mosaic(last, -1),
     )
@@ -129,16 +131,19 @@ def fold(states: Array, stored: Array, max_rows: int, max_columns: int) -> Folde
 def _factors(
     shape: tuple[int, ...], max_rows: int, max_columns: int, gap: int
 ) -> tuple[int, int, int]:
-    """Planes, rows and columns that become one: as few as let the mosaic fit; planes only if a cell each is too much."""
+    """Choose how many planes, rows and columns are reduced to one.
+
+    They are as few as possible, so that the mosaic just fits. Planes are only reduced if the
+    mosaic has no room for one cell of each.
+    """
 
     def n_fitting(rows: int, columns: int) -> int:
         return ((max_rows + gap) // (rows + gap)) * ((max_columns + gap) // (columns + gap))
 
     planes = ceil_div(shape[0], n_fitting(1, 1))
     n_tiles = ceil_div(shape[0], planes)
-    for side in range(
-        max(max_rows, max_columns), 1, -1
-    ):  # the longer of rows and columns shrinks first
+    # the longer of rows and columns shrinks first
+    for side in range(max(max_rows, max_columns), 1, -1):
         by_row, by_column = (
             ceil_div(n, min(side, limit))
             for n, limit in zip(shape[1:], (max_rows, max_columns), strict=True)

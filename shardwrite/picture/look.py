@@ -1,4 +1,4 @@
-"""Colours and words that all pictures share."""
+"""Colours, legend and caption that all pictures share."""
 
 from __future__ import annotations
 
@@ -41,20 +41,22 @@ STATE_COLOURS: tuple[RGB, ...] = (
     (224, 64, 214),
     (226, 38, 38),
 )
-# viridis without its darkest fifth, which would look like empty shards: even steps for the eye, also for the colour-blind
+# viridis has steps that look even, also to colour-blind readers; its darkest fifth is left out,
+# because it would look like empty shards
 SIZE_COLOURS: tuple[RGB, ...] = (
-    (65, 68, 135), (51, 98, 141), (39, 127, 142), (31, 154, 138), (74, 193, 109), (160, 218, 57), (253, 231, 37),
+    (65, 68, 135), (51, 98, 141), (39, 127, 142), (31, 154, 138), (74, 193, 109),
+    (160, 218, 57), (253, 231, 37),
 )  # fmt: skip
 PALETTE = np.array(STATE_COLOURS + SIZE_COLOURS, np.uint8)
 
 
 def times(shape: Shape) -> str:
-    """``4 x 3``."""
+    """Format a shape, such as ``4 x 3``."""
     return " x ".join(f"{n:,}" for n in shape) or "1"
 
 
 def shades_of(picture: Folded, census: Census) -> Array:
-    """Numbers of colours in the palette; ``GAP`` stays what it is."""
+    """Map the cells of a picture to indices of `PALETTE`; ``GAP`` stays ``GAP``."""
     low, high, n = census.min_nbytes, census.max_nbytes, len(SIZE_COLOURS)
     position = (
         (picture.mean_nbytes - low) / (high - low)
@@ -66,7 +68,7 @@ def shades_of(picture: Folded, census: Census) -> Array:
 
 
 def legend_of(census: Census) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]:
-    """State, colours and words, of the states that occur."""
+    """Iterate over the states that occur, each with its colours and its text."""
     low, high = human(census.min_nbytes), human(census.max_nbytes)
     for state in LEGEND_ORDER:
         name = STATES[state]
@@ -81,7 +83,7 @@ def legend_of(census: Census) -> Iterator[tuple[ShardState, tuple[RGB, ...], str
 
 
 def caption_of(census: Census, picture: Folded) -> str:
-    """What the picture shows, in a line."""
+    """Describe in one line what a picture shows."""
     grid = census.states.shape
     parts = [f"shard grid {times(grid)}"]
     if len(grid) > 2 and census.states.size:
@@ -92,5 +94,5 @@ def caption_of(census: Census, picture: Folded) -> str:
 
 
 def hex_of(colour: Iterable[int]) -> str:
-    """``#2c2e3a``."""
+    """Format a colour for HTML, such as ``#2c2e3a``."""
     return "#" + "".join(f"{value:02x}" for value in colour)

@@ -1,4 +1,4 @@
-"""A census as HTML: the table, and the shard grid as SVG."""
+"""HTML of a census: a table, and the shard grid as SVG."""
 
 from __future__ import annotations
 
@@ -21,29 +21,34 @@ __all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
 NOTEBOOK_CELLS = 2_500
 _PAGE_CELLS = 20_000
 _CELL_PX, _PICTURE_PX = 24.0, 720
-_CELLS_WITH_LINES = 72  # in a row: more leave no room for lines between them
+_CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;margin:2em;color-scheme:light dark}"
-    "th{padding-right:1.5em;vertical-align:top}caption{text-align:left;font-weight:bold}figure{margin:1.5em 0}"
+    "th{padding-right:1.5em;vertical-align:top}"
+    "caption{text-align:left;font-weight:bold}figure{margin:1.5em 0}"
 )
 
 
 def html(census: Census) -> str:
-    """A page of its own: the table, and the shard grid with the index and size of a shard under the mouse.
+    """Make an HTML page of a census.
+
+    The page holds the table and a picture of the shard grid, which shows the index and size of the
+    shard under the mouse pointer.
 
     Parameters
     ----------
     census : Census
-        What to show; in a large grid a cell stands for many shards.
+        The census. In a large grid, a cell of the picture stands for many shards.
     """
     return (
-        f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>census of {escape(census.path)}</title>"
+        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
+        f"<title>census of {escape(census.path)}</title>"
         f"<style>{_STYLE}</style></head><body>{fragment(census, _PAGE_CELLS)}</body></html>\n"
     )
 
 
 def fragment(census: Census, n_cells: int) -> str:
-    """The table above a picture of `n_cells` at most."""
+    """Make the HTML of the table above a picture of at most `n_cells` cells."""
     side = math.isqrt(n_cells)
     picture = fold(census.states, census.stored_nbytes, side, side)
     caption = escape(caption_of(census, picture))
@@ -56,7 +61,8 @@ def fragment(census: Census, n_cells: int) -> str:
 def _legend(census: Census) -> str:
     swatch = "<span style='display:inline-block;width:.8em;height:.8em;background:{}'></span>"
     return "".join(
-        f"<span style='margin-right:1.5em;white-space:nowrap'>{''.join(swatch.format(hex_of(c)) for c in colours)} {words}</span>"
+        "<span style='margin-right:1.5em;white-space:nowrap'>"
+        f"{''.join(swatch.format(hex_of(c)) for c in colours)} {words}</span>"
         for _, colours, words in legend_of(census)
     )
 
@@ -67,14 +73,18 @@ def _svg(census: Census, picture: Folded, caption: str) -> str:
         return ""
     cell = min(_CELL_PX, _PICTURE_PX / max(rows, columns))
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' role='img' aria-label='{caption}' viewBox='0 0 {columns} {rows}' "
+        "<svg xmlns='http://www.w3.org/2000/svg' role='img' "
+        f"aria-label='{caption}' viewBox='0 0 {columns} {rows}' "
         f"width='{columns * cell:.0f}' height='{rows * cell:.0f}' shape-rendering='crispEdges'>"
         f"{''.join(_rects(census, picture))}</svg>"
     )
 
 
 def _rects(census: Census, picture: Folded) -> Iterator[str]:
-    """A rectangle for each cell; in large pictures one for a run of shards without a size."""
+    """Make one rectangle for each cell.
+
+    In a large picture, neighbouring shards of one state other than written share a rectangle.
+    """
     has_lines = max(picture.states.shape) <= _CELLS_WITH_LINES
     size = 0.94 if has_lines else 1
     fills = [hex_of(colour) for colour in PALETTE.tolist()]
@@ -92,11 +102,14 @@ def _rects(census: Census, picture: Folded) -> Iterator[str]:
             x, *others = cells
             width = len(others) + size
             title = _title(census, picture, y, x, x + len(others))
-            yield f"<rect x='{x}' y='{y}' width='{width}' height='{size}' fill='{fills[shades[x]]}'><title>{title}</title></rect>"
+            yield (
+                f"<rect x='{x}' y='{y}' width='{width}' height='{size}' "
+                f"fill='{fills[shades[x]]}'><title>{title}</title></rect>"
+            )
 
 
 def _title(census: Census, picture: Folded, y: int, start: int, stop: int) -> str:
-    """Which shards lie in the cells from `start` to `stop` of a row, and what they are."""
+    """Describe the shards in the cells of row `y` from `start` to `stop`, both included."""
     first, last = (
         unravel(int(rank), census.states.shape)
         for rank in (picture.first[y, start], picture.last[y, stop])

@@ -1,4 +1,4 @@
-"""The shard grid as a PNG file, drawn by matplotlib."""
+"""PNG file of the shard grid, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, shad
 __all__ = ["write_png"]
 
 _INCHES, _DPI = (8.0, 6.0), 150
-_CELLS = 300  # along each axis: two pixels each at least, or a bad one could fall between them
+# most cells along each axis: each has at least two pixels, or scaling could hide a bad one
+_CELLS = 300
 
 
 def write_png(census: Census, path: str | os.PathLike[str]) -> None:
@@ -24,9 +25,9 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     census : Census
-        What to draw.
+        Census of the array to draw.
     path : str or path
-        The file; replaced if it exists.
+        File to write. An existing file is replaced.
 
     Raises
     ------
@@ -34,9 +35,8 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
         If matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import (
-            Figure,
-        )  # not pyplot, which keeps figures and may ask for a display
+        # not pyplot, which keeps figures in memory and may need a display
+        from matplotlib.figure import Figure
         from matplotlib.legend_handler import HandlerTuple
         from matplotlib.patches import Patch
     except ImportError as error:
@@ -52,7 +52,7 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
     axes = figure.add_subplot(xticks=[], yticks=[], frame_on=False)
     axes.set_xlabel(caption_of(census, picture), fontsize=8)
     if picture.states.size:
-        colours = np.full((GAP + 1, 3), 255, np.uint8)  # gaps are white as the paper
+        colours = np.full((GAP + 1, 3), 255, np.uint8)  # gaps are white like the background
         colours[: len(PALETTE)] = PALETTE
         axes.imshow(colours[shades_of(picture, census)], interpolation="nearest")
         entries = list(legend_of(census))

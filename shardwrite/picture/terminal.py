@@ -1,4 +1,4 @@
-"""The shard grid in the terminal: half blocks in colour, letters without."""
+"""Picture of the shard grid in the terminal: coloured half blocks, or characters without colour."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from shardwrite.picture.look import PALETTE, caption_of, legend_of, shades_of
 __all__ = ["TerminalPicture", "terminal_picture"]
 
 _SYMBOLS = "-#.?!"  # by state
-_LARGEST_CELL = 4  # a small grid is enlarged, or it would be a speck
+_LARGEST_CELL = 4  # columns of a cell in a small grid, which is enlarged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TerminalPicture:
-    """What rich prints.
+    """Picture of the shard grid that rich can print.
 
     Attributes
     ----------
     census : Census
-        What to show.
+        Census of the array to show.
     width : int
         Most columns to fill.
     """
@@ -47,7 +47,7 @@ class TerminalPicture:
         has_colours = (
             console.color_system is not None and not console.no_color and not options.ascii_only
         )
-        # twice as wide as high, for a letter is twice as high as wide
+        # a character is twice as high as wide, so the picture has half as many lines as columns
         picture = fold(
             self.census.states,
             self.census.stored_nbytes,
@@ -87,7 +87,10 @@ class TerminalPicture:
 
 
 def _half_blocks(above: int, below: int, n: int) -> Segment:
-    """Cells of two shades, one above the other; in a gap the terminal's own background shows."""
+    """Draw `n` pairs of cells, one above the other, in two shades.
+
+    A gap shows the background of the terminal.
+    """
     upper, lower = (
         None if shade == GAP else Color.from_rgb(*PALETTE[shade].tolist())
         for shade in (above, below)
@@ -98,13 +101,15 @@ def _half_blocks(above: int, below: int, n: int) -> Segment:
 
 
 def terminal_picture(census: Census, width: int = 80) -> TerminalPicture:
-    """The shard grid and a legend, for rich to print: half blocks, or letters where the console has no colours.
+    """Make a picture of the shard grid, with a legend, that rich can print.
+
+    It is drawn with half blocks, or with characters if the console has no colours.
 
     Parameters
     ----------
     census : Census
-        What to show.
+        Census of the array to show.
     width : int
-        Most columns to fill; the console's, if these are fewer.
+        Most columns to fill. A narrower console limits them further.
     """
     return TerminalPicture(census, width)

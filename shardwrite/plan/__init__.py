@@ -1,4 +1,4 @@
-"""From shapes and limits to tasks: pure integers, no I/O."""
+"""Plans: how shapes and limits become tasks. Only integers, no I/O."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""How much memory a plan needs, before anything runs."""
+"""Estimate of the memory that a plan needs, made before anything runs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from shardwrite.plan.partition import Partition
 __all__ = ["BATCH_NBYTES", "MemoryEstimate", "Resources", "estimate_memory", "overlap"]
 
 BATCH_NBYTES = 2 * 2**20
-"""Decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
+"""Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
 
-_RESULT_SHARE = 0.25  # of a process's memory for encoded blocks that wait for their commit
+# share of a process's memory that encoded blocks may take while they wait for their commit
+_RESULT_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a worker process offers.
+    """Threads and memory of the worker processes.
 
     Parameters
     ----------
     n_threads : int
         Threads that run tasks in one process.
     memory_limit_nbytes : int
-        Memory that one process may use.
+        Memory that one process may use, in bytes.
     n_processes : int
-        Processes.
+        Number of worker processes.
     """
 
     n_threads: int
@@ -41,20 +42,24 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Memory of one worker process, in bytes, without the interpreter and its libraries.
+    """Memory of one worker process, in bytes.
+
+    The interpreter and its libraries are not included.
 
     Attributes
     ----------
     source_nbytes : int
-        Source chunks of the tasks that run.
+        Source chunks of the tasks that are running.
     border_nbytes : int
-        Source chunks that a task has used and another still needs.
+        Source chunks that one task has used and another task still needs.
     encode_nbytes : int
-        Batches and, unless tasks stream, encoded blocks, of all threads.
+        Batches of all threads and, unless the layout is fused or staged, the blocks that they
+        are encoding.
     waiting_nbytes : int
-        Encoded blocks that wait for the rest of their shard; beyond it they are spooled to disk.
+        Encoded blocks that wait for the rest of their shard. Further blocks are spooled to disk.
     spool_ratio : float
-        Encoded over decoded size above which a block is spooled; infinite where nothing ever is.
+        Ratio of encoded to decoded size above which a block is spooled to disk. It is 0 if every
+        block is spooled, and infinite if none is.
     """
 
     source_nbytes: int
@@ -65,19 +70,24 @@ class MemoryEstimate:
 
     @property
     def total_nbytes(self) -> int:
-        """Everything together."""
+        """Sum of all parts, in bytes."""
         return self.source_nbytes + self.border_nbytes + self.encode_nbytes + self.waiting_nbytes
 
 
 def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int]:
-    """How pieces and source chunks cut each other along an axis.
+    """Overlap of pieces and source chunks along an axis.
+
+    Parameters
+    ----------
+    edges, source_edges : sequence of int
+        Boundaries of the pieces and of the source chunks, in elements.
 
     Returns
     -------
     longest : int
-        Elements of the source chunks under a piece, at most.
+        Largest extent of the source chunks that one piece overlaps, in elements.
     cuts : int
-        Pieces that a source chunk is cut into, at most.
+        Largest number of pieces that overlap one source chunk; at least 1.
     """
     own, source = np.asarray(edges), np.asarray(source_edges)
     first, last = (
@@ -94,7 +104,10 @@ def overlap(edges: Sequence[int], source_edges: Sequence[int]) -> tuple[int, int
 
 
 def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
-    """Of the source chunks along an axis that reach from one piece into another and hold neither, the longest."""
+    """Length of the longest source chunk that crosses an inner edge, in elements.
+
+    Source chunks that consist of whole pieces are not counted.
+    """
     own, source = np.asarray(edges, dtype=np.int64), np.asarray(source_edges, dtype=np.int64)
     inner = own[1:-1]
     first = np.searchsorted(source, inner, "right") - 1
@@ -105,7 +118,10 @@ def _thickness(edges: Sequence[int], source_edges: Sequence[int]) -> int:
 
 @lru_cache(maxsize=16)
 def _along(edges: tuple[int, ...], source_sizes: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """What :func:`overlap` and `_thickness` say of an axis, and the source's extent; an axis may have a million edges."""
+    """Results of `overlap` and `_thickness` for an axis, and the extent of the source.
+
+    They are cached because an axis may have a million edges.
+    """
     source = boundaries(source_sizes)
     return (*overlap(edges, source), _thickness(edges, source), source[-1])
 
@@ -113,7 +129,10 @@ def _along(edges: tuple[int, ...], source_sizes: tuple[int, ...]) -> tuple[int, 
 def _border(
     partition: Partition, thickness: Sequence[int], source_shape: Sequence[int], wave: Shape
 ) -> int:
-    """Elements of the source chunks across the borders between what is done of a wave and what is not: one layer for each axis."""
+    """Elements of the source chunks that cross from the finished part of a wave into the rest.
+
+    Each axis along which a wave has several blocks counts one layer of source chunks.
+    """
     extent = [min(n + t, whole) for n, t, whole in zip(wave, thickness, source_shape, strict=True)]
     crossed = [
         axis
@@ -133,7 +152,7 @@ def estimate_memory(
     staged: bool,
     compression_ratio: float,
 ) -> MemoryEstimate:
-    """Peak memory of one process.
+    """Estimate the peak memory of one process.
 
     Parameters
     ----------
@@ -144,19 +163,20 @@ def estimate_memory(
     itemsize : int
         Bytes of an element.
     resources : Resources
-        Threads and memory of a process.
+        Threads and memory of the worker processes.
     wave : tuple of int
-        Elements along each axis of the largest box that is one graph.
+        Largest extent of a wave along each axis, in elements.
     staged : bool
         Whether every encoded block goes to a part file.
     compression_ratio : float
-        Decoded over encoded size; 1 is the worst case.
+        Ratio of decoded to encoded size; 1 is the worst case.
 
     Notes
     -----
-    A source chunk that several blocks need stays until the last of them is encoded, so
-    those blocks run beside one another on one set of source chunks, and the next set is begun while they end. A source chunk
-    that lies across the border of two blocks stays from the first to the second, and in which order they come is dask's choice.
+    A source chunk that several blocks need stays in memory until the last of these blocks is
+    encoded. So these blocks run at the same time on one set of source chunks, and the next set is
+    begun while they end. A source chunk that crosses the border of two blocks stays in memory from
+    the first block to the second; dask chooses the order of the blocks.
     """
     axes = [
         _along(tuple(edges), tuple(sizes))
@@ -164,7 +184,8 @@ def estimate_memory(
     ]
     longest, cuts, thickness, shape = zip(*axes, strict=True) if axes else ((), (), (), ())
     set_nbytes = itemsize * math.prod(longest)
-    is_shared = any(n > 2 for n in cuts)  # cut in two, a source chunk is shared at its border only
+    # a source chunk that only two blocks overlap is counted at their border
+    is_shared = any(n > 2 for n in cuts)
     n_sharing = math.prod(cuts)
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
     n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25

@@ -1,4 +1,7 @@
-"""What is too much for a plan, or for a look at every shard: told at once, before memory is taken or a loop is begun."""
+"""Upper limits of what can be planned, and of what can be read shard by shard.
+
+The checks raise at once, before memory is allocated or a loop begins.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +26,36 @@ __all__ = [
 ]
 
 MAX_SHARDS = 2**26
-"""Shards of one run, or of one look at an array; what is known of so many takes gigabytes."""
+"""Most shards of one run, or of one read of all indexes of an array.
 
-_MAX_EXTENT = 2**62  # sums of two such still fit into 64 bits
+The state of so many shards takes gigabytes of memory.
+"""
+
+_MAX_EXTENT = 2**62  # the sum of two extents still fits into 64 bits
 _MAX_NBYTES = _MAX_END = 2**63 - 1
 _MAX_CHUNKS_PER_SHARD = 2**27  # an index of 2 GiB
-_MAX_EDGES = 2**25  # of tasks along an axis
+_MAX_EDGES = 2**25  # tasks along one axis
 _MAX_TASKS = 2**32
-_INDEX_NBYTES = 48  # of an inner chunk: offset and size, the table, and the table encoded
+# memory for an inner chunk's entry while an index is made: offset and size, table, encoded table
+_INDEX_NBYTES = 48
 
 
 def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
-    """Refuse sizes along an axis that 64 bits cannot hold.
+    """Refuse sizes along an axis that are too large for arithmetic in 64 bits.
+
+    Parameters
+    ----------
+    field : str
+        Name of the argument, for the message.
+    value : object
+        The argument as the user gave it, for the message.
+    sizes : sequence of int
+        Sizes to check, in elements.
 
     Raises
     ------
     SpecError
-        Naming the field.
+        If a size is larger than 2**62. The error names the field.
     """
     if any(size > _MAX_EXTENT for size in sizes):
         raise SpecError(
@@ -48,7 +64,7 @@ def check_extents(field: str, value: Any, sizes: Sequence[int]) -> None:
 
 
 def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None:
-    """Refuse shapes of a new array that cannot be planned.
+    """Refuse the shapes of a new array if it cannot be planned.
 
     Raises
     ------
@@ -70,7 +86,10 @@ def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None
             remedy="give smaller inner chunks",
         )
     if math.prod(shards) // math.prod(chunks) > _MAX_CHUNKS_PER_SHARD:
-        remedy = f"give smaller shards, or larger inner chunks: a shard holds at most {_MAX_CHUNKS_PER_SHARD:,}"
+        remedy = (
+            "give smaller shards, or larger inner chunks: "
+            f"a shard holds at most {_MAX_CHUNKS_PER_SHARD:,}"
+        )
         raise SpecError("holds too many inner chunks", field="shards", value=shards, remedy=remedy)
     n_shards = _n_shards(shape, shards)
     if n_shards > MAX_SHARDS:
@@ -79,12 +98,12 @@ def check_new(shape: Shape, itemsize: int, shards: Shape, chunks: Shape) -> None
 
 
 def check_whole(grid: ShardGrid, path: str) -> None:
-    """Refuse to look at every shard of an array that has too many.
+    """Refuse to read every shard of an array that has too many shards.
 
     Raises
     ------
     SpecError
-        With the number of its shards.
+        If the array has more than `MAX_SHARDS` shards. The error names their number.
     """
     if grid.n_shards > MAX_SHARDS:
         remedy = f"at most {MAX_SHARDS:,} can be looked at; read and write it by region"
@@ -92,12 +111,12 @@ def check_whole(grid: ShardGrid, path: str) -> None:
 
 
 def check_region(box: Box, shards: Shape) -> None:
-    """Refuse a region that touches too many shards, or that lies where 64 bits cannot count.
+    """Refuse a region that touches too many shards, or whose end does not fit into 64 bits.
 
     Raises
     ------
     SpecError
-        With the number of shards, or the farthest end there can be.
+        If the region ends beyond 2**63 - 1, or touches more than `MAX_SHARDS` shards.
     """
     if any(b > _MAX_END for b in box.stop):
         raise SpecError(
@@ -122,21 +141,32 @@ def check_chunks(shape: Shape, chunks: Shape) -> None:
     Raises
     ------
     SpecError
-        With their number.
+        If there were more than `MAX_SHARDS` chunks. The error names their number.
     """
     n_chunks = _n_shards(shape, chunks)
     if n_chunks > MAX_SHARDS:
-        remedy = f"give larger ones, at most {MAX_SHARDS:,}; or read a region with open_sharded(...)[...]"
+        remedy = (
+            f"give larger ones, at most {MAX_SHARDS:,}; "
+            "or read a region with open_sharded(...)[...]"
+        )
         raise SpecError(f"makes {n_chunks:,} chunks", field="chunks", value=chunks, remedy=remedy)
 
 
 def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
-    """Refuse to let an array grow so far that nobody can look at all of its shards any more.
+    """Refuse to let an array grow beyond the number of shards that can be read.
+
+    Parameters
+    ----------
+    grid : ShardGrid
+        Grid of the array as it is.
+    shape : sequence of int
+        Shape that the array would have.
 
     Raises
     ------
     SpecError
-        With the number of shards that it would have.
+        If the shape has an extent above 2**62, or if it adds shards and the array would have more
+        than `MAX_SHARDS`.
     """
     check_extents("shape", tuple(shape), shape)
     n_shards = _n_shards(shape, grid.shards)
@@ -148,12 +178,13 @@ def check_growth(grid: ShardGrid, shape: Sequence[int]) -> None:
 
 
 def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:
-    """Refuse shards of which an inner chunk, or the index while it is made, is larger than the memory of a process.
+    """Refuse inner chunks or shard indexes that do not fit into the memory of a process.
 
     Raises
     ------
     PlanError
-        With the bytes needed and allowed.
+        If one decoded inner chunk, or one index while it is made, takes more than
+        `allowed_nbytes`. The error holds the bytes needed and allowed.
     """
     for what, value, nbytes in (
         ("an inner chunk", f"chunks={grid.chunks}", itemsize * math.prod(grid.chunks)),
@@ -164,7 +195,9 @@ def check_memory(grid: ShardGrid, itemsize: int, allowed_nbytes: int) -> None:
                 f"{value}: {what} takes {nbytes:,} bytes, and a process may use {allowed_nbytes:,}",
                 needed_nbytes=nbytes,
                 allowed_nbytes=allowed_nbytes,
-                knob="use smaller inner chunks, and fewer of them in a shard, or raise memory_limit",
+                knob=(
+                    "use smaller inner chunks, and fewer of them in a shard, or raise memory_limit"
+                ),
             )
 
 
@@ -174,7 +207,7 @@ def check_n_tasks(shape: Shape, n_tasks: int) -> None:
     Raises
     ------
     PlanError
-        With their number.
+        If there are more than 2**32 tasks. The error names their number.
     """
     if n_tasks > _MAX_TASKS:
         raise _too_many_tasks(shape, n_tasks)
@@ -186,14 +219,15 @@ def check_cut(shape: Shape, counts: Sequence[int]) -> None:
     Parameters
     ----------
     shape : tuple of int
-        Of the array.
+        Shape of the array.
     counts : sequence of int
         Tasks along each axis.
 
     Raises
     ------
     PlanError
-        With the number of tasks.
+        If there are more than 2**32 tasks, or more than 2**25 along one axis. The error names
+        their number.
     """
     n_tasks = math.prod(counts)
     if n_tasks > _MAX_TASKS or max(counts, default=0) > _MAX_EDGES:

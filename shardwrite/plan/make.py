@@ -1,4 +1,4 @@
-"""Choosing a plan: how large tasks are, and whether encode and commit are one."""
+"""Choice of a plan: the size of tasks, and whether one task encodes and commits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ __all__ = ["make_plan"]
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 _FUSE_NBYTES = 64 * 2**20
 _N_TASKS_AIMED_AT = 64
-_SOURCE_CHUNKS = 16  # that a task may take even if there are then fewer tasks
+# source chunks that a task may always take, even if there are then fewer tasks than aimed at
+_SOURCE_CHUNKS = 16
 
 
 def make_plan(
@@ -39,37 +40,46 @@ def make_plan(
     region: Box | None = None,
     append_axis: int | None = None,
 ) -> Plan:
-    """The plan for writing a source as an array; if none fits into the memory, the one that needs least.
+    """Make the plan for writing a source as an array.
+
+    If no plan fits into the memory, the plan that needs least memory is returned.
 
     Parameters
     ----------
     metadata : ArrayMetadata
-        The array to be.
+        Metadata of the array that will be written.
     strategy : Strategy
         The write strategy.
     source : SourceLayout
         Chunks, tasks and identity of the source.
     resources : Resources
-        What a worker process offers.
+        Threads and memory of the worker processes.
     write_empty_chunks : bool
-        Store inner chunks of the fill value only, too.
+        Also store inner chunks that hold only the fill value.
     stage_units : bool
-        Never pass encoded units between tasks: the engine would copy them through one process.
+        Pass encoded units between tasks in part files. Otherwise an engine with several processes
+        would copy them through one process.
     max_graph_tasks : int
-        Tasks that the scheduler may hold at a time.
+        Tasks that the scheduler may hold at the same time.
     compression_ratio : float, optional
-        Decoded over encoded size that is expected; the worst case is 1.
+        Expected ratio of decoded to encoded size; the worst case is 1.
     notes : sequence of str
-        Explanations of choices made before.
+        Explanations of choices that were made before.
     region : Box, optional
-        What the source covers of a part of an array that exists; margins beside it are among the source's chunks.
+        Region that the source covers, if `metadata` describes a part of an existing array. The
+        source's chunks then include the margins beside the region.
     append_axis : int, optional
-        The axis along which the array grows by the region.
+        Axis along which the array grows by the region.
+
+    Raises
+    ------
+    PlanError
+        If there are more tasks than a plan can hold.
     """
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
-    # the bytes of AppendOnly depend on the cut, which therefore stays what it always was
+    # the bytes that AppendOnly writes depend on the cut, so its cut must stay as in older versions
     is_free = not isinstance(strategy, AppendOnly)
     most_source_chunks = (
         max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT) if is_free else None
@@ -126,7 +136,10 @@ def make_plan(
 
 
 def _first_that_fits(plan_of: Callable[[int], Plan], sizes: Iterable[int]) -> Plan:
-    """The plan of the largest tasks that fit into the memory; if none do, the one that needs least."""
+    """Return the first plan that fits into the memory, or the one that needs least memory.
+
+    `sizes` are the sizes of a task in bytes, largest first.
+    """
     tried: list[Plan] = []
     for task_nbytes in sizes:
         try:
@@ -137,12 +150,15 @@ def _first_that_fits(plan_of: Callable[[int], Plan], sizes: Iterable[int]) -> Pl
             break
         if plan.fits:
             return replace(plan, source_reruns=_reruns_by_chunks(plan))
-        tried.append(plan)  # finer tasks may hold less of the source at a time
+        tried.append(plan)  # smaller tasks may hold less of the source at a time
     return min(tried, key=lambda plan: plan.least_memory.total_nbytes)
 
 
 def _lies_in_source(plan: Plan) -> bool:
-    """Whether a source chunk is at least as large as a group, so that finer tasks would hold no less."""
+    """Whether the largest source chunk is at least as large as a group along every axis.
+
+    Smaller tasks would then hold no less of the source in memory.
+    """
     return all(
         max(sizes, default=1) >= e
         for sizes, e in zip(plan.source.chunks, plan.partition.largest_group, strict=True)
@@ -150,9 +166,10 @@ def _lies_in_source(plan: Plan) -> bool:
 
 
 def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
-    """Whether source chunks reach across several groups.
+    """Whether a source chunk overlaps more than two groups along an axis.
 
-    A scheduler that goes for the first shard to commit would then load all source chunks of a row of shards, and keep them.
+    A scheduler that works towards the first commit would then load all source chunks of a row of
+    shards, and keep them.
     """
     return any(
         overlap(edges, boundaries(sizes))[1] > 2
@@ -161,7 +178,7 @@ def _is_slab_like(partition: Partition, source: SourceLayout) -> bool:
 
 
 def _reruns_by_chunks(plan: Plan) -> float:
-    """Source chunks that the waves touch, over all source chunks."""
+    """Average number of waves that touch a source chunk."""
     if len(plan.waves) == 1 or not plan.source.n_chunks:
         return 1.0
     touched = 0

@@ -1,4 +1,4 @@
-"""The plan: everything that is known before anything runs."""
+"""The plan of a run: how an array will be written, known before anything runs."""
 
 from __future__ import annotations
 
@@ -28,23 +28,26 @@ from shardwrite.plan.waves import Wave, cut_waves
 __all__ = ["Part", "Plan", "ShardRef", "SourceLayout"]
 
 MAX_GRAPH_TASKS = 100_000
+"""Tasks that the scheduler may hold at the same time, by default."""
+
 MAX_SOURCE_RERUNS = 1.25
+"""Most times that a source task may run, on average over all source tasks, by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLayout:
-    """What a plan knows of its source.
+    """Chunks, tasks and identity of a source.
 
     Parameters
     ----------
     chunks : tuple of tuple of int
-        Chunk sizes for each axis, as dask gives them.
+        Chunk sizes for each axis, in elements, as in dask.
     n_tasks : int
-        Tasks of the source's graph.
+        Number of tasks of the source's graph.
     identity : str
-        What must be equal for another run to be the same run.
+        Name of the source's data. A run can be resumed only with a source of equal identity.
     is_stable : bool
-        Whether the user vouches that equal identities mean equal data.
+        Whether the user guarantees that equal identities mean equal data.
     """
 
     chunks: tuple[tuple[int, ...], ...]
@@ -60,33 +63,41 @@ class SourceLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How an array will be written. Make one with :func:`shardwrite.plan`.
+    """Plan of how an array will be written.
+
+    Make one with :func:`shardwrite.plan`.
 
     Attributes
     ----------
     metadata : ArrayMetadata
-        The array to be.
+        Metadata of the array that will be written.
     strategy : FixedOrder or AppendOnly
         The write strategy.
     source : SourceLayout
-        Where the data comes from.
+        Chunks, tasks and identity of the source.
     partition : Partition
-        The cut into tasks.
+        Groups and blocks into which the array is cut.
     resources : Resources
-        What a worker process offers.
+        Threads and memory of the worker processes.
     is_staged : bool
-        Whether every unit is encoded into a part file first, and shards are committed from these.
+        Whether every unit is encoded into a part file first, and shards are committed from the
+        part files.
     write_empty_chunks : bool
-        Whether inner chunks of the fill value only are stored.
+        Whether inner chunks that hold only the fill value are stored.
     max_graph_tasks : int
-        Tasks that the scheduler may hold at a time.
+        Tasks that the scheduler may hold at the same time.
     source_reruns : float
         How often a source task runs, on average; 1 unless waves share source tasks.
+    compression_ratio : float, optional
+        Expected ratio of decoded to encoded size.
     notes : tuple of str
-        Choices that were left to the planner, explained.
+        Explanations of choices that were left to the planner.
     region : Box, optional
-        What the source covers, where it is a part of an array that exists. `metadata` is then that of the part of the array whose
-        shards the region touches, and the region lies in that part's coordinates.
+        Region that the source covers, if the plan updates an existing array. `metadata` then
+        describes the window of the array that the shards of the region form, and the coordinates
+        of the region and of the partition are relative to this window.
+    append_axis : int, optional
+        Axis along which the array grows by the region.
     """
 
     metadata: ArrayMetadata
@@ -105,34 +116,37 @@ class Plan:
 
     @property
     def first_shard(self) -> Shape:
-        """Position, in the array's shard grid, of the first shard of this plan's."""
+        """Position of the plan's first shard in the shard grid of the array."""
         return self.metadata.window[0] if self.metadata.window else (0,) * self.metadata.grid.ndim
 
     @property
     def origin(self) -> Shape:
-        """First element of that shard, in the array's coordinates."""
+        """First element of the plan's first shard, in the array's coordinates."""
         return tuple(
             i * s for i, s in zip(self.first_shard, self.metadata.grid.shards, strict=True)
         )
 
     @property
     def array_region(self) -> Box | None:
-        """The region in the array's coordinates."""
+        """The region in the array's coordinates, or None if the plan writes a whole array."""
         return None if self.region is None else self.region.shift(tuple(-o for o in self.origin))
 
     @property
     def n_shards(self) -> int:
-        """Shards that the source touches; as many files, less those that are all fill value."""
+        """Number of shards that the source touches.
+
+        Each becomes a file, except shards without a stored inner chunk.
+        """
         return self.metadata.grid.n_shards
 
     @property
     def n_inner_chunks(self) -> int:
-        """Inner chunks that overlap the array."""
+        """Number of inner chunks that overlap the array, or the window of an update."""
         return self.metadata.grid.n_inner_chunks
 
     @property
     def raw_nbytes(self) -> int:
-        """Decoded bytes of what is written."""
+        """Decoded size of the data that the source provides, in bytes."""
         return (
             self.metadata.raw_nbytes
             if self.region is None
@@ -141,12 +155,19 @@ class Plan:
 
     @property
     def layout(self) -> str:
-        """``fused`` (a task encodes and commits), ``direct`` (units, then commits) or ``staged`` (units by way of part files)."""
+        """Scheme of the tasks.
+
+        It is ``fused`` if a task encodes and commits, ``direct`` if units are passed from encode
+        tasks to commit tasks, and ``staged`` if units go through part files.
+        """
         return "fused" if self.partition.is_fused else "staged" if self.is_staged else "direct"
 
     @property
     def n_units(self) -> int:
-        """Units: boxes of whole inner chunks in one shard, encoded by one task."""
+        """Number of units.
+
+        A unit is a box of whole inner chunks in one shard, encoded by one task.
+        """
         return (
             self.n_shards
             if self.partition.is_fused
@@ -155,23 +176,23 @@ class Plan:
 
     @property
     def n_tasks(self) -> int:
-        """Tasks of all graphs together, the source's included."""
+        """Number of tasks of all graphs together, including those of the source."""
         own = self.partition.n_groups + (0 if self.partition.is_fused else self.partition.n_blocks)
         return self.source.n_tasks + own
 
     @cached_property
     def memory(self) -> MemoryEstimate:
-        """Worst-case memory of a worker process: nothing compresses."""
+        """Worst-case memory of a worker process, in which no data can be compressed."""
         return self._memory(1.0, self.waves)
 
     @cached_property
     def least_memory(self) -> MemoryEstimate:
-        """The same without the source chunks at borders, that is for any waves."""
+        """Worst-case memory without source chunks at borders: a lower bound for all waves."""
         return self._estimate(1.0, self.partition.largest_block)
 
     @cached_property
     def expected_memory(self) -> MemoryEstimate:
-        """Memory of a worker process at the given `compression_ratio`."""
+        """Memory of a worker process at the given `compression_ratio`, or at 1 if it is None."""
         return self._memory(self.compression_ratio or 1.0, self.waves)
 
     def _memory(self, ratio: float, waves: Sequence[Wave]) -> MemoryEstimate:
@@ -194,15 +215,18 @@ class Plan:
 
     @property
     def memory_per_thread_nbytes(self) -> int:
-        """Worst-case memory of a worker process over its threads."""
+        """Worst-case memory of a worker process divided by its threads, in bytes."""
         return ceil_div(self.memory.total_nbytes, self.resources.n_threads)
 
     @cached_property
     def waves(self) -> tuple[Wave, ...]:
-        """Sets of groups, each a graph of its own: small enough for the scheduler, and for the memory where thinner ones help."""
-        fewest = int(
-            self.is_staged
-        )  # so that no more part files lie about than one row of groups makes
+        """Boxes of groups, each with a task graph of its own.
+
+        They are small enough for the scheduler. If waves of full thickness do not fit into the
+        memory and thinner waves do, the thinner ones are used.
+        """
+        # staged waves are one group thick along the first axis, which bounds the part files on disk
+        fewest = int(self.is_staged)
         choices = (
             cut_waves(self.partition, self.n_tasks, self.max_graph_tasks, n_thin=n)
             for n in range(fewest, max(fewest, self.metadata.grid.ndim) + 1)
@@ -219,22 +243,22 @@ class Plan:
         return next(fitting, first)
 
     def shards_for(self, region: Any) -> list[ShardRef]:
-        """The shards that a region touches.
+        """List the shards that a region touches.
 
         Parameters
         ----------
         region : tuple of slice or int, slice, int, Ellipsis or Box
-            In array coordinates, steps of 1.
+            Region in the array's coordinates, with steps of 1.
 
         Returns
         -------
         list of ShardRef
-            Row-major.
+            Shards of this plan that the region touches, in row-major order.
 
         Raises
         ------
         SpecError
-            If the region is none.
+            If the region is not a box of the array.
         """
         grid, origin = self.metadata.grid, self.origin
         box = (
@@ -252,14 +276,20 @@ class Plan:
 
     @cached_property
     def shared_shards(self) -> list[ShardRef]:
-        """Shards that the source covers only in part: whoever writes the other part must wait for this one."""
+        """Shards that the source covers only in part.
+
+        An update of the rest of such a shard must wait until this run has ended.
+        """
         region = self.array_region
         return (
             [] if region is None else [ref for ref in self.shards_for(region) if not ref.is_whole]
         )
 
     def part(self, index: int, count: int) -> Part:
-        """Part `index` of `count`: whole groups, balanced by bytes, a pure function of the plan and the two numbers.
+        """Return part `index` of `count`.
+
+        A part consists of whole groups. Parts are balanced by decoded bytes, and depend only on
+        the plan and the two numbers.
 
         Raises
         ------
@@ -277,19 +307,22 @@ class Plan:
         return Part(self, index, count, range(first, last))
 
     def _part_edges(self, count: int) -> list[int]:
-        """First group of each part, and the end of the last."""
+        """Rank of the first group of each part, followed by the number of groups."""
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
         ends = np.cumsum(sizes.ravel())
         total = ends[-1] if len(ends) else 0.0
-        # a group belongs to the part in which its middle falls
+        # a group belongs to the part that contains its middle
         middles = ends - sizes.ravel() / 2
         found = np.searchsorted(middles, total * np.arange(count, dtype=np.float64) / count)
         return [*(int(first) for first in found), len(ends)]
 
     def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
-        """Which of `count` parts have something left, where `n_left` says so of each group."""
+        """List the unfinished parts out of `count`.
+
+        `n_left` holds the number of unfinished shards of each group, in row-major order.
+        """
         edges = self._part_edges(count)
         return [
             k
@@ -299,12 +332,15 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """Names the run: equal for plans that write the same bytes from the same source."""
+        """Hash that names the run.
+
+        It is equal for plans that write the same bytes from the same source.
+        """
         facts = self.to_dict()["identity"]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything worth keeping, as JSON can hold it."""
+        """Return the facts of the plan, without the digest, as values that JSON can hold."""
         units = self.partition.block_edges if isinstance(self.strategy, AppendOnly) else None
         return {
             "format": 1,
@@ -337,7 +373,11 @@ class Plan:
         }
 
     def _metadata_identity(self) -> dict[str, Any]:
-        """The array's metadata; of an update without the shape, which may grow elsewhere meanwhile, but with that of its part."""
+        """Metadata that is part of the identity.
+
+        For an update it holds the window instead of the array's shape, because the array may grow
+        elsewhere in the meantime.
+        """
         document, window = self.metadata.document, self.metadata.window
         if self.region is None or window is None:
             return document
@@ -347,7 +387,7 @@ class Plan:
         }
 
     def _of_region(self) -> dict[str, Any]:
-        """Where an update goes; nothing for a whole array."""
+        """Region and append axis of an update; empty for a whole array."""
         region = self.array_region
         if region is None:
             return {}
@@ -355,7 +395,7 @@ class Plan:
         return {"region": [list(pair) for pair in region.bounds], **append}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """:meth:`to_dict` and the digest, as JSON."""
+        """Return the facts of :meth:`to_dict` and the digest as JSON text."""
         return json.dumps({**self.to_dict(), "digest": self.digest}, indent=indent)
 
     def __str__(self) -> str:
@@ -366,33 +406,39 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether a worker process has the memory for it."""
+        """Whether the plan fits into the memory of a worker process."""
         allowed = self.resources.memory_limit_nbytes
         return self.least_memory.total_nbytes <= allowed and self.memory.total_nbytes <= allowed
 
     def check_fits(self) -> None:
-        """Refuse a plan over its limits.
+        """Refuse the plan if it needs more memory than a worker process may use.
 
         Raises
         ------
         PlanError
-            With the bytes needed and allowed, and the knob to turn.
+            If it does. The error holds the bytes needed and allowed, and names the argument that
+            would help.
         """
         check_memory(self.metadata.grid, self.metadata.itemsize, self.resources.memory_limit_nbytes)
         if self.fits:
             return
         needed, allowed = self.memory.total_nbytes, self.resources.memory_limit_nbytes
         if self.memory.source_nbytes + self.memory.border_nbytes > allowed / 2:
-            knob = "make the source's chunks smaller, or the inner chunks thinner along the axis in which the source comes in slabs"
+            knob = (
+                "make the source's chunks smaller, or the inner chunks thinner along the axis "
+                "in which the source comes in slabs"
+            )
             if self.resources.n_threads > 1:
                 knob = f"use fewer threads per process, or {knob}"
         else:
             knob = "use fewer threads per process, or smaller shards"
         raise PlanError(
-            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes ({self.memory.source_nbytes:,} for the "
-            f"source's chunks, {self.memory.border_nbytes:,} for those that wait for a second task, "
-            f"{self.memory.encode_nbytes:,} for units that are encoded, {self.memory.waiting_nbytes:,} for units that wait for "
-            f"their shard), and may use {allowed:,}",
+            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes "
+            f"({self.memory.source_nbytes:,} for the source's chunks, "
+            f"{self.memory.border_nbytes:,} for those that wait for a second task, "
+            f"{self.memory.encode_nbytes:,} for units that are encoded, "
+            f"{self.memory.waiting_nbytes:,} for units that wait for their shard), "
+            f"and may use {allowed:,}",
             needed_nbytes=needed,
             allowed_nbytes=allowed,
             knob=f"{knob}, or raise memory_limit",
@@ -401,16 +447,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of a plan's groups: what one rank writes.
+    """Part of a plan: the groups that one rank writes.
 
     Attributes
     ----------
     plan : Plan
-        The whole.
+        The whole plan.
     index, count : int
-        This is part `index` of `count`.
+        Number of this part, from 0, and number of all parts.
     groups : range
-        Row-major ranks of its groups.
+        Row-major ranks of the part's groups.
     """
 
     plan: Plan
@@ -420,16 +466,16 @@ class Part:
 
     @property
     def raw_nbytes(self) -> int:
-        """Decoded bytes of this part."""
+        """Decoded size of this part in bytes, including the margins of an update's window."""
         return sum(box.size for box in self.boxes()) * self.plan.metadata.itemsize
 
     def boxes(self) -> Iterator[Box]:
-        """Its groups."""
+        """Iterate over the boxes of the part's groups, in the coordinates of the partition."""
         return (self.plan.partition.group_box(rank) for rank in self.groups)
 
     @property
     def shards(self) -> list[ShardRef]:
-        """Its shards."""
+        """Shards of this part, in the order of its groups."""
         return [
             ref
             for box in self.boxes()
@@ -438,4 +484,7 @@ class Part:
 
     def __str__(self) -> str:
         of = self.plan.partition.n_groups
-        return f"part {self.index} of {self.count}: {len(self.groups)} groups of {of}, {self.raw_nbytes:,} bytes"
+        return (
+            f"part {self.index} of {self.count}: {len(self.groups)} groups of {of}, "
+            f"{self.raw_nbytes:,} bytes"
+        )

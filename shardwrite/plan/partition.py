@@ -1,9 +1,10 @@
-"""How the shard grid is cut into tasks that never share a shard.
+"""Cut of the shard grid into groups and blocks.
 
-Along each axis the array is cut at *group* edges (whole shards) and, inside a group, at *block* edges
-(whole inner chunks). A group is committed by one task; a block is encoded by one task; where a
-group has one block both are one task. Groups hold many neighbouring shards when shards are small; blocks are
-parts of one shard when it is large. Both are tensor products, so a million shards cost a few lists of edges.
+Along each axis the array is cut at *group* edges (whole shards) and, inside a group, at *block*
+edges (whole inner chunks). One task commits a group, and one task encodes a block. If each group
+has one block, the same task does both. No two commit tasks share a shard. If shards are small, a
+group holds many neighbouring shards; if a shard is large, a block is a part of it. The edges along
+one axis hold for the whole array, so a million shards need only a short list of edges per axis.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ class Partition:
     Parameters
     ----------
     group_edges, block_edges : tuple of tuple of int
-        For each axis the boundaries in elements, from 0 to the array's extent; group edges are among block edges.
+        Boundaries along each axis in elements, from 0 to the array's extent. All group edges are
+        also block edges.
     """
 
     group_edges: tuple[tuple[int, ...], ...]
     block_edges: tuple[tuple[int, ...], ...]
 
     def to_dict(self) -> dict[str, list[list[tuple[int, int]]]]:
-        """Both as JSON can hold them: runs of equal steps, ``(step, how many)``, since a long axis has very many edges.
+        """Return the edges as values that JSON can hold.
+
+        A long axis has very many edges, so they are given as runs of equal steps,
+        ``(step, how many)``.
 
         Examples
         --------
@@ -51,12 +56,12 @@ class Partition:
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], shape: Shape) -> Partition:
-        """From what `to_dict` gave.
+        """Make a partition from the value that `to_dict` returns.
 
         Raises
         ------
         ValueError
-            If it does not cut an array of this shape.
+            If the runs are not positive integers that add up to `shape`.
         """
         groups, blocks = (
             tuple(_expanded(runs, n) for runs, n in zip(found[name], shape, strict=True))
@@ -66,7 +71,7 @@ class Partition:
 
     @property
     def group_counts(self) -> Shape:
-        """Groups along each axis."""
+        """Number of groups along each axis."""
         return tuple(len(edges) - 1 for edges in self.group_edges)
 
     @property
@@ -81,21 +86,21 @@ class Partition:
 
     @property
     def is_fused(self) -> bool:
-        """Whether encode and commit are one task."""
+        """Whether one task encodes and commits."""
         return self.group_edges == self.block_edges
 
     @property
     def largest_block(self) -> Shape:
-        """Longest block along each axis, in elements."""
+        """Length of the longest block along each axis, in elements."""
         return _longest(self.block_edges)
 
     @property
     def largest_group(self) -> Shape:
-        """Longest group along each axis, in elements."""
+        """Length of the longest group along each axis, in elements."""
         return _longest(self.group_edges)
 
     def group_box(self, rank: int) -> Box:
-        """Elements of the group with row-major `rank`."""
+        """Box of elements of the group with row-major `rank`."""
         index = unravel(rank, self.group_counts)
         return Box(
             tuple(edges[i] for edges, i in zip(self.group_edges, index, strict=True)),
@@ -103,7 +108,7 @@ class Partition:
         )
 
     def blocks_in(self, group: Box) -> list[Box]:
-        """Blocks of a group, row-major."""
+        """List the blocks of a group in row-major order."""
         spans = []
         for edges, a, b in zip(self.block_edges, group.start, group.stop, strict=True):
             inside = edges[bisect_left(edges, a) : bisect_right(edges, b)]
@@ -114,7 +119,7 @@ class Partition:
         ]
 
     def group_boxes(self) -> Iterator[Box]:
-        """All groups, row-major."""
+        """Iterate over the boxes of all groups in row-major order."""
         return (self.group_box(rank) for rank in range(self.n_groups))
 
 
@@ -127,7 +132,7 @@ def _runs(edges: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _expanded(runs: Sequence[Sequence[int]], n: int) -> tuple[int, ...]:
-    """Edges from 0 to `n`."""
+    """Edges from 0 to `n`, from runs of equal steps."""
     if (
         any(type(value) is not int or value < 1 for run in runs for value in run)
         or sum(step * count for step, count in runs) != n
@@ -150,12 +155,12 @@ def make_partition(
     fused: bool,
     most_source_chunks: int | None = None,
 ) -> Partition:
-    """Choose groups and blocks.
+    """Cut an array into groups and blocks.
 
     Parameters
     ----------
     grid : ShardGrid
-        The array.
+        Shape, shards and inner chunks of the array.
     source_chunks : sequence of sequence of int
         The source's chunk sizes for each axis.
     itemsize : int
@@ -163,9 +168,15 @@ def make_partition(
     task_nbytes : int
         Decoded bytes that a task should handle.
     fused : bool
-        Encode and commit in one task, so that a group is one block.
+        Encode and commit in one task, so that each group is one block.
     most_source_chunks : int, optional
-        Source chunks that a group of several shards may take, about: a task that is killed has read them for nothing.
+        Approximate limit of the source chunks that a group of several shards takes. A task that
+        is killed has read them in vain.
+
+    Raises
+    ------
+    PlanError
+        If the array would be cut into more tasks than a plan can hold.
     """
     task_size = max(1, task_nbytes // itemsize)
     largest_source = tuple(max(1, *sizes) if sizes else 1 for sizes in source_chunks)
@@ -183,7 +194,11 @@ def make_partition(
 def _group_counts(
     grid: ShardGrid, largest_source: Shape, task_size: int, most_source_chunks: int | None
 ) -> Shape:
-    """Shards of a group along each axis: first to cover a source chunk, then as many of them as there is room for, row-major."""
+    """Choose the number of shards of a group along each axis.
+
+    A group first grows until it covers a source chunk, and then as far as a task has room. Both
+    times the last axis grows first.
+    """
     counts = [1] * grid.ndim
     extent = [min(s, n) for s, n in zip(grid.shards, grid.shape, strict=True)]
     to_source = [
@@ -205,9 +220,8 @@ def _group_counts(
                     // grid.shards[axis],
                 )
             if to_source[axis] < room < wanted[axis]:
-                room -= (
-                    room % to_source[axis]
-                )  # a source chunk that two groups need is kept for the second
+                # a source chunk across two groups would stay in memory until the second needs it
+                room -= room % to_source[axis]
             counts[axis] = max(counts[axis], min(wanted[axis], room))
             extent[axis] = min(counts[axis] * grid.shards[axis], grid.shape[axis])
     return tuple(counts)
@@ -219,13 +233,17 @@ def _block_edges(
     source_chunks: Sequence[Sequence[int]],
     task_size: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """Group edges and the source's, snapped to inner chunks; merged while tasks are small, cut where the source does not help."""
+    """Choose the block edges along each axis.
+
+    They come from the group edges and from the edges of source chunks, rounded down to inner
+    chunks. Short pieces are merged up to the size of a task, and pieces that are too long are cut.
+    """
     fine = []
     for n, c, edges, sizes in zip(grid.shape, grid.chunks, group_edges, source_chunks, strict=True):
         snapped = {edge // c * c for edge in boundaries(sizes) if edge < n}
         fine.append(sorted(snapped | set(edges)))
     lengths = list(_longest(fine))
-    # along a slab axis several source chunks meet in every inner chunk, and a thicker block would hold more of them
+    # along a slab axis an inner chunk spans several source chunks, and a thicker block needs more
     slab_axes = [
         axis for axis in range(grid.ndim) if max(source_chunks[axis], default=1) < grid.chunks[axis]
     ]
@@ -250,7 +268,10 @@ def _block_edges(
 
 
 def _shrink(lengths: list[int], chunks: Shape, task_size: int) -> list[int]:
-    """Halve the axis that spans most inner chunks until a block fits `task_size` elements."""
+    """Halve the axis that spans most inner chunks until a block has at most `task_size` elements.
+
+    The result may be larger, because no axis becomes shorter than an inner chunk.
+    """
     lengths = list(lengths)
     while math.prod(lengths) > task_size:
         axis = max(range(len(lengths)), key=lambda a: lengths[a] / chunks[a])
@@ -261,7 +282,10 @@ def _shrink(lengths: list[int], chunks: Shape, task_size: int) -> list[int]:
 
 
 def _cut(fine: Sequence[int], group_edges: Sequence[int], length: int, chunk: int) -> list[int]:
-    """Edges at most `length` apart, taken from `fine` where it has one within reach, else from the inner chunk grid."""
+    """Choose edges that are at most `length` apart, or one inner chunk if that is longer.
+
+    They are group edges, edges of `fine` within reach, or else edges of the inner chunk grid.
+    """
     kept = [0]
     for group_stop in group_edges[1:]:
         while kept[-1] < group_stop:

@@ -1,4 +1,4 @@
-"""Regions: what users write between brackets, and the shards that it touches."""
+"""Regions of an array: conversion from index expressions to boxes, and references to shards."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["ShardRef", "as_box", "indexed_shape"]
 
 @dataclass(frozen=True, slots=True)
 class ShardRef:
-    """A shard as a region sees it.
+    """Shard that a region touches.
 
     Attributes
     ----------
     index : tuple of int
-        Position in the shard grid.
+        Position in the shard grid of the array.
     key : str
         Storage key, relative to the array.
     box : Box
-        In-bounds elements of the shard.
+        Elements of the shard that lie in the array, in array coordinates.
     is_whole : bool
-        Whether the region covers all of them; if not, other writers may share the shard.
+        Whether the region covers all of these elements. If not, other regions may share the shard.
     """
 
     index: Shape
@@ -34,7 +34,7 @@ class ShardRef:
 
 
 def _items(region: Any, ndim: int) -> list[Any]:
-    """An index for each axis."""
+    """Return one index for each axis, with `Ellipsis` and omitted axes filled in."""
     items = list(region) if isinstance(region, tuple) else [region]
     if any(item is Ellipsis for item in items):
         at = next(i for i, item in enumerate(items) if item is Ellipsis)
@@ -43,18 +43,38 @@ def _items(region: Any, ndim: int) -> list[Any]:
 
 
 def indexed_shape(region: Any, box: Box) -> Shape:
-    """Shape of what an array of numpy's would give for a region, which is a box here: without the axes of integers."""
+    """Shape that a numpy array would return for a region.
+
+    Axes with an integer index are left out.
+
+    Parameters
+    ----------
+    region : tuple of slice or int, slice, int or Ellipsis
+        The index expression.
+    box : Box
+        The same region as a box.
+    """
     items = _items(region, len(box.start))
     return tuple(n for n, item in zip(box.shape, items, strict=True) if isinstance(item, slice))
 
 
 def as_box(region: Any, shape: Shape) -> Box:
-    """A region as a box.
+    """Convert a region to a box.
+
+    Slices are clipped to the array, as in numpy.
+
+    Parameters
+    ----------
+    region : tuple of slice or int, slice, int or Ellipsis
+        The index expression.
+    shape : tuple of int
+        Shape of the array.
 
     Raises
     ------
     SpecError
-        Other steps than 1, too many axes, or a start outside the array.
+        If the region has too many axes, an integer outside the array, a step other than 1, or an
+        entry that is neither a slice nor an integer.
     """
     items = _items(region, len(shape))
     if len(items) != len(shape):

@@ -1,4 +1,4 @@
-"""Plans and results for people: tables in the terminal and in notebooks, and a picture of the grid."""
+"""Tables of plans and results for the terminal and for notebooks, and a picture of the grid."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_LINES = 40
 
 
 def human(nbytes: float) -> str:
-    """Bytes for people, in powers of ten.
+    """Format a number of bytes in decimal units.
 
     Examples
     --------
@@ -29,16 +29,19 @@ def human(nbytes: float) -> str:
     >>> human(999_960)
     '1 MB'
     """
-    nbytes = min(nbytes, 1e300)  # what a float holds
+    nbytes = min(nbytes, 1e300)  # a larger integer may not fit into a float
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(nbytes) < 999.5:  # what would be rounded to 1000 goes into the next unit
+        if abs(nbytes) < 999.5:  # larger values would be rounded to 1000
             return f"{nbytes:.3g} {unit}"
         nbytes /= 1000
     return f"{nbytes:.4g} PB"
 
 
 def table_text(title: str, rows: Rows) -> str:
-    """A table of two columns; a cell may have several lines."""
+    """Format a table of two columns as text.
+
+    `rows` are pairs of a name and a cell. A cell may have several lines.
+    """
     width = max(len(name) for name, _ in rows)
     lines = [title]
     for name, cell in rows:
@@ -48,7 +51,7 @@ def table_text(title: str, rows: Rows) -> str:
 
 
 def table_html(title: str, rows: Rows) -> str:
-    """The same as HTML."""
+    """Format a table of two columns as HTML; `rows` are as in `table_text`."""
     body = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
         f"<td style='text-align:left'>{html.escape(cell).replace(chr(10), '<br>')}</td></tr>"
@@ -64,22 +67,34 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ("array", f"{grid.shape} {plan.metadata.dtype}, {human(plan.raw_nbytes)}"),
         (
             "shards",
-            f"{grid.shards}, {human(per_shard)} decoded; {plan.n_shards:,} files at most, grid {grid.counts}",
+            (
+                f"{grid.shards}, {human(per_shard)} decoded; "
+                f"{plan.n_shards:,} files at most, grid {grid.counts}"
+            ),
         ),
         (
             "inner chunks",
-            f"{grid.chunks}, {grid.n_chunks_per_shard:,} in a shard, {plan.n_inner_chunks:,} in the array",
+            (
+                f"{grid.chunks}, {grid.n_chunks_per_shard:,} in a shard, "
+                f"{plan.n_inner_chunks:,} in the array"
+            ),
         ),
         ("overhang", f"{grid.overhang_fraction:.1%} of the shards' volume lies beyond the array"),
         ("codecs", " + ".join(codec["name"] for codec in plan.metadata.inner_codecs)),
         (
             "index",
-            f"{human(plan.metadata.index_codec.encoded_nbytes)} at the {plan.metadata.index_codec.location} of each shard",
+            (
+                f"{human(plan.metadata.index_codec.encoded_nbytes)} "
+                f"at the {plan.metadata.index_codec.location} of each shard"
+            ),
         ),
         ("strategy", plan.strategy.label),
         (
             "source",
-            f"{plan.source.n_chunks:,} chunks, {plan.source.n_tasks:,} tasks, each run {plan.source_reruns:.3g} times",
+            (
+                f"{plan.source.n_chunks:,} chunks, {plan.source.n_tasks:,} tasks, "
+                f"each run {plan.source_reruns:.3g} times"
+            ),
         ),
         (
             "tasks",
@@ -87,7 +102,10 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ),
         (
             "units",
-            f"{plan.n_units:,}; groups of shards {plan.partition.largest_group}, blocks {plan.partition.largest_block}",
+            (
+                f"{plan.n_units:,}; groups of shards {plan.partition.largest_group}, "
+                f"blocks {plan.partition.largest_block}"
+            ),
         ),
         ("memory", _memory_cell(plan)),
     ]
@@ -95,7 +113,10 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(
             (
                 "expected",
-                f"{human(plan.expected_memory.total_nbytes)} at a compression of {plan.compression_ratio:g}x",
+                (
+                    f"{human(plan.expected_memory.total_nbytes)} "
+                    f"at a compression of {plan.compression_ratio:g}x"
+                ),
             )
         )
     if plan.notes:
@@ -105,7 +126,10 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(
             (
                 "region",
-                f"[{where}]; of its {plan.n_shards:,} shards {len(plan.shared_shards):,} only in part",
+                (
+                    f"[{where}]; of its {plan.n_shards:,} shards "
+                    f"{len(plan.shared_shards):,} only in part"
+                ),
             )
         )
     rows.append(("digest", plan.digest))
@@ -116,8 +140,10 @@ def _memory_cell(plan: Plan) -> str:
     memory, resources = plan.memory, plan.resources
     return (
         f"{human(memory.total_nbytes)} a process of {resources.n_threads} threads at worst, "
-        f"{human(plan.memory_per_thread_nbytes)} a thread; limit {human(resources.memory_limit_nbytes)}\n"
-        f"source {human(memory.source_nbytes)}, kept for a second task {human(memory.border_nbytes)}, "
+        f"{human(plan.memory_per_thread_nbytes)} a thread; "
+        f"limit {human(resources.memory_limit_nbytes)}\n"
+        f"source {human(memory.source_nbytes)}, "
+        f"kept for a second task {human(memory.border_nbytes)}, "
         f"encoding {human(memory.encode_nbytes)}, waiting for commit {human(memory.waiting_nbytes)}"
     )
 
@@ -130,19 +156,24 @@ _LAYOUTS = {
 
 
 def plan_text(plan: Plan) -> str:
-    """The plan as a table."""
+    """Format a plan as a text table."""
     return table_text("plan", _rows(plan))
 
 
 def plan_html(plan: Plan) -> str:
-    """The plan as a table beside a picture of the grid."""
+    """Format a plan as an HTML table beside a picture of the grid."""
     return (
         f"<div style='display:flex;gap:2em'>{table_html('plan', _rows(plan))}{_picture(plan)}</div>"
     )
 
 
 def _picture(plan: Plan) -> str:
-    """The last two axes as SVG: the array shaded, shards in strong lines, inner chunks in fine ones if they can be told apart."""
+    """Draw the last two axes of the grid as SVG.
+
+    The array is shaded, and shards and inner chunks are drawn as strong and fine lines. Lines that
+    would lie too close together are left out. The result is an empty text if the array has no axes
+    or no shards.
+    """
     grid = plan.metadata.grid
     if grid.ndim == 0 or not grid.n_shards:
         return ""
@@ -167,7 +198,8 @@ def _picture(plan: Plan) -> str:
         f", {math.prod(grid.counts[:-2])} such planes" if grid.ndim > 2 else ""
     )
     return (
-        f"<figure><svg width='{width * scale + 2:.0f}' height='{height * scale + 2:.0f}' role='img' aria-label='{note}'>"
+        f"<figure><svg width='{width * scale + 2:.0f}' height='{height * scale + 2:.0f}' "
+        f"role='img' aria-label='{note}'>"
         f"{''.join(lines)}</svg><figcaption>{note}</figcaption></figure>"
     )
 

@@ -1,4 +1,4 @@
-"""What `shards=` and `chunks=` may be, turned into shapes."""
+"""Shapes of shards and inner chunks, from the arguments `shards=` and `chunks=`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,19 @@ _SHARD_RANGE = (10 * 10**6, 100 * 10**6)
 
 
 def parse_nbytes(text: str, field: str) -> int:
-    """Bytes in a text such as ``"256MB"`` or ``"1.5 GiB"``.
+    """Parse a number of bytes, such as ``"256MB"`` or ``"1.5 GiB"``.
+
+    Parameters
+    ----------
+    text : str
+        Number with an optional unit; fractions of a byte are cut off.
+    field : str
+        Name of the argument, for the message.
 
     Raises
     ------
     SpecError
-        If it is none, or not positive.
+        If the text is not a number of bytes, or the number is less than 1.
     """
     match = re.fullmatch(
         r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE
@@ -63,7 +70,7 @@ def resolve_shapes(
     chunks: Sized,
     source_chunks: Sequence[Sequence[int]],
 ) -> tuple[Shape, Shape, tuple[str, ...]]:
-    """Shard and inner chunk shapes from what the user gave.
+    """Resolve the arguments `shards` and `chunks` to shapes.
 
     Parameters
     ----------
@@ -72,20 +79,22 @@ def resolve_shapes(
     itemsize : int
         Bytes of an element.
     shards, chunks : tuple of int, int, str or None
-        A shape, one size for all axes, a byte size, or ``"auto"`` (also None).
+        A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"`` (also None).
     source_chunks : sequence of sequence of int
         The source's chunk sizes for each axis.
 
     Returns
     -------
     shards, chunks : tuple of int
+        Shapes of a shard and of an inner chunk.
     notes : tuple of str
-        How a choice was made that was left to us.
+        Explanations of the shapes that were chosen here.
 
     Raises
     ------
     SpecError
-        Wrong rank, sizes that are not positive integers, or shards that are no multiples of chunks.
+        If a shape has the wrong number of axes, a size is not a positive integer or is larger than
+        2**62, a text is not a number of bytes, or `shards` is not a multiple of `chunks`.
     """
     notes = []
     check_extents("shape", shape, shape)
@@ -97,7 +106,8 @@ def resolve_shapes(
         target = _INNER_NBYTES if chunks in (None, "auto") else parse_nbytes(str(chunks), "chunks")
         explicit_chunks = _auto_chunks(shape, itemsize, target, explicit_shards)
         notes.append(
-            f"chunks {explicit_chunks}: {human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}"
+            f"chunks {explicit_chunks}: "
+            f"{human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}"
         )
     if explicit_shards is None:
         if shards in (None, "auto"):
@@ -115,13 +125,15 @@ def resolve_shapes(
                 f"not a multiple of the inner chunk on axis {axis}",
                 field="shards",
                 value=explicit_shards,
-                remedy=f"with chunks={explicit_chunks} give {ceil_div(s, c) * c} instead of {s} there",
+                remedy=(
+                    f"with chunks={explicit_chunks} give {ceil_div(s, c) * c} instead of {s} there"
+                ),
             )
     return explicit_shards, explicit_chunks, tuple(notes)
 
 
 def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
-    """A shape, or None where `value` is a byte size or left to us."""
+    """Return the shape that `value` gives, or None if it is None or a text."""
     if value is None or isinstance(value, str):
         return None
     sizes: list[Any] = list(value) if isinstance(value, Sequence) else [value] * ndim
@@ -144,7 +156,10 @@ def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
 
 
 def _auto_chunks(shape: Shape, itemsize: int, target: int, shards: Shape | None) -> Shape:
-    """Near-cubes with sides that are powers of two, or divisors of a given shard."""
+    """Choose inner chunks of at most `target` bytes that are close to cubes.
+
+    Their sides are powers of two, which also divide the sides of `shards` if these are given.
+    """
     sides = [1] * len(shape)
     limits = [max(1, n) for n in (shards or shape)]
     growing = True
@@ -160,7 +175,10 @@ def _auto_chunks(shape: Shape, itemsize: int, target: int, shards: Shape | None)
 
 
 def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:
-    """Inner chunks doubled axis by axis, shortest side first, while the shard stays within `target` bytes."""
+    """Choose a shard of at most `target` bytes, or of one inner chunk if that is larger.
+
+    The inner chunk is doubled along the shortest side until the limit or the array is reached.
+    """
     counts = [1] * len(shape)
     growing = True
     while growing:
@@ -178,7 +196,11 @@ def _grow(shape: Shape, itemsize: int, chunks: Shape, target: int) -> Shape:
 def _auto_shards(
     shape: Shape, itemsize: int, chunks: Shape, source_chunks: Sequence[Sequence[int]]
 ) -> tuple[Shape, str]:
-    """By the source's chunks where they make shards of a good size, else near 64 MiB."""
+    """Choose a shard and explain the choice.
+
+    A shard covers one source chunk, if that makes 10 to 100 MB decoded and source chunks are
+    multiples of inner chunks. Otherwise a shard grows to at most 64 MiB.
+    """
     by_source = tuple(
         ceil_div(max(sizes, default=1) or 1, c) * c
         for sizes, c in zip(source_chunks, chunks, strict=True)
@@ -194,5 +216,8 @@ def _auto_shards(
     grown = _grow(shape, itemsize, chunks, _SHARD_NBYTES)
     return (
         grown,
-        f"{human(itemsize * math.prod(grown))} decoded, aimed at {human(low)} to {human(high)} a file",
+        (
+            f"{human(itemsize * math.prod(grown))} decoded, "
+            f"aimed at {human(low)} to {human(high)} a file"
+        ),
     )

@@ -1,4 +1,4 @@
-"""Waves: sets of groups small enough for a scheduler to hold."""
+"""Waves: boxes of groups that are small enough for one task graph."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from shardwrite.plan.partition import Partition
 
 __all__ = ["Wave", "cut_waves"]
 
-_FIRST_SHARE = 10
+_FIRST_SHARE = 10  # the first of several waves has a tenth of the thickness of the others
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """A box of groups.
+    """Box of groups that is one task graph.
 
     Parameters
     ----------
     groups : Box
-        In the grid of groups.
+        The box in the grid of groups.
     box : Box
-        In array coordinates.
+        The box in elements, in the coordinates of the partition.
     counts : tuple of int
-        The grid of groups.
+        Shape of the grid of groups.
     """
 
     groups: Box
@@ -33,7 +33,7 @@ class Wave:
     counts: Shape
 
     def ranks(self) -> Iterator[int]:
-        """Row-major ranks of its groups."""
+        """Iterate over the row-major ranks of the wave's groups."""
         axes = (range(a, b) for a, b in self.groups.bounds)
         return (ravel(index, self.counts) for index in itertools.product(*axes))
 
@@ -41,18 +41,22 @@ class Wave:
 def cut_waves(
     partition: Partition, n_tasks: int, max_tasks: int, *, n_thin: int
 ) -> tuple[Wave, ...]:
-    """Cut the groups into boxes of about `max_tasks` tasks at most, along the slowest axis first; the first of several is smaller.
+    """Cut the groups into boxes of at most about `max_tasks` tasks.
+
+    The first axis is cut first. If there are several waves and `n_thin` is 0, the first wave is
+    smaller than the others.
 
     Parameters
     ----------
     partition : Partition
         Groups and blocks.
     n_tasks : int
-        Tasks of the whole, the source's included.
+        Number of all tasks, including those of the source.
     max_tasks : int
-        Tasks that the scheduler may hold at a time.
+        Tasks that the scheduler may hold at the same time.
     n_thin : int
-        Along so many of the first axes a wave is one group thick: less lies about between groups.
+        Number of leading axes along which a wave is one group thick. Fewer source chunks and units
+        then wait between groups.
     """
     counts = partition.group_counts
     n_left = ceil_div(max(1, n_tasks), max(1, max_tasks))
@@ -93,9 +97,11 @@ def cut_waves(
 
 
 def _begin_small(groups: Box, axis: int) -> list[Box]:
-    """The first wave in two: nothing is committed before the scheduler has taken in all of a graph.
+    """Split the first wave in two.
 
-    It is cut along an axis along which waves are cut anyhow, so that no more of the source is needed twice.
+    Nothing is committed before the scheduler has received a whole graph, so a small first graph
+    commits its first shards earlier. The cut lies along an axis along which waves are cut in any
+    case, so that no further axis has source chunks that are needed twice.
     """
     cut = groups.stop[axis] // _FIRST_SHARE
     if not cut:

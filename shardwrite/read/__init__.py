@@ -1,1 +1,1 @@
-"""Arrays that exist: their values, their indexes, and how they compare with a source."""
+"""Read existing arrays: their values, their shard indexes, and a comparison with a source."""

@@ -1,7 +1,9 @@
-"""The way back: a sharded array as a dask array of whole shards.
+"""Readers of sharded arrays, as numpy arrays or as a dask array whose chunks are whole shards.
 
-zarr's and xarray's readers make a task of every inner chunk; here a task is a shard, or what is wanted of one. Each
-shard is opened once: read whole where most of it is wanted, else its index and the ranges of the inner chunks.
+The readers of zarr and xarray make one task for each inner chunk. Here a task reads one shard, or
+the part of it that is needed, and opens it once. If at least half of the shard's inner chunks are
+needed, it is read as a whole, unless it is too large; else only its index and the ranges of these
+inner chunks are read.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ from shardwrite.target import resolve_target
 __all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
 
 _SMALL_NBYTES = 2**20
-_WHOLE_SHARE = 0.5  # of a shard's inner chunks: from here on one read beats many
+_WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
 
 
 class ShardedArray:
-    """A sharded array that reads what is asked for; picklable.
+    """A sharded array that is open for reading. It can be indexed and pickled.
 
     Parameters
     ----------
     metadata : ArrayMetadata
-        Its metadata.
+        Metadata of the array.
     store : Store
-        Rooted at the array.
+        Store whose root is the array.
     """
 
     def __init__(self, metadata: ArrayMetadata, store: Store) -> None:
@@ -47,12 +49,12 @@ class ShardedArray:
 
     @property
     def shape(self) -> Shape:
-        """Of the array, in elements."""
+        """Shape of the array, in elements."""
         return self.metadata.grid.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the array."""
+        """Data type of the array."""
         return self.metadata.dtype
 
     @property
@@ -64,28 +66,33 @@ class ShardedArray:
         return self.metadata.text, str(getattr(self.store, "root", self.store))
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        """A region, or what numpy's indices select of one; each axis is indexed by itself.
+        """Elements that an index selects. Each axis is indexed independently of the others.
 
         Parameters
         ----------
         key : tuple of slice, int or array of int
-            One for each axis, as dask's fused slices give them; what is read is the box around it.
+            One index for each axis, as dask passes them. The smallest box that holds all selected
+            elements is read.
 
         Raises
         ------
         CorruptShardError
-            If a shard's bytes cannot be right.
+            If a shard is damaged.
         """
         bounds, local = zip(*map(_bounds, key, self.shape), strict=True) if self.ndim else ((), ())
         found = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
-        for axis in reversed(
-            range(self.ndim)
-        ):  # the last first, since an integer takes its axis away
+        for axis in reversed(range(self.ndim)):  # last axis first: an integer removes its axis
             found = found[(*[slice(None)] * axis, local[axis])]
         return found
 
     def read(self, region: Box) -> npt.NDArray[Any]:
-        """The elements of a box inside the array; each shard that it touches is opened once."""
+        """Elements of a box inside the array. Each shard that the box touches is opened once.
+
+        Raises
+        ------
+        CorruptShardError
+            If a shard is damaged.
+        """
         out = np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)
@@ -97,7 +104,7 @@ class ShardedArray:
         return out
 
     def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
-        """Fill `out` with what is wanted of one shard."""
+        """Copy the elements of one shard that lie in the box `wanted` into `out`."""
         metadata, grid = self.metadata, self.metadata.grid
         key = metadata.shard_key(index)
         inside = wanted.shift(grid.shard_box(index).start)
@@ -118,7 +125,10 @@ class ShardedArray:
 
     @property
     def _most_at_once(self) -> int:
-        """Bytes of a shard that is read as a whole: more are read inner chunk by inner chunk, as far as its index leads to them."""
+        """Size in bytes up to which a shard is read as a whole.
+
+        From a larger one only the index and the inner chunks that it lists are read.
+        """
         grid, metadata = self.metadata.grid, self.metadata
         decoded = grid.n_chunks_per_shard * math.prod(grid.chunks) * metadata.itemsize
         return 2 * decoded + 2 * metadata.index_codec.encoded_nbytes + _SMALL_NBYTES
@@ -126,7 +136,11 @@ class ShardedArray:
     def _place(
         self, chunk: npt.NDArray[Any], rank: int, inside: Box, out: npt.NDArray[Any]
     ) -> None:
-        """Copy into `out`, which is what lies `inside` the shard, what it takes of an inner chunk; slices end where arrays do."""
+        """Copy the elements of an inner chunk that lie in the box `inside` of its shard into `out`.
+
+        `out` has the shape of `inside`. Slices may reach past the ends of the arrays: numpy clips
+        them.
+        """
         grid = self.metadata.grid
         position = unravel(rank, grid.chunks_per_shard)
         begins = [i * c - a for i, c, a in zip(position, grid.chunks, inside.start, strict=True)]
@@ -136,7 +150,7 @@ class ShardedArray:
 
 
 def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
-    """The interval that an index of an axis of `n` elements needs, and the index into it."""
+    """Smallest interval of an axis of `n` elements that holds an index, and the index inside it."""
     if isinstance(item, slice):
         start, stop, step = item.indices(n)
         numbers = range(start, stop, step)
@@ -163,12 +177,18 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     store : str or path
         A directory or ``file://`` URL.
     name : str, optional
-        Path of the array in it.
+        Path of the array in the store.
+
+    Returns
+    -------
+    ShardedArray
+        The array, with `shape` and `dtype`. Indexing it with a tuple of one slice or integer for
+        each axis reads the elements as a numpy array.
 
     Raises
     ------
     SpecError
-        If no sharded array is there.
+        If there is no sharded array, or it is not published yet.
     """
     target = resolve_target(store, name)
     document = Path(target.path) / "zarr.json"
@@ -176,7 +196,10 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
         if is_file(target.run_path / "plan.json"):
             why = "a run that has not ended is writing it"
-            remedy = "make the same call again to finish it, or shardwrite finalize, if all of its parts are written"
+            remedy = (
+                "make the same call again to finish it, or shardwrite finalize, if all of its "
+                "parts are written"
+            )
         raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy=remedy)
     try:
         data = read_file(document) or b""
@@ -195,26 +218,30 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
 def from_sharded_zarr(
     store: Any, *, name: str | None = None, chunks: Sequence[int] | None = None
 ) -> dask.array.Array:
-    """A sharded array as a dask array, chunked by shard.
+    """Open a sharded array as a dask array with one chunk for each shard.
 
     Parameters
     ----------
     store : str or path
         A directory or ``file://`` URL.
     name : str, optional
-        Path of the array in it.
+        Path of the array in the store.
     chunks : sequence of int, optional
-        Other chunks than the shards, in elements.
+        Chunk shape of the dask array, in elements; the shape of a shard by default.
 
     Returns
     -------
     dask.array.Array
-        Slicing it before it is computed reads only the inner chunks that the slice needs.
+        The array. A slice of it reads only the inner chunks that the slice needs. Shards without
+        a file read as the fill value.
 
     Raises
     ------
     SpecError
-        If no sharded array is there.
+        If there is no sharded array, it is not published yet, or the dask array would have too
+        many chunks.
+    ValueError
+        If `chunks` has not one size for each axis.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Values of an array against those of a source, bit by bit, shard by shard."""
+"""Comparison of an array with a source, bit by bit, and checks of sources."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["check_source", "check_source_of", "compare"]
 
 
 def check_source(x: Any, field: str = "x") -> dask.array.Array:
-    """`x`, if it can be written.
+    """Check that `x` is a dask array with known chunk sizes, and return it.
 
     Raises
     ------
     SpecError
-        No dask array, chunks of unknown size, or a dtype without a stored form.
+        If it is not; the error calls `x` by the name `field`.
     """
     if not isinstance(x, dask.array.Array):
         raise SpecError(
@@ -49,12 +49,14 @@ def check_source(x: Any, field: str = "x") -> dask.array.Array:
 
 
 def check_source_of(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
-    """`x`, if it can be what an array was made from.
+    """Check that `x` is a dask array with the shape and dtype of an array, and return it.
+
+    The byte order of the dtypes may differ.
 
     Raises
     ------
     SpecError
-        If its shape or dtype is another.
+        If it is not; the error calls `x` by the name `field`.
     """
     source = check_source(x, field)
     shape, dtype = metadata.grid.shape, metadata.dtype
@@ -75,7 +77,7 @@ def check_source_of(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.A
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """Where a block of the source and the array differ, in one shard."""
+    """Differences between a block of the source and one shard of the array."""
 
     rank: int
     n_elements: int
@@ -86,18 +88,23 @@ class _Difference:
 def compare(
     engine: Engine, array: ShardedArray, source: dask.array.Array, skip: set[int]
 ) -> dict[int, str]:
-    """What differs, by the rank of the shard.
+    """Compare an array with a source, in one task for each chunk of the source.
 
     Parameters
     ----------
     engine : Engine
-        Who compares; a task a source chunk.
+        Engine that runs the tasks.
     array : ShardedArray
         The array.
     source : dask.array.Array
-        Of its shape; of its dtype, or its byte order swapped.
+        A source that `check_source_of` accepts.
     skip : set of int
-        Shards not to look at.
+        Ranks of the shards that are not compared.
+
+    Returns
+    -------
+    dict of int to str
+        For each shard that differs or cannot be read, its rank and a message.
     """
     edges = [boundaries(sizes) for sizes in source.chunks]
     name = f"shardwrite-compare-{id(skip)}"
@@ -129,7 +136,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class _Skip:
-    """Ranks; no set, so that dask does not search it for keys."""
+    """Ranks of shards, wrapped so that dask does not search them for task keys."""
 
     ranks: frozenset[int]
 
@@ -158,7 +165,10 @@ def _differences(array: ShardedArray, skip: _Skip, block: Any, box: Box) -> list
 
 
 def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Element by element; NaNs by their bits, so that -0.0 is not 0.0 and a NaN equals itself."""
+    """Mask of the elements that differ.
+
+    Elements are compared by their bits, so that -0.0 differs from 0.0 and a NaN equals itself.
+    """
     if got.dtype.kind in "OT" or got.dtype.itemsize == 0:
         return np.asarray(got.astype(object) != expected.astype(object), dtype=bool)
     nbytes = next(n for n in (8, 4, 2, 1) if got.dtype.itemsize % n == 0)
@@ -175,7 +185,7 @@ def _differs(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> npt.NDArray[n
 
 
 def _messages(array: ShardedArray, found: Sequence[_Difference]) -> dict[int, str]:
-    """One message a shard, naming the first element and its inner chunk."""
+    """One message for each shard, with the first element that differs and its inner chunk."""
     grid = array.metadata.grid
     by_rank: dict[int, list[_Difference]] = {}
     for difference in found:

@@ -1,4 +1,4 @@
-"""What the index of a shard tells, shard by shard and in batches on an engine."""
+"""Inspection of shards by their indexes: of one shard, or of many in parallel on an engine."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ _N_BATCHES_AIMED_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class ShardFacts:
-    """What a shard's index tells.
+    """Facts about a shard, from its index.
 
     Attributes
     ----------
     stored_nbytes, used_nbytes, index_nbytes : int
-        Bytes of the object, of its inner chunks, and of its index.
+        Size in bytes of the object, of its inner chunks, and of its index.
     n_chunks : int
-        Inner chunks that hold data.
+        Number of inner chunks that hold data.
     index_crc : int
-        crc32c of the index table, as a journal has it.
+        crc32c of the index table, as in a journal.
     order : str
-        ``C``, ``F``, ``morton``, or ``other``; ``any`` where fewer than two hold data or orders agree.
+        Order of the inner chunks: the first of ``C``, ``F`` and ``morton`` that fits, else
+        ``other``; ``any`` if fewer than two of them hold data.
     """
 
     stored_nbytes: int
@@ -55,13 +56,14 @@ class ShardTable:
     Attributes
     ----------
     ranks : numpy.ndarray of int64
-        Row-major ranks in the shard grid.
+        Row-major ranks of the shards in the shard grid.
     stored_nbytes, used_nbytes, index_nbytes, n_chunks, index_crcs, orders : numpy.ndarray of int64
-        As in `ShardFacts`, `orders` by position in `ORDERS`; 0 where there is no object, or a bad one.
+        The fields of `ShardFacts`, with orders as positions in `ORDERS`; 0 if a shard has no object
+        or a bad one.
     is_present : numpy.ndarray of bool
-        Whether there is an object.
+        Whether the shard has an object, be it good or bad.
     problems : list of (int, str)
-        Rank, and what is wrong with that shard.
+        Rank and error message of each bad shard.
     """
 
     ranks: npt.NDArray[np.int64]
@@ -71,7 +73,7 @@ class ShardTable:
 
     @classmethod
     def empty(cls, ranks: npt.NDArray[np.int64]) -> ShardTable:
-        """Of as many shards as there are ranks, nothing known."""
+        """Table of the shards with these ranks, without any facts yet."""
         return cls(ranks, np.zeros((6, len(ranks)), np.int64), np.zeros(len(ranks), bool), [])
 
     stored_nbytes = property(lambda self: self.columns[0])
@@ -82,7 +84,7 @@ class ShardTable:
     orders = property(lambda self: self.columns[5])
 
     def fill(self, first: int, part: ShardTable) -> None:
-        """Take over the facts about some neighbours."""
+        """Copy the rows of another table into this one, from row `first` on."""
         where = slice(first, first + len(part.ranks))
         self.columns[:, where] = part.columns
         self.is_present[where] = part.is_present
@@ -92,7 +94,7 @@ class ShardTable:
 def _order_of(
     offsets: npt.NDArray[np.uint64], present: npt.NDArray[np.bool_], chunks_per_shard: Shape
 ) -> str:
-    """The order in which inner chunks lie; the simplest that fits."""
+    """Name of the order in which inner chunks lie: the first of C, F and morton that fits."""
     if present.sum() < 2:
         return "any"
     for order in ("C", "F", "morton"):
@@ -103,26 +105,29 @@ def _order_of(
 
 
 def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFacts | None:
-    """Check one shard.
+    """Check one shard, and return facts about it.
 
     Parameters
     ----------
     array : ShardedArray
         The array.
     index : tuple of int
-        Position of the shard.
+        Position of the shard in the shard grid.
     deep : bool
-        Decode every inner chunk, too.
+        Decode every inner chunk as well.
 
     Returns
     -------
     ShardFacts or None
-        None where the shard has no object.
+        The facts; None if the shard has no object. With codecs around the sharding codec, the
+        whole object counts as used, and the order is ``other``.
 
     Raises
     ------
-    CorruptShardError, StoreError
-        What is wrong with it.
+    CorruptShardError
+        If the shard is damaged.
+    StoreError
+        If it cannot be read.
     """
     metadata = array.metadata
     key = metadata.shard_key(index)
@@ -131,7 +136,8 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         return None
     with reader:
         if any(metadata.codecs_around):
-            decode_object(metadata, key, reader)  # nothing less tells anything
+            # The index cannot be read without decoding the whole object.
+            decode_object(metadata, key, reader)
             return ShardFacts(
                 reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other"
             )
@@ -176,20 +182,25 @@ def inspect_shards(
     deep: bool,
     on_shards: Callable[[int], None] | None = None,
 ) -> ShardTable:
-    """Check shards in parallel.
+    """Check shards in parallel, and return a table of facts about them.
 
     Parameters
     ----------
     engine : Engine
-        Who does it.
+        Engine that runs the tasks.
     array : ShardedArray
         The array.
     ranks : numpy.ndarray of int64
-        Which of its shards.
+        Ranks of the shards to check.
     deep : bool
-        Decode every inner chunk, too.
+        Decode every inner chunk as well.
     on_shards : callable, optional
-        Called with how many more are checked.
+        Function that is called with the number of shards that were checked since its last call.
+
+    Returns
+    -------
+    ShardTable
+        One row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
     found = ShardTable.empty(ranks)
     step = max(1, min(_BATCH_SHARDS, len(ranks) // _N_BATCHES_AIMED_AT))

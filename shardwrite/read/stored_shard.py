@@ -1,4 +1,4 @@
-"""A shard that is there already: its index, its inner chunks, and whether it is still the one that was opened."""
+"""Existing shards, open for an update: index, inner chunks, and a check that they are current."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["Backdrop", "ExistingShard", "open_shard"]
 
 
 class ExistingShard(ShardReader):
-    """An open shard of a store.
+    """An open shard of a store. Leaving its `with` block closes it.
 
     Parameters
     ----------
     metadata : ArrayMetadata
-        The array.
+        Metadata of the array.
     key : str
-        Of the shard.
+        Key of the shard.
     store : Store
-        Where it is.
+        Store that holds the shard.
     reader : ObjectReader
-        The object, open.
+        The open object.
 
     Raises
     ------
     CorruptShardError
-        If its index cannot be right.
+        If the index is damaged.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ExistingShard(ShardReader):
         self.reader.__exit__(*exc_info)
 
     def stored(self) -> Stored:
-        """Its layout, as strategies take it."""
+        """Layout of the shard, in the form that strategies take."""
         empty = self.index.is_empty
         offsets, nbytes = (
             np.where(empty, -1, self.index.table[:, i].astype(np.int64)) for i in (0, 1)
@@ -66,7 +66,16 @@ class ExistingShard(ShardReader):
         )
 
     def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
-        """Append inner chunks that hold data to another object, in sequence, as they are; neighbours in one piece."""
+        """Append encoded inner chunks to another object. Those that lie end to end are one copy.
+
+        Parameters
+        ----------
+        writer : ObjectWriter
+            The other object.
+        ranks : numpy.ndarray of int64
+            Ranks of the inner chunks, in the sequence in which they are appended. All of them must
+            hold data.
+        """
         table = self.index.table[ranks].astype(np.int64)
         offsets, ends = table[:, 0], table.sum(axis=1)
         breaks = [0, *(np.flatnonzero(offsets[1:] != ends[:-1]) + 1).tolist(), len(ranks)]
@@ -74,12 +83,12 @@ class ExistingShard(ShardReader):
             writer.copy(self.reader, int(offsets[first]), int(ends[last - 1] - offsets[first]))
 
     def check_current(self) -> None:
-        """Refuse to go on from what another writer has replaced meanwhile.
+        """Check that no other writer has changed the shard since it was opened.
 
         Raises
         ------
         StoreError
-            ESTALE, so that another attempt begins with what is there now.
+            With ESTALE, if it was changed. The next attempt then starts from the current shard.
         """
         if self._store.version(self.key) != self.reader.version:
             raise StoreError(
@@ -90,7 +99,13 @@ class ExistingShard(ShardReader):
 
 
 def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingShard | None:
-    """Open a shard for an update; None where there is no object."""
+    """Open a shard for an update; None if it has no object.
+
+    Raises
+    ------
+    CorruptShardError
+        If the index is damaged.
+    """
     key = metadata.shard_key(index)
     reader = store.open(key)
     if reader is None:
@@ -103,18 +118,20 @@ def open_shard(metadata: ArrayMetadata, store: Store, index: Shape) -> ExistingS
 
 
 class Backdrop:
-    """What a shard holds where a source does not cover an inner chunk: gives the background that `encode_unit` takes.
+    """Old content of inner chunks that a source covers only in part.
+
+    An instance is the `background` that `encode_unit` takes.
 
     Parameters
     ----------
     metadata : ArrayMetadata
-        The array.
+        Metadata of the array.
     index : tuple of int
-        Position of the shard.
+        Position of the shard in the shard grid.
     old : ExistingShard or None
-        The shard as it is.
+        The shard before the update; None if it has no object.
     covered : Box
-        What the source covers.
+        Elements of the array that the source covers.
     """
 
     def __init__(
@@ -124,7 +141,17 @@ class Backdrop:
         self._origin = metadata.grid.shard_box(index).start
 
     def __call__(self, tiles: npt.NDArray[Any], region: Box) -> None:
-        """Fill in the inner chunks that are covered in part; those that are not empty are decoded."""
+        """Fill the inner chunks that the source does not cover entirely with their old content.
+
+        Inner chunks that are empty in the old shard stay as they are in `tiles`.
+
+        Parameters
+        ----------
+        tiles : numpy.ndarray, shape (n, *chunks)
+            Inner chunks of `region`, row-major.
+        region : Box
+            Elements that `tiles` holds, in array coordinates.
+        """
         if self._old is None:
             return
         grid = self._grid

@@ -1,1 +1,1 @@
-"""A run from its plan to its end: what to write, under which lease, in which graph, with which result."""
+"""Runs from plan to receipt: checked arguments, jobs, sessions, task graphs and results."""

@@ -1,4 +1,7 @@
-"""From a dask array and keywords to a plan that fits: what is checked before anything runs."""
+"""Plans for new arrays, made from a dask array and checked keywords.
+
+Nothing is read or written here.
+"""
 
 from __future__ import annotations
 
@@ -73,44 +76,53 @@ def plan(
     max_source_reruns: float = MAX_SOURCE_RERUNS,
     **layout: Any,
 ) -> Plan:
-    """How an array would be written: nothing is read, nothing is written.
+    """Plan how an array would be written.
+
+    Nothing is computed, read or written.
 
     Parameters
     ----------
     x : dask.array.Array
-        The source, of known chunk sizes.
+        The source. All of its chunk sizes must be known.
     shards, chunks : tuple of int, int, str
-        Shard and inner chunk shape in elements: a shape, one size for all axes, a decoded byte size such as
-        ``"256MB"``, or ``"auto"``.
+        Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
+        a decoded size in bytes such as ``"256MB"``, or ``"auto"``.
     strategy : FixedOrder, AppendOnly or str
-        The write strategy, or its name, or an order.
+        The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
+        ``"morton"``.
     write_empty_chunks : bool
-        Store inner chunks and shards of the fill value only, too.
+        Store also inner chunks and shards that hold only the fill value.
     memory_limit : int or str, optional
-        Bytes that a worker process may use; the active engine's limit by default.
+        Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of
+        the active engine by default.
     source_id : str, optional
-        Names the source for other runs; dask's token of `x` by default.
+        Identifier of the source. Runs with the same identifier have the same data. By default, it
+        is derived from dask's name of `x`.
     compression_ratio : float, optional
-        Decoded over encoded size that is expected; without it the plan reckons with the worst.
+        Expected ratio of decoded to encoded size. Only the plan's `expected_memory` uses it; the
+        limit is checked for data that do not compress.
     max_graph_tasks : int
-        Tasks that the scheduler may hold at a time; larger work goes in waves.
+        Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.
     max_source_reruns : float
-        How often, on average, waves may run a source task.
+        How often a source task may run on average, if several waves need it.
     **layout
-        `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`, `chunk_key_encoding`,
-        `dimension_names` and `attributes`, as in `zarr.create_array`.
+        `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
+        `chunk_key_encoding`, `dimension_names` and `attributes`, as in :func:`to_sharded_zarr`.
 
     Returns
     -------
     Plan
-        Printable, with `shards_for`, `part`, `to_json` and `digest`.
+        The plan. It can be printed, and has `shards_for`, `part`, `to_json` and `digest`.
 
     Raises
     ------
     SpecError
-        If an argument does not fit; it names field, value and remedy.
+        If an argument is not valid. The error has the field, its value and a remedy.
     PlanError
-        If the plan does not fit the memory; it names the knob to turn.
+        If the plan exceeds the memory, the number of tasks, or `max_source_reruns`. The error
+        says what to change.
+    TypeError
+        If a keyword in `layout` is unknown.
 
     Examples
     --------
@@ -137,7 +149,13 @@ def plan(
 
 
 def layout_from(keywords: dict[str, Any]) -> Layout:
-    """A layout from keywords, of which none may be unknown."""
+    """The layout that keywords describe.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    """
     unknown = set(keywords) - set(LAYOUT_KEYWORDS)
     if unknown:
         raise TypeError(
@@ -147,7 +165,26 @@ def layout_from(keywords: dict[str, Any]) -> Layout:
 
 
 def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
-    """The plan of :func:`plan` for an engine, and checked to fit; `given` holds all of `PLAN_DEFAULTS`."""
+    """Make the plan of an array for an engine, and check that it fits.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source.
+    engine : Engine
+        The engine that will run the tasks.
+    layout : Layout
+        Keywords that describe the array.
+    **given
+        All keywords in `PLAN_DEFAULTS`, as :func:`plan` takes them.
+
+    Raises
+    ------
+    SpecError
+        If an argument is not valid.
+    PlanError
+        If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
+    """
     source = check_source(x)
     check_knobs(given)
     itemsize = source.dtype.itemsize or 1
@@ -176,22 +213,29 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     made.check_fits()
     if made.source_reruns > given["max_source_reruns"]:
         raise PlanError(
-            f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times on average, and "
-            f"max_source_reruns allows {given['max_source_reruns']}",
+            f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times "
+            f"on average, and max_source_reruns allows {given['max_source_reruns']}",
             needed_nbytes=0,
             allowed_nbytes=0,
-            knob="persist or store what the waves share, raise max_graph_tasks or memory_limit, or allow it with max_source_reruns",
+            knob="persist or store what the waves share, raise max_graph_tasks or memory_limit, "
+            "or allow it with max_source_reruns",
         )
     return made
 
 
 def check_knobs(given: dict[str, Any]) -> None:
-    """Refuse keywords that say nothing of the array and are no numbers, or no texts.
+    """Check the values of the keywords that control a plan but do not describe the array.
+
+    Parameters
+    ----------
+    given : dict
+        All keywords in `PLAN_DEFAULTS`. `shards`, `chunks`, `strategy` and `memory_limit` are
+        checked elsewhere.
 
     Raises
     ------
     SpecError
-        Naming the keyword.
+        If a value is not valid. The error names the keyword.
     """
 
     def is_positive(value: Any, kind: Any) -> bool:
@@ -228,7 +272,13 @@ def check_knobs(given: dict[str, Any]) -> None:
 
 
 def memory_limit_of(limit: Any) -> int | None:
-    """The keyword as bytes."""
+    """The keyword `memory_limit` in bytes; None if it is not given.
+
+    Raises
+    ------
+    SpecError
+        If it is not a positive number of bytes.
+    """
     if isinstance(limit, str):
         limit = parse_nbytes(limit, "memory_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
@@ -242,7 +292,20 @@ def memory_limit_of(limit: Any) -> int | None:
 
 
 def resources_of(engine: Engine, memory_limit: Any = None) -> Resources:
-    """What an engine's workers offer, less what the keyword takes away."""
+    """Threads and memory of an engine's workers.
+
+    Parameters
+    ----------
+    engine : Engine
+        The engine.
+    memory_limit : int or str, optional
+        Bytes that a worker process may use. The engine's limit by default.
+
+    Raises
+    ------
+    SpecError
+        If `memory_limit` is not a positive number of bytes.
+    """
     allowed = memory_limit_of(memory_limit) or engine.memory_limit_nbytes
     return Resources(engine.n_threads, allowed, engine.n_processes)
 
@@ -255,12 +318,12 @@ def plan_into(
     strategy: Any,
     memory_limit: int | str | None,
 ) -> Plan:
-    """How `x` would be written into an array that exists.
+    """Plan how `x` would be written into an existing array of the same shape.
 
     Raises
     ------
     SpecError
-        If its shape or dtype is another, naming both.
+        If the shape or dtype of `x` differs from the array's.
     PlanError
         If the plan does not fit the memory.
     """
@@ -277,7 +340,11 @@ def plan_into(
 
 
 def n_tasks_of(x: dask.array.Array) -> int:
-    """Tasks of the source's graph, without making them: layers that are not yet materialised count their outputs."""
+    """Number of tasks of the source's graph.
+
+    The tasks are not made for this. A layer that is not materialised yet counts as the number of
+    blocks of `x`.
+    """
     return sum(
         len(layer) if layer.is_materialized() else math.prod(x.numblocks)
         for layer in x.dask.layers.values()
@@ -285,9 +352,11 @@ def n_tasks_of(x: dask.array.Array) -> int:
 
 
 def identity_of(x: dask.array.Array, source_id: str | None = None) -> str:
-    """What the user calls the source, without credentials, since it is kept; else what dask calls it.
+    """Identity of a source: plans with different identities belong to different runs.
 
-    Where dask's name is drawn at random for each graph, the chunks stand for it.
+    It is the user's `source_id` without the credentials in it, because the identity is stored on
+    disk. Without a `source_id`, it is derived from dask's name of `x`, or from the dtype and the
+    chunks if a name in the graph of `x` is random.
     """
     if source_id:
         return redacted(source_id)

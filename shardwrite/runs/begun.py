@@ -1,7 +1,8 @@
-"""The plan of a run as it stands beside the array: what makes processes of different machines write parts of one plan.
+"""The plan of a run, read back from its run directory.
 
-How tasks are cut depends on the threads and the memory of the machine that planned. Whoever writes a part therefore takes the cut
-from the disk, and from its own machine only what decides how much it may hold at a time.
+The cut into tasks depends on the threads and the memory of the machine that made the plan. So a
+process that writes a part reads the cut from disk. Its own machine determines only how much it may
+hold in memory at a time. In this way, processes on different machines write parts of one plan.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ def plan_begun(
     x: dask.array.Array | None = None,
     identity: str | None = None,
 ) -> Plan:
-    """The plan of a run that makes an array.
+    """Read back the plan of a run that makes an array.
 
     Parameters
     ----------
     run : RunDirectory
         The run.
     resources : Resources
-        Of a process on this machine.
+        Threads and memory of a process on this machine.
     x : dask.array.Array, optional
-        The source, where something is to be written.
+        The source. It is needed only to write shards.
     identity : str, optional
-        What names it; as in the run by default.
+        Identity of the source. The identity in the run's plan by default.
 
     Returns
     -------
     Plan
-        Its digest differs from the run's where `identity` does.
+        The plan. If `identity` differs from the run's, so does its digest.
 
     Raises
     ------
     JournalError
-        If what stands there is no such plan.
+        If the run's files do not hold a plan that can be written in parts.
     """
     try:
         facts, own = run.facts["identity"], run.facts["partition"]
@@ -70,14 +71,21 @@ def plan_begun(
         )
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalError(
-            f"{run.target.run_path} does not hold a plan that can be written in parts ({error}); call prepare again with "
-            "restart=True (shardwrite init --restart), which takes the shards away that are there",
+            f"{run.target.run_path} does not hold a plan that can be written in parts ({error}); "
+            "call prepare again with restart=True (shardwrite init --restart), which takes the "
+            "shards away that are there",
             path=str(run.target.run_path),
         ) from error
 
 
 def _partition(own: Mapping[str, Any], grid: ShardGrid) -> Partition:
-    """Groups and blocks; what is no cut of the grid is refused."""
+    """Groups and blocks of a plan on disk.
+
+    Raises
+    ------
+    ValueError
+        If they do not cut the grid at shard and inner chunk boundaries.
+    """
     partition = Partition.from_dict(own, grid.shape)
     cuts = zip(partition.group_edges, partition.block_edges, grid.shards, grid.chunks, strict=True)
     for groups, blocks, shard, chunk in cuts:

@@ -1,4 +1,7 @@
-"""Running jobs: sessions -> graphs -> engine -> reports. The one composition of all the parts."""
+"""Execution of jobs: begin sessions, build graphs, run them on an engine, and collect reports.
+
+This is the only place where these parts are put together.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,37 @@ def execute_missing(
     look: Callable[[], Ledger],
     check: Callable[[], None] = lambda: None,
 ) -> WriteResult:
-    """Write the shards of an existing array that `look` does not find good; without a source, anew from themselves.
+    """Write the shards of an existing array that `look` does not find good.
 
-    `look` is called when the run has begun. From then on no other run writes these shards, so that
-    nothing that was written before is overlooked. `check` is called at the end, while that still holds.
+    While the run lasts, no other run writes these shards. So `look` sees everything that was
+    written before.
+
+    Parameters
+    ----------
+    job : Job
+        What to write. Without a source, each shard is rewritten from its own inner chunks.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+    look : callable
+        Called when the run has begun. It returns a ledger in which the good shards are done.
+    check : callable
+        Called after all shards are written and before the run ends. An exception from it keeps
+        the run from ending.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If the run cannot begin, continue or end.
+    CorruptShardError
+        If `check` raises it.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    RunEndedError
+        If another run has taken this one's place.
+    WorkersLostError
+        If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
     with contextlib.ExitStack() as stack, _explaining([job]) as begun:
@@ -78,14 +108,17 @@ def execute_missing(
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:
-    """Write arrays; several share one graph where they fit in one, so that work on a common source is done once.
+    """Write arrays.
+
+    Jobs of one wave each that are not staged share one graph, so work on a common source is done
+    once.
 
     Parameters
     ----------
     jobs : sequence of Job
-        What to write.
+        What to write. A job that was finished before is not run again.
     engine : Engine
-        Who runs the graphs.
+        The engine that runs the graphs.
     on_report : callable
         Called with the report of each group.
 
@@ -93,6 +126,17 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     -------
     list of WriteResult
         One for each job.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If a run cannot begin, continue or end.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    RunEndedError
+        If another process took over a run, and has not finished the same plan.
+    WorkersLostError
+        If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
     results = [finished(job) for job in jobs]
@@ -120,9 +164,8 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
             if isinstance(error, RunEndedError)
             else ""
         )
-        ended = [
-            finished(job, joined) for job in jobs
-        ]  # another process may have written the same plan, and been faster
+        # Another process may have written the same plan, and finished first.
+        ended = [finished(job, joined) for job in jobs]
         if any(result is None for result in ended):
             raise
         return cast("list[WriteResult]", ended)
@@ -131,7 +174,20 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
 
 @contextlib.contextmanager
 def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
-    """Say what is missing when a run is stopped, or has nobody who could go on with it; it is given the sessions."""
+    """Report the missing shards if the block is stopped, or its workers are lost.
+
+    Yields
+    ------
+    list of Session
+        An empty list. The block adds the sessions that it has begun.
+
+    Raises
+    ------
+    IncompleteError
+        In place of `Stopped`, if a run has not ended.
+    WorkersLostError
+        With a note about the missing shards of each run that has not ended.
+    """
     begun: list[Session] = []
     try:
         yield begun
@@ -150,8 +206,9 @@ def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
 def _missing(
     jobs: Sequence[Job], begun: Sequence[Session], remedy: str
 ) -> Iterator[IncompleteError]:
-    """What is missing of those that were begun and have not ended."""
-    for session in begun:  # what was in flight has ended since, and nobody was told
+    """One error for each run that was begun and has not ended, with its missing shards."""
+    # Tasks that were in flight have ended since then, and their reports did not arrive.
+    for session in begun:
         session.learn()
     sessions = {session.job.target: session for session in begun}
     for job in jobs:
@@ -174,7 +231,7 @@ def _collector(session: Session, on_report: OnReport) -> Collect:
 
 
 def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
-    """Says which regions some tasks belong to, as far as their keys tell."""
+    """A function that names the regions of tasks, as far as their keys reveal them."""
 
     def explain(keys: Sequence[Any]) -> str:
         regions = [
@@ -192,12 +249,13 @@ def _compute(
     engine: Engine,
     collect: Collect,
 ) -> None:
-    """Have an engine compute the reports of tasks that commit.
+    """Run tasks that commit, and collect their reports.
 
     Raises
     ------
     Stopped
-        If some of them did not commit all of their shards, because their process was asked to stop.
+        If a task did not begin all of its shards because its process was asked to stop, or if this
+        process is asked to stop.
     """
     engine.run(graph, keys, collect, _explainer(sessions))
     if any(session.n_left for session in sessions):
@@ -207,7 +265,7 @@ def _compute(
 def _one_graph(
     sessions: Sequence[Session], engine: Engine
 ) -> tuple[HighLevelGraph, list[list[Any]]]:
-    """All groups of several sessions as one graph, and the keys of each."""
+    """One graph of all groups of several sessions, and the keys of each session."""
     graphs, keys = [], []
     for session in sessions:
         builder = session.graph("all", engine)
@@ -237,7 +295,7 @@ def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnRepo
 def _run_wave(
     session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport
 ) -> None:
-    """Some groups of one session."""
+    """Write some groups of one session."""
     collect = _collector(session, on_report)
     if session.job.source is None:
         graph, keys = rewriting(
@@ -277,18 +335,41 @@ def _run_wave(
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
-    """Begin, or join, make the shards' directories, and leave it at that: for runs that are written in parts."""
+    """Begin or join runs that are written in parts, and make the directories of their shards.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        What to write. A job that was finished before is left out.
+    engine : Engine
+        The engine whose workers are probed.
+    stripe_count : int, optional
+        Number of Lustre targets over which each shard is spread. By default, the setting of the
+        directory is kept.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If a run cannot begin, or the striping cannot be set.
+    """
     with contextlib.ExitStack() as stack:
         for session in begin([job for job in jobs if finished(job) is None], engine, stack):
             if stripe_count is not None:
-                set_stripes(
-                    session.job.target.path, stripe_count
-                )  # before what is in it is made: that inherits it
+                # This comes first, because new directories inherit the setting.
+                set_stripes(session.job.target.path, stripe_count)
             session.make_shard_directories()
 
 
 def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
-    """Everything that :func:`execute` does after the targets are prepared, as one `Delayed`; no lease is held meanwhile."""
+    """Begin runs, and return the rest of :func:`execute` as one `Delayed`.
+
+    No lease is held after this function returns.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If a run cannot begin.
+    """
     with contextlib.ExitStack() as stack:
         sessions = begin(jobs, engine, stack)
     for session in sessions:
@@ -304,12 +385,13 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
 
 @dataclass(frozen=True, slots=True)
 class _Sessions:
-    """Several; no tuple, so that dask does not search it for keys."""
+    """A tuple of sessions, wrapped so that dask does not search it for keys."""
 
     sessions: tuple[Session, ...]
 
 
 def _finish_delayed(todo: _Sessions, reports: Sequence[Sequence[GroupReport]]) -> Any:
+    """Enter the reports of each session and end its run; a list of results if there are several."""
     results = []
     for session, done in zip(todo.sessions, reports, strict=True):
         for report in done:
@@ -321,16 +403,34 @@ def _finish_delayed(todo: _Sessions, reports: Sequence[Sequence[GroupReport]]) -
 def execute_part(
     job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport
 ) -> WriteResult:
-    """Write one part of a run that was begun elsewhere.
+    """Write one part of a run that another process has begun.
+
+    Parameters
+    ----------
+    job : Job
+        The source and the plan of the run.
+    run : RunDirectory
+        The run.
+    part : Part
+        The groups to write.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+
+    Returns
+    -------
+    WriteResult
+        The result of this part only.
 
     Raises
     ------
     IncompleteError
-        If it was stopped; about this part alone.
+        If the process was asked to stop. The error names missing shards of this part only.
     JournalError
-        If the source of that run is another.
+        If the run was begun for another source.
     RunEndedError
-        If it has ended meanwhile.
+        If the run has ended in the meantime.
     """
     start = time.perf_counter()
     grid = job.plan.metadata.grid
@@ -344,8 +444,11 @@ def execute_part(
         except Stopped:
             session.learn()
             missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
-            if missing:  # else the last that were in flight were the last of the part
-                remedy = f"these are of {part}; it was stopped on request, run the same command again to go on"
+            if missing:  # else the tasks in flight have finished the part
+                remedy = (
+                    f"these are of {part}; it was stopped on request, run the same command again "
+                    "to go on"
+                )
                 error = incomplete(job.plan.metadata, job.target, missing, remedy)
                 n_written = len(ranks) - len(missing) - session.n_resumed
                 raise IncompleteError(
@@ -357,14 +460,25 @@ def execute_part(
 
 
 def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | None) -> WriteResult:
-    """Look at every shard of a run, and publish the array if all are there.
+    """Check the index of every shard of a run, and publish the array if no shard is missing.
+
+    Parameters
+    ----------
+    job : Job
+        The plan of the run; it needs no source.
+    run : RunDirectory
+        The run.
+    engine : Engine
+        The engine that checks the shards.
+    n_parts : int, optional
+        Number of parts, so that the error can name the parts to write again.
 
     Raises
     ------
     IncompleteError
-        Naming the shards that are missing, and the parts if their number is given.
+        If shards are missing. The error names them, and their parts if `n_parts` is given.
     RunEndedError
-        If it has ended meanwhile.
+        If the run has ended in the meantime.
     """
     start = time.perf_counter()
     plan = job.plan
@@ -379,7 +493,7 @@ def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | Non
 
 
 def _remedy(parts: Sequence[int], n_parts: int | None) -> str:
-    """Which parts are to be written again."""
+    """Text that says which parts must be written again."""
     if n_parts is None:
         return "write their parts again; give the number of parts to be told which"
     listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"

@@ -1,4 +1,7 @@
-"""Source tasks taken into the tasks that need them: a scheduler takes about a millisecond for each task, however small it is."""
+"""Fusion of source tasks with the tasks that need them.
+
+A scheduler spends about a millisecond on each task, however small it is. Fusion saves that time.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,22 @@ from shardwrite.plan import Plan
 
 __all__ = ["fuse_source", "is_worth_fusing"]
 
-_SMALL_NBYTES = 2**20  # what a task copies in about the time that scheduling it takes
+# bytes that a task copies in about the time that it takes to schedule it
+_SMALL_NBYTES = 2**20
 
 
 def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
-    """Whether source tasks are better done by the tasks that write groups.
+    """Whether to fuse source tasks with the tasks that write groups.
 
-    They are where no group needs several, and where they are small and groups enough to keep all threads busy.
+    This is worthwhile if there are no more source chunks than groups. It is also worthwhile if the
+    source tasks are small and there is a group for each thread.
 
     Parameters
     ----------
     plan : Plan
-        Whose groups are written by one task each; otherwise never.
+        The plan. Source tasks are only fused if its layout is fused.
     engine : Engine
-        Who runs the tasks.
+        The engine that runs the tasks. Only threads and clusters qualify.
     """
     n_threads = engine.n_processes * engine.n_threads
     n_groups, is_small = (
@@ -40,20 +45,24 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
 
 
 def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
-    """The graph, in which each of `keys` is one task with all that nothing else needs.
+    """Fuse each of `keys` with the tasks that only it needs.
 
     Parameters
     ----------
     graph : HighLevelGraph
-        Of tasks and their source.
+        Graph of the tasks that write groups, and of their source.
     keys : sequence of key
-        Its results.
+        Keys of the results.
+
+    Returns
+    -------
+    HighLevelGraph
+        A graph of one layer, without the tasks that no result needs.
     """
     culled = graph.cull(set(keys))
     tasks = culled.to_dict()
-    is_plain = all(
-        isinstance(task, GraphNode) for task in tasks.values()
-    )  # then they know; else dask looks for it
+    # A `GraphNode` knows its dependencies. In other tasks, dask has to search for them.
+    is_plain = all(isinstance(task, GraphNode) for task in tasks.values())
     needs = (
         {key: task.dependencies for key, task in tasks.items()}
         if is_plain
@@ -63,7 +72,7 @@ def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:
     wanted = set(keys)
     for key in keys:
         own = [key]
-        for one in own:  # which grows meanwhile
+        for one in own:  # the list grows during the loop
             alone = [
                 needed for needed in needs[one] if n_needed[needed] == 1 and needed not in wanted
             ]

@@ -1,8 +1,11 @@
-"""A plan and a dask array, turned into a task graph.
+"""Task graphs made from a plan and a dask array.
 
-Tasks of a fused plan: one for each group, from the source's chunks. Otherwise one for each block, and one commit for each group.
-Where tasks run in other processes, a source chunk that several of them need is first cut, so that no more than what a task
-needs travels; in one process tasks cut for themselves, which copies nothing.
+A fused plan has one task for each group, which takes the source's chunks. Any other plan has one
+encode task for each block, and one commit task for each group.
+
+If tasks run in other processes, a source chunk that reaches beyond a task's box is cut by a task of
+its own, so only the elements that are needed are sent. In one process, each task cuts its chunks
+itself, because that copies nothing.
 """
 
 from __future__ import annotations
@@ -38,27 +41,30 @@ Key = tuple[Any, ...]
 
 @sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
 def _sizeof_encoded_block(block: EncodedBlock) -> int:
-    """Else dask counts a slotted dataclass as 48 bytes and spills nothing."""
+    """Memory of an encoded block, in bytes.
+
+    Without this, dask counts 48 bytes for a dataclass with slots, and never spills one.
+    """
     return block.resident_nbytes
 
 
 class GroupGraph:
-    """Builds the graph for some groups of a plan, less what is done already.
+    """Builder of graphs for groups of a plan, without the shards that are done.
 
     Parameters
     ----------
     plan : Plan
         The plan.
     spec : WriteSpec
-        What tasks need to know.
+        Facts that every task needs.
     source : dask.array.Array
-        Of the plan's shape and chunks.
+        The source; it covers the plan's array, or its region.
     ledger : Ledger
-        What is done.
+        The shards that are done.
     name : str
-        Tells its tasks from those of other graphs.
+        Part of every key, so that keys differ from those of other graphs.
     cut_source : bool
-        Whether tasks run in other processes.
+        Whether tasks cut source chunks before they are sent, because they run in other processes.
     """
 
     def __init__(
@@ -86,7 +92,7 @@ class GroupGraph:
         ]
 
     def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
-        """Graph and keys of tasks that encode and commit; each gives a `GroupReport`."""
+        """Graph and keys of tasks that encode and commit a group and return a `GroupReport`."""
         layer: dict[Key, Any] = {}
         keys = []
         for rank in self._left(groups):
@@ -97,7 +103,7 @@ class GroupGraph:
         return self._graph(layer), keys
 
     def encode(self, groups: Iterable[int]) -> tuple[HighLevelGraph, dict[int, list[Key]]]:
-        """Graph of encode tasks, and for each group its keys; each gives an `EncodedBlock`."""
+        """Graph of tasks that return an `EncodedBlock`, and their keys by the rank of the group."""
         layer: dict[Key, Any] = {}
         keys: dict[int, list[Key]] = {}
         for rank in self._left(groups):
@@ -111,11 +117,11 @@ class GroupGraph:
         return self._graph(layer), keys
 
     def _left(self, groups: Iterable[int]) -> Iterable[int]:
-        """Those of the groups in which something is left to do."""
+        """Groups that still have unwritten shards."""
         return (rank for rank in groups if self._n_left[rank])
 
     def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
-        """Blocks of a group that hold a unit of a shard that is left to do."""
+        """Blocks of a group that touch the region and a shard that is not done."""
         blocks = self._plan.partition.blocks_in(group)
         if self._plan.region is not None:
             blocks = [block for block in blocks if block.intersect(self._plan.region).size]
@@ -129,7 +135,13 @@ class GroupGraph:
         return tuple(blocks)
 
     def commit(self, encoded: dict[int, list[Any]]) -> tuple[dict[Key, Any], list[Key]]:
-        """Layer and keys of commit tasks, from encoded blocks or references to them; each gives a `GroupReport`."""
+        """Layer and keys of commit tasks, each of which returns a `GroupReport`.
+
+        Parameters
+        ----------
+        encoded : dict of int to list
+            Encoded blocks, or references to them, by the rank of the group.
+        """
         layer: dict[Key, Any] = {}
         for rank, blocks in encoded.items():
             group = self._plan.partition.group_box(rank)
@@ -140,7 +152,7 @@ class GroupGraph:
         return layer, list(layer)
 
     def direct(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
-        """Graph and keys of encode and commit tasks in one."""
+        """Graph of encode and commit tasks, and the keys of the commit tasks."""
         graph, keys = self.encode(groups)
         layer, commits = self.commit(
             {rank: [TaskRef(key) for key in blocks] for rank, blocks in keys.items()}
@@ -159,7 +171,11 @@ class GroupGraph:
     def _task(
         self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]
     ) -> Task:
-        """A task on the source chunks that it needs of those under a box; adds the cuts that it needs to the layer."""
+        """Make a task that takes the source chunks under a box.
+
+        Chunks that touch only shards in `done` are left out. Tasks that cut chunks are added to
+        `layer`.
+        """
         pieces, keys = [], []
         spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
         for number, combination in enumerate(itertools.product(*spans)):
@@ -179,12 +195,12 @@ class GroupGraph:
         return Task(key, function, self._spec, SourcePieces(box, tuple(pieces), done), List(*keys))
 
     def _overlapped(self, axis: int, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Number, start and stop of the source chunks under an interval."""
+        """Number, start and stop of each source chunk under an interval, along one axis."""
         known = self._spans[axis]
         if (start, stop) not in known:
             edges = self._edges[axis]
             first, last = _span(edges, start, stop)
-            # a chunk of no elements has a block that nobody needs
+            # No task needs the block of a chunk without elements.
             known[start, stop] = [
                 (i, edges[i], edges[i + 1]) for i in range(first, last) if edges[i] < edges[i + 1]
             ]
@@ -193,7 +209,7 @@ class GroupGraph:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """A group and its blocks."""
+    """A group, its blocks, and the positions of its shards that are done."""
 
     group: Box
     blocks: tuple[Box, ...]
@@ -211,7 +227,10 @@ def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) ->
 def rewriting(
     plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: Iterable[int]
 ) -> tuple[HighLevelGraph, list[Key]]:
-    """Graph and keys of tasks that write shards anew from themselves; each gives a `GroupReport`."""
+    """Graph and keys of tasks that rewrite shards from their own inner chunks.
+
+    Each task rewrites the shards of a group that are not done, and returns a `GroupReport`.
+    """
     left = ledger.left_in_groups(plan.partition.group_edges)
     layer: Any = {}
     for rank in groups:
@@ -223,7 +242,7 @@ def rewriting(
 
 
 def source_edges(plan: Plan, source: dask.array.Array) -> list[list[int]]:
-    """Boundaries of the source's chunks along each axis, in the coordinates of the plan's grid."""
+    """Edges of the source's chunks along each axis, in the coordinates of the plan's grid."""
     start = (0,) * source.ndim if plan.region is None else plan.region.start
     return [
         [a + edge for edge in boundaries(sizes)]
@@ -232,16 +251,18 @@ def source_edges(plan: Plan, source: dask.array.Array) -> list[list[int]]:
 
 
 def _span(edges: Sequence[int], start: int, stop: int) -> tuple[int, int]:
-    """First of the pieces between `edges` that an interval touches, and the one after the last."""
+    """First piece between `edges` that an interval touches, and the piece after the last one."""
     return max(0, bisect_right(edges, start) - 1), min(len(edges) - 1, bisect_left(edges, stop))
 
 
 def waves_reruns(plan: Plan, source: dask.array.Array) -> Plan:
-    """The plan, with `source_reruns` counted on the graph: what several waves need runs once in each.
+    """The plan with `source_reruns` counted on the source's graph.
 
-    Chunks alone do not tell: every wave of ``x - x.mean()`` needs all of ``x``.
+    A task that several waves need runs once in each of them. The chunks alone do not show that:
+    every wave of ``x - x.mean()`` needs all of ``x``.
     """
-    if len(plan.waves) == 1 or len(source.dask.layers) == 1:  # with one layer, the chunks do tell
+    # With one layer, the count by chunks that the plan has already is exact.
+    if len(plan.waves) == 1 or len(source.dask.layers) == 1:
         return plan
     edges = source_edges(plan, source)
     seen: set[Any] = set()

@@ -1,4 +1,4 @@
-"""What to write and how to run it, whether that was done already, and what stays of it."""
+"""Jobs: what to write and how to run it, whether it was finished before, and its receipt."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.stores import DURABILITIES, read_json
 from shardwrite.target import Target, check_beside, kind_of, shape_at
 
+# updates that a receipt keeps
 _MAX_UPDATES = 100
 
 __all__ = [
@@ -46,20 +47,27 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to run, as against what to write.
+    """How a job is run; none of this changes what is written.
 
     Attributes
     ----------
     mode : {"w-", "w", "r+"}
-        Whether an array in the place may be replaced, or is written into; looked at only where a run begins.
+        ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes
+        into one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
     publish : {"last", "first"}
-        When ``zarr.json`` appears.
+        Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
     durability : {"full", "batch", "none"}
-        When a shard counts as committed.
+        Whether shards are synced to disk one by one before they count as committed, many at a
+        time, or not at all.
     restart : bool
-        Take away what was begun and not ended.
+        Remove the shards of an unfinished run and start over; give up an unfinished update.
     recheck : bool
-        Decode what the journal says is committed before going on from there.
+        Before an unfinished run is continued, decode the shards that its journals call committed.
+
+    Raises
+    ------
+    SpecError
+        If a value is not one of the choices.
     """
 
     mode: str = "w-"
@@ -77,7 +85,8 @@ class Options:
         for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
             value = getattr(self, field)
             if value not in allowed:
-                shown = [choice for choice in allowed if choice != "r+"]  # which is for our own use
+                # "r+" is for internal use.
+                shown = [choice for choice in allowed if choice != "r+"]
                 raise SpecError(
                     "no such choice", field=field, value=value, remedy=f"use one of {shown}"
                 )
@@ -86,10 +95,16 @@ class Options:
 def options_for_new(**given: Any) -> Options:
     """Options of a run that makes an array.
 
+    Parameters
+    ----------
+    **given
+        Fields of `Options`.
+
     Raises
     ------
     SpecError
-        If it is to write into one that exists: that has checks of its own.
+        If a value is not one of the choices, or the mode is ``"r+"``. Operations that write into
+        an existing array have checks of their own.
     """
     options = Options(**given)
     if options.mode == "r+":
@@ -101,7 +116,19 @@ def options_for_new(**given: Any) -> Options:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One array to write; without a source where it is only to be finished."""
+    """One array to write.
+
+    Attributes
+    ----------
+    source : dask.array.Array, optional
+        The data. None if shards are rewritten from themselves, or a run is only finished.
+    plan : Plan
+        How the array is written.
+    target : Target
+        Where the array goes.
+    options : Options
+        How the job is run.
+    """
 
     source: dask.array.Array | None
     plan: Plan
@@ -110,30 +137,47 @@ class Job:
 
     @property
     def is_update(self) -> bool:
-        """Whether it goes into a region of an array that exists."""
+        """Whether the job writes into a region of an existing array."""
         return self.plan.region is not None
 
     @property
     def makes_array(self) -> bool:
-        """Whether it makes the array, instead of updating or repairing one that exists."""
+        """Whether the job makes an array, rather than updates or repairs an existing one."""
         return self.options.mode != "r+"
 
 
 def incomplete(
     metadata: ArrayMetadata, target: Target, missing: Any, remedy: str
 ) -> IncompleteError:
-    """The error that says which shards are missing."""
+    """The error that names missing shards.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of what is written: the array, or the window of an update.
+    target : Target
+        The array.
+    missing : sequence of int
+        Ranks of the missing shards. The error has the keys of the first 1000.
+    remedy : str
+        What to do; the end of the message.
+    """
     grid = metadata.grid
     names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
     listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
     return IncompleteError(
-        f"{target.path} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not committed ({listed}); {remedy}",
+        f"{target.path} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not "
+        f"committed ({listed}); {remedy}",
         missing=names,
     )
 
 
 def finished(job: Job, joined: str = "") -> WriteResult | None:
-    """The result of a run of the same plan that has ended, if the array is still as that run left it.
+    """The result of an ended run of the same plan; None if the job must be run.
+
+    An interrupted end of a run is completed first. The array must still be as the run left it. In
+    mode ``"w"`` and for an update, the result counts only if the source has a `source_id`, or the
+    run is the one that was just completed or joined.
 
     Parameters
     ----------
@@ -141,12 +185,17 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         What to write.
     joined : str
         Name of a run that this process had joined.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If the files of the array, or beside it, cannot be read or are not valid.
     """
     check_beside(job.target)
     ending = interrupted_end(job.target) or joined
     tidy(job.target)
     if job.options.restart and job.options.mode != "w-":
-        return None  # an array that exists is to be replaced, or an update to be made once more
+        return None  # an existing array is to be replaced, or an update is to be made again
     if tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
         return None
     receipt = read_receipt(job.target)
@@ -155,22 +204,21 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     if receipt is None or receipt.digest != job.plan.digest:
         return None
     if job.options.mode == "w" and receipt.updates:
-        return None  # it is not what this plan would write any more
+        return None  # the array is no longer what this plan writes
     if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
-        return None  # the same name may stand for other data by now, and the user said to replace
-    found = read_json(
-        job.target.path / "zarr.json"
-    )  # not parsed: what is wrong in it makes it another array
-    shape = (
-        job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
-    )  # an update may have let it grow
+        # The same dask name may stand for other data by now, and the user asked to replace.
+        return None
+    # The document is not parsed: if it is not valid, it differs, and so the array is another one.
+    found = read_json(job.target.path / "zarr.json")
+    # An update may have made the array grow, so the shape on disk need not be the plan's.
+    shape = job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
     if {**found, "shape": shape} != job.plan.metadata.document:
         return None
     return result_from_receipt(receipt.result, str(job.target.path))
 
 
 def has_ended(job: Job) -> bool:
-    """Finish the last step of a run of this plan, if it was interrupted in that; whether it was."""
+    """Complete the interrupted end of a run, and return whether it was a run of this plan."""
     ending = interrupted_end(job.target)
     tidy(job.target)
     receipt = read_receipt(job.target) if ending and kind_of(job.target.path) == "array" else None
@@ -178,7 +226,11 @@ def has_ended(job: Job) -> bool:
 
 
 def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | None:
-    """The same for an update; without a name for its source, it is done again: the same name may stand for other data by now."""
+    """The result of an ended update of the same plan; None if the update must be made.
+
+    An update without a `source_id` is made again, because the same dask name may stand for other
+    data by now. The exception is a run whose end was interrupted.
+    """
     update = receipt.update(run_plan(job.plan, job.options.mode)["digest"])
     if update is None or not (job.plan.source.is_stable or update.get("run") == ending):
         return None
@@ -186,7 +238,13 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
 
 
 def refuse_another(job: Job) -> None:
-    """Refuse an array in the place, naming the fields in which it is another than the one to be written."""
+    """Refuse to overwrite an existing array in mode ``"w-"``.
+
+    Raises
+    ------
+    SpecError
+        If there is an array. The error names the fields in which it differs from the new array.
+    """
     if job.options.mode == "w-" and kind_of(job.target.path) == "array":
         found = read_json(job.target.path / "zarr.json")
         changed = differences(found, job.plan.metadata.document)
@@ -201,7 +259,10 @@ def refuse_another(job: Job) -> None:
 
 
 def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
-    """A plan as a run keeps it; a run that writes into an array is another than the one that made it."""
+    """A plan as a dictionary, as it is stored in ``plan.json``.
+
+    With mode ``"r+"``, its digest and identity differ from those of the run that made the array.
+    """
     facts = plan.to_dict()
     if plan.region is not None:
         facts["shards_from"] = [
@@ -218,7 +279,22 @@ def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
 
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
-    """What stays of a run; one that writes into an array adds to what is there, or knows no more than that it wrote."""
+    """Make the receipt that a run leaves in the array.
+
+    An update adds itself to the receipt of the array. Another run in mode ``"r+"``, such as a
+    repair, keeps the digest, identity and updates of the existing receipt, if there is one.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        The run.
+    job : Job
+        The job that the run does.
+    ledger : Ledger
+        The shards of the run.
+    result : WriteResult
+        The result to store.
+    """
     if job.is_update:
         return updated_receipt(
             directory, job.plan.metadata, ledger, result.to_dict(), job.options.durability
@@ -249,15 +325,15 @@ def updated_receipt(
     Parameters
     ----------
     directory : RunDirectory
-        Of the update.
+        The run of the update.
     part : ArrayMetadata
-        The window of shards.
+        Metadata of the window of shards that the update touches.
     ledger : Ledger
-        What became of them; those that are not done are as they were.
+        The shards of that window. Shards that are not done are as they were before.
     result : dict
-        To be kept.
+        Fields of the result to store.
     durability : str
-        Of the commits, where no receipt is there yet.
+        Durability level of the commits. It is used only if the array has no receipt yet.
     """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
     update = {

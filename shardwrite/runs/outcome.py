@@ -1,9 +1,18 @@
-"""How a process that writes ends: what signals do, and what its exit code says.
+"""Exit codes and signal handlers of a process that writes.
 
-Exit codes: 0 complete, 1 an error, or problems found, 2 usage (also what cannot be planned), 75 storage trouble that may pass, 85
-incomplete, run me again. Signals, where a program asks for these handlers: USR1 begins no new shard, finishes those in
-flight and ends with 85; TERM, INT and a second USR1 give up what is in flight and end with 85 at once. What is in flight
-then is written again by the next run; nothing that was committed is lost.
+Exit codes:
+
+- 0: the work is complete.
+- 1: an error occurred, or problems were found.
+- 2: the usage is wrong, or the work cannot be planned.
+- 75: the storage has trouble that may pass.
+- 85: the work is incomplete; run the program again.
+
+Signals, in a program that installs these handlers:
+
+- USR1 drains: no new shard is begun, shards in flight are finished, and the process ends with 85.
+- TERM, INT and a second USR1 abandon shards in flight, and the process ends with 85 at once. The
+  next run writes these shards again. No committed shard is lost.
 """
 
 from __future__ import annotations
@@ -43,7 +52,7 @@ _MAY_PASS = {
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code that tells of an error.
+    """The exit code that stands for an error.
 
     Examples
     --------
@@ -59,12 +68,13 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def _say(text: str) -> None:
-    """Tell people, from inside a handler, where nothing may be buffered."""
-    with contextlib.suppress(OSError):  # nobody listens
+    """Write a line to standard error, unbuffered, as a signal handler must."""
+    with contextlib.suppress(OSError):  # standard error may be closed
         os.write(2, f"shardwrite: {text}\n".encode())
 
 
 def _abandon(number: int, frame: Any = None) -> None:  # noqa: ARG001 (a handler's signature)
+    """End the process at once; a signal handler."""
     _say(f"{signal.Signals(number).name}: incomplete, run me again")
     for action in before_leaving():
         try:
@@ -72,11 +82,12 @@ def _abandon(number: int, frame: Any = None) -> None:  # noqa: ARG001 (a handler
         except (ShardwriteError, OSError) as error:
             _say(str(error))
     release_all()
-    discard_open_temporaries()  # last: other threads go on meanwhile, and begin new ones
+    discard_open_temporaries()  # last, because other threads go on and open new ones until then
     os._exit(INCOMPLETE)
 
 
 def _drain(number: int, frame: Any = None) -> None:
+    """Begin no new shard from now on; a second call ends the process. A signal handler."""
     if is_draining():
         _abandon(number, frame)
     request_drain()
@@ -85,7 +96,10 @@ def _drain(number: int, frame: Any = None) -> None:
 
 @contextlib.contextmanager
 def handling_signals() -> Iterator[None]:
-    """Have USR1 drain, and TERM and INT abandon, until the block is left; after a drain USR1 is ignored.
+    """Handle signals while the block runs: USR1 drains, TERM and INT abandon.
+
+    The previous handlers are restored afterwards. After a drain, USR1 stays ignored if it had no
+    handler before.
 
     Examples
     --------
@@ -98,9 +112,8 @@ def handling_signals() -> Iterator[None]:
         yield
     finally:
         if is_draining() and before[signal.SIGUSR1] is signal.SIG_DFL:
-            before[signal.SIGUSR1] = (
-                signal.SIG_IGN
-            )  # one more request on the way out must not kill the process
+            # One more request on the way out must not kill the process.
+            before[signal.SIGUSR1] = signal.SIG_IGN
         for number, handler in before.items():
             signal.signal(number, handler)
         reset_drain()

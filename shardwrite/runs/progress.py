@@ -1,4 +1,4 @@
-"""What becomes of reports: a bar with bytes per second and the time that is left, or the user's own function."""
+"""Progress of a run: a bar with throughput and remaining time, or the user's own function."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ __all__ = ["reporting"]
 
 @contextlib.contextmanager
 def _bar(raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
-    """Show a bar on standard error; nothing where that is no terminal.
+    """Show a progress bar on standard error, if that is a terminal.
 
     Parameters
     ----------
     raw_nbytes : int
-        Decoded bytes of everything.
+        Decoded bytes of everything that is written.
 
     Yields
     ------
     callable
-        To be called with each report.
+        Function to call with each report.
     """
     console = Console(stderr=True)
     columns = (
@@ -51,14 +51,19 @@ def _bar(raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
 def reporting(
     progress: bool | Callable[[GroupReport], None], raw_nbytes: int
 ) -> Iterator[Callable[[GroupReport], None]]:
-    """What to call with each report.
+    """Report the progress of the block.
 
     Parameters
     ----------
     progress : bool or callable
-        Whether to show a bar, or what to call.
+        Whether to show a bar, or the function to call with each report.
     raw_nbytes : int
-        Decoded bytes of everything.
+        Decoded bytes of everything that is written.
+
+    Yields
+    ------
+    callable
+        Function to call with each report.
     """
     if callable(progress):
         yield progress

@@ -1,4 +1,4 @@
-"""From a dask array and a region to the plan of an update of an array that exists."""
+"""Plans for updates, made from a dask array and a region of an existing array."""
 
 from __future__ import annotations
 
@@ -39,14 +39,49 @@ def region_plan(
     source_id: str | None,
     max_graph_tasks: int,
 ) -> tuple[dask.array.Array, Plan]:
-    """How `x` would be written into a region of an array, and `x` in the array's dtype.
+    """Plan how `x` would be written into a region of an existing array.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source.
+    target : Target
+        The array.
+    region : str, or tuple of slice or int, slice, int, Ellipsis
+        The region in array coordinates, or `APPEND` to append `x` along an axis.
+    engine : Engine
+        The engine that will run the tasks.
+    axis : int
+        Axis of an append; without an append it is ignored.
+    strategy : FixedOrder, AppendOnly or str
+        The write strategy, its name, or an order of inner chunks.
+    casting : str
+        Rule of numpy by which `x` may be cast to the array's dtype.
+    write_empty_chunks : bool
+        Store also inner chunks that hold only the fill value.
+    memory_limit : int or str, optional
+        Bytes that a worker process may use. The engine's limit by default.
+    source_id : str, optional
+        Identifier of the source. Runs with the same identifier have the same data.
+    max_graph_tasks : int
+        Number of tasks that the scheduler may hold at a time.
+
+    Returns
+    -------
+    source : dask.array.Array
+        `x` in the array's dtype.
+    plan : Plan
+        The plan. Its metadata is that of the window of shards that the region touches.
 
     Raises
     ------
     SpecError
-        No array is there, it cannot be updated with this strategy, or `x` does not fit the region.
+        If there is no array, if it cannot be updated with this strategy, or if an argument is not
+        valid or does not fit the array.
     PlanError
-        If the plan does not fit the memory.
+        If the plan exceeds the memory or the number of tasks.
+    JournalError
+        If what lies beside the array tells of an append to another array.
     """
     metadata = parse_metadata(
         open_sharded(target.root, target.name or None).metadata.text, writing=True
@@ -111,13 +146,23 @@ def region_plan(
 
 
 def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
-    """Refuse to change shards in place where what a crash leaves could not be told."""
+    """Refuse to change shards in place if the index has no checksum.
+
+    Without a checksum, an index that a crash has torn cannot be recognised.
+
+    Raises
+    ------
+    SpecError
+        If the strategy changes shards in place and the index has no checksum.
+    """
     if strategy.in_place and not metadata.index_codec.has_checksum:
         raise SpecError(
-            "changes shards in place, and without a checksum nobody could tell an index that is torn",
+            "changes shards in place, and without a checksum nobody could tell an index that is "
+            "torn",
             field="strategy",
             value=strategy.label,
-            remedy="give the same without in_place=True, or an array whose index_codecs end with crc32c",
+            remedy="give the same without in_place=True, or an array whose index_codecs end with "
+            "crc32c",
         )
 
 
@@ -128,7 +173,24 @@ def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array
 
 
 def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: str) -> None:
-    """Refuse elements that cannot become the array's by a casting rule."""
+    """Refuse a dtype that a casting rule does not allow to become the array's.
+
+    Parameters
+    ----------
+    given : numpy.dtype
+        The source's dtype.
+    dtype : numpy.dtype
+        The array's dtype.
+    casting : str
+        The casting rule, as numpy names it.
+    what : str
+        Name of the source, for the message.
+
+    Raises
+    ------
+    SpecError
+        If there is no such rule, or it does not allow the cast.
+    """
     if casting not in ("no", "equiv", "safe", "same_kind", "unsafe"):
         raise SpecError(
             "no such rule",
@@ -141,12 +203,19 @@ def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: s
             f"cannot be cast to the array's {dtype} by the rule {casting!r}",
             field=f"{what}.dtype",
             value=str(given),
-            remedy=f'convert it with astype("{dtype}"), or allow what is lost with casting="unsafe"',
+            remedy=f'convert it with astype("{dtype}"), or allow what is lost with '
+            'casting="unsafe"',
         )
 
 
 def check_axis(axis: int, ndim: int) -> int:
-    """An axis of the array, counted from the first."""
+    """The axis as a non-negative number.
+
+    Raises
+    ------
+    SpecError
+        If the array has no such axis.
+    """
     if isinstance(axis, bool) or not isinstance(axis, int) or not -ndim <= axis < ndim:
         raise SpecError(
             "no such axis", field="axis", value=axis, remedy=f"the array has {ndim} axes"
@@ -157,7 +226,19 @@ def check_axis(axis: int, ndim: int) -> int:
 def _appended(
     target: Target, shape: Shape, given: Shape, axis: int, identity: str, *, is_stable: bool
 ) -> Box:
-    """Where an append goes: behind the end, unless the same append was begun, or with a name for its source is done, already."""
+    """Region of an append.
+
+    It begins at the end of the array. If the same append was begun before and is not finished, its
+    region is returned instead. With a `source_id` (`is_stable`), this holds for a finished append,
+    too.
+
+    Raises
+    ------
+    SpecError
+        If the source does not fit the array.
+    JournalError
+        If what lies beside the array tells of an append to another array.
+    """
     found = unfinished_append(target, identity, axis)
     receipt = read_receipt(target) if found is None and is_stable else None
     for update in reversed(receipt.updates if receipt is not None else []):
@@ -167,7 +248,10 @@ def _appended(
             break
     if found is not None:
         if len(found) != len(shape):
-            message = f"what stands beside {target.path} tells of an append to another array; remove it after a look"
+            message = (
+                f"what stands beside {target.path} tells of an append to another array; remove it "
+                "after a look"
+            )
             raise JournalError(message, path=str(target.path))
         return Box(tuple(a for a, _ in found), tuple(b for _, b in found))
     if (
@@ -188,7 +272,10 @@ def _appended(
 def _with_margins(
     source: dask.array.Array, inside: Box, shape: Shape
 ) -> tuple[tuple[int, ...], ...]:
-    """The source's chunks, and what lies beside it in the shards that it touches, so that all of them is cut into tasks."""
+    """The source's chunks, with the margins of the touched shards as further chunks.
+
+    So the partition covers these shards completely.
+    """
     return tuple(
         tuple(size for size in (a, *sizes, n - b) if size)
         for a, b, n, sizes in zip(inside.start, inside.stop, shape, source.chunks, strict=True)

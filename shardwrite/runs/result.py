@@ -1,4 +1,4 @@
-"""What a run did, for people and for programs."""
+"""Results of runs, for people and for programs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ __all__ = ["WriteResult", "result_from_receipt", "result_of"]
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What was written.
+    """Result of a run.
+
+    The counts cover what the run writes: the array, the shards that an update touches, or one
+    part.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     n_shards, n_empty_shards : int
-        Shards with a file, and shards that are all fill value and have none.
+        Number of shards with a file, and of shards without one, which hold only the fill value.
     n_chunks, n_empty_chunks : int
-        In-bounds inner chunks, and those of them that are all fill value.
+        Number of inner chunks that overlap the array, and of those that are empty among them.
     raw_nbytes, stored_nbytes : int
-        Decoded bytes of the array, and bytes of the shards.
+        Decoded bytes that were written, and bytes of the shards' files.
     seconds : float
-        From the first task to the published array; with ``compute=False`` the tasks' own seconds together.
+        Seconds from the start of the call until the last shard was committed. With
+        ``compute=False``, the sum over all tasks that commit. It is 0 if the run had ended before
+        the call.
     n_tasks : int
-        Tasks of all graphs, the source's included.
+        Number of tasks in all graphs, including the source's tasks. For one part, the number of
+        its groups.
     peak_nbytes_by_process : dict of str to int
-        Most memory that each worker process had resident in its life, in bytes.
+        Peak of the resident memory of each worker process, in bytes.
     layout : str
         ``fused``, ``direct`` or ``staged``.
     n_resumed_shards : int
-        Shards that an earlier call had committed already.
+        Number of shards that an earlier call had committed.
     n_retried_tasks : int
-        Tasks that were given to other workers because those that ran them had died, again and again.
+        Number of times that a task was given up because its workers had died, and then run again.
     """
 
     path: str
@@ -61,11 +67,11 @@ class WriteResult:
 
     @property
     def compression_ratio(self) -> float:
-        """Decoded over stored bytes; 0 where nothing is stored."""
+        """Ratio of decoded to stored bytes; 0 if nothing is stored."""
         return self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """All fields and properties as a dictionary that can be stored as JSON."""
         return {
             **asdict(self),
             "throughput": self.throughput,
@@ -87,7 +93,10 @@ class WriteResult:
             ),
             (
                 "bytes",
-                f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out ({self.compression_ratio:.2f}x)",
+                (
+                    f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out "
+                    f"({self.compression_ratio:.2f}x)"
+                ),
             ),
             ("time", f"{self.seconds:.2f} s, {human(self.throughput)}/s"),
             ("tasks", f"{self.n_tasks:,} ({self.layout})"),
@@ -125,7 +134,29 @@ def result_of(
     n_retried: int,
     raw_nbytes: int | None,
 ) -> WriteResult:
-    """The result of what a ledger says is done; `raw_nbytes` where that is not all of its shards' elements."""
+    """Make the result of a run from its ledger.
+
+    Parameters
+    ----------
+    path : str
+        Path of the array.
+    ledger : Ledger
+        The shards that are done.
+    itemsize : int
+        Bytes of an element.
+    seconds : float
+        Duration of the run.
+    n_tasks : int
+        Number of tasks.
+    layout : str
+        Layout of the plan.
+    n_resumed : int
+        Number of shards that were done before.
+    n_retried : int
+        Number of times that a task was run again.
+    raw_nbytes : int, optional
+        Decoded bytes that were written. By default, all elements of the shards that are done.
+    """
     totals = ledger.totals(itemsize)
     return WriteResult(
         path=path,
@@ -140,19 +171,21 @@ def result_of(
 
 
 def result_from_receipt(kept: Any, path: str) -> WriteResult:
-    """The result that a receipt keeps as a document; all of its shards were there before.
+    """Read the result that a receipt holds.
+
+    All of its shards count as resumed, and its duration is 0.
 
     Parameters
     ----------
     kept : object
-        The document.
+        The result as parsed from JSON.
     path : str
-        Of the array.
+        Path of the array.
 
     Raises
     ------
     JournalError
-        If the receipt does not say what it should.
+        If the receipt does not hold a valid result.
     """
     found = (
         {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)}
@@ -178,7 +211,11 @@ _KINDS: dict[str, Any] = {
 
 
 def _missing(field: Field[Any]) -> Any:
-    """What stands for a field that a document does not have: the default of those that came later, else nothing."""
+    """Value for a field that a receipt does not have.
+
+    It is the field's default, because fields with a default were added in later versions. None
+    stands for a field without a default, and is refused afterwards.
+    """
     if field.default_factory is not MISSING:
         return field.default_factory()
     return None if field.default is MISSING else field.default

@@ -1,4 +1,8 @@
-"""A run while a process works on it: begun or joined, caught up with from the journals, published, ended."""
+"""Sessions: the work of one process on a run.
+
+A session begins or joins a run, reads its journals, and finally publishes the array and ends the
+run.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +56,7 @@ __all__ = ["Session", "begin", "join"]
 
 
 def _source(job: Job) -> dask.array.Array:
+    """The source of a job that must have one."""
     if job.source is None:
         raise TypeError("this job has no source to write from")
     return job.source
@@ -59,7 +64,25 @@ def _source(job: Job) -> dask.array.Array:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A job that was begun, and how far it is."""
+    """A job that was begun, and its progress.
+
+    Attributes
+    ----------
+    job : Job
+        The job.
+    directory : RunDirectory
+        The run.
+    driver : str
+        Name of this driver in the run, unique to the session.
+    ledger : Ledger
+        The shards that are done.
+    n_resumed : int
+        Number of shards that were done before this session.
+    n_retried : int
+        Number of times that a task was run again because workers had died.
+    n_left : int
+        Number of shards that tasks did not begin, because their processes were asked to stop.
+    """
 
     job: Job
     directory: RunDirectory
@@ -68,10 +91,9 @@ class Session:
     n_resumed: int = 0
     n_retried: int = 0
     n_left: int = 0
-    """Shards that tasks did not begin, because their processes were asked to stop."""
 
     def spec(self) -> WriteSpec:
-        """What its tasks need to know."""
+        """Facts that every task of the session needs."""
         plan, source = self.job.plan, self.job.source
         return WriteSpec(
             metadata=plan.metadata,
@@ -90,7 +112,15 @@ class Session:
         )
 
     def graph(self, name: str, engine: Engine) -> GroupGraph:
-        """The builder of its graphs."""
+        """Builder of a graph of the session's tasks.
+
+        Parameters
+        ----------
+        name : str
+            Part of the keys of the graph, different for each graph of the session.
+        engine : Engine
+            The engine that will run the graph.
+        """
         cut = engine.kind not in ("threads", "sync")
         return GroupGraph(
             self.job.plan,
@@ -102,7 +132,7 @@ class Session:
         )
 
     def region_of(self, key: Any) -> str:
-        """What a task's key says of where it is in the array; nothing where it says nothing."""
+        """Text that names the region of a task, or an empty text if its key does not tell."""
         plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
         if not (
             isinstance(key, tuple)
@@ -132,7 +162,13 @@ class Session:
         return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"
 
     def enter(self, report: GroupReport) -> None:
-        """Note what a task committed; its part files are no longer needed."""
+        """Enter the report of a task, and remove the part files that it does not need any more.
+
+        Raises
+        ------
+        StoreError
+            If a part file cannot be removed.
+        """
         for path in report.part_files:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
@@ -141,14 +177,22 @@ class Session:
         note_committed(len(report.shards))
 
     def learn(self) -> None:
-        """Take in what tasks of this run have entered into journals without that their reports came."""
+        """Enter shards from this driver's journals whose reports have not arrived."""
         found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
         new = np.flatnonzero(found.is_done & ~self.ledger.is_done).tolist()
         self.ledger.take(found, new)
         note_committed(len(new))
 
     def result(self, seconds: float, n_tasks: int | None = None) -> WriteResult:
-        """What was written, all told."""
+        """Result of the session.
+
+        Parameters
+        ----------
+        seconds : float
+            Duration of the session.
+        n_tasks : int, optional
+            Number of tasks. All tasks of the plan by default.
+        """
         plan = self.job.plan
         return result_of(
             str(self.job.target.path),
@@ -163,7 +207,24 @@ class Session:
         )
 
     def finish(self, seconds: float) -> WriteResult:
-        """Check that every shard is committed, publish, leave a receipt."""
+        """End the run: check that every shard is committed, publish, and leave a receipt.
+
+        Parameters
+        ----------
+        seconds : float
+            Duration of the session, for the result.
+
+        Raises
+        ------
+        IncompleteError
+            If shards are missing.
+        CorruptShardError, JournalError
+            If a change in place that was interrupted cannot be undone.
+        RunEndedError
+            If another run has taken this one's place.
+        StoreError
+            If the storage refuses.
+        """
         plan, target = self.job.plan, self.job.target
         if len(self.ledger.missing):
             raise incomplete(
@@ -171,14 +232,24 @@ class Session:
             )
         result = self.result(seconds)
         with as_store_error(str(target.path), "cannot finish"):
-            recover_changes(
-                self.directory.path, PosixStore(target.path), plan.metadata
-            )  # of tasks that another has done meanwhile
+            # Undo changes in place left unfinished by tasks whose shards other tasks have written.
+            recover_changes(self.directory.path, PosixStore(target.path), plan.metadata)
             self.publish(result)
         return result
 
     def publish(self, result: WriteResult) -> None:
-        """Steps 5 and 6 of a run; where another process took them meanwhile, its receipt says so."""
+        """Take steps 5 and 6 of a run, which `journal.rundir` describes.
+
+        If another process takes them at the same time, an error here is ignored, provided that
+        the receipt shows that this run has ended.
+
+        Raises
+        ------
+        RunEndedError
+            If another run has taken this one's place.
+        StoreError
+            If the storage refuses.
+        """
         directory, options = self.directory, self.job.options
         try:
             with (
@@ -206,17 +277,26 @@ class Session:
     def catch_up(
         self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None
     ) -> None:
-        """Learn from the journals what is done, check what a power cut may have taken, and sweep.
+        """Read from the journals which shards are done, and remove what dead processes have left.
+
+        Changes in place that were interrupted are undone first. Shards that a power cut may have
+        damaged are decoded; with `recheck`, all shards that are done. Bad shards are written again.
 
         Parameters
         ----------
         engine : Engine
-            Who checks.
+            The engine that checks the shards.
         may_list : bool
-            Whether the array may be listed to find what was left behind.
+            Whether the array may be listed to find temporaries.
         only : collection of int, optional
-            Ranks of the shards that this process answers for, alone. Of those the index is looked at, too, whatever a journal says:
-            no process that works on a part holds the whole in its hands.
+            Ranks of the shards that this process is responsible for, if it works on a part. Only
+            these are checked. Their indexes are checked even if a journal calls them durable,
+            because no other process of the run does so.
+
+        Raises
+        ------
+        CorruptShardError, JournalError
+            If a change in place that was interrupted cannot be undone.
         """
         metadata = self.job.plan.metadata
         recover_changes(self.directory.path, PosixStore(self.job.target.path), metadata)
@@ -237,7 +317,10 @@ class Session:
     def _check(
         self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool
     ) -> None:
-        """Look at shards, and take those for missing that are not as the ledger has them."""
+        """Check shards, and mark those as missing that are bad or differ from the ledger.
+
+        With `deep`, inner chunks are decoded. Otherwise only the index is read.
+        """
         if not shards:
             return
         array = ShardedArray(self.job.plan.metadata, PosixStore(self.job.target.path))
@@ -249,7 +332,10 @@ class Session:
         ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
 
     def make_shard_directories(self) -> None:
-        """Make what shards will lie in: once, by one process, where many nodes would get into each other's way."""
+        """Make the directories of all shards.
+
+        One process does so once, because many nodes would get in each other's way.
+        """
         metadata, path = self.job.plan.metadata, self.job.target.path
         keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
         with as_store_error(str(path), "cannot make directories"):
@@ -257,20 +343,17 @@ class Session:
                 make_directories(path / parent, self.job.options.durability)
 
     def note_failure(self, error: Exception) -> None:
-        """Say in the journal what ended this, for people who ask how far the run is."""
-        with contextlib.suppress(
-            StoreError, RunEndedError
-        ):  # of the two errors, the first is the one to tell
+        """Write the cause of a failure into the journal, for the status of the run."""
+        with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
             journal_for(str(self.directory.path), self.driver, self.job.options.durability).append(
                 {"failed": cause_of(error)}
             )
 
     def discard_parts(self) -> None:
-        """Remove this process's part files."""
+        """Remove the part files of this session's tasks."""
         parts = self.directory.parts(self.driver)
-        with contextlib.suppress(
-            OSError
-        ):  # a straggler may be writing one; the next run, or the end of this one, removes it
+        # A straggler may be writing one. The next process to join the run, or its end, removes it.
+        with contextlib.suppress(OSError):
             for path in listed(parts):
                 path.unlink(missing_ok=True)
             parts.rmdir()
@@ -278,7 +361,7 @@ class Session:
 
 @contextlib.contextmanager
 def _ended_or(directory: RunDirectory) -> Iterator[None]:
-    """Where storage fails because another process has ended the run meanwhile, say that."""
+    """Turn an error of the storage into `RunEndedError` if the run has ended in the meantime."""
     try:
         yield
     except OSError as error:
@@ -291,12 +374,15 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
-    """Work on a run under a lease."""
+    """Work on a run under a lease.
+
+    A failure is noted in the journal, and part files are removed at the end.
+    """
     session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
     with _ended_or(directory), taking_part(directory.path, session.driver):
         try:
             yield session
-        except (Stopped, RunEndedError):  # asked for, or done by another: no failure
+        except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process
             raise
         except Exception as error:
             session.note_failure(error)
@@ -306,12 +392,32 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
 
 
 def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
-    """Look at every target, and only if all are good, begin or join a run at each, under leases that `stack` holds.
+    """Begin or join a run for each job, after all targets were checked.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        What to write.
+    engine : Engine
+        The engine whose workers are probed, and which checks shards.
+    stack : contextlib.ExitStack
+        Stack that holds the leases of the runs.
+
+    Returns
+    -------
+    list of Session
+        A session for each job, with a ledger of the shards that are done.
 
     Raises
     ------
-    SpecError, JournalError, StoreError
-        Something stands in a place, another plan was begun there, or a worker cannot write there.
+    SpecError
+        If two jobs have the same target, or something in a target must not be overwritten.
+    JournalError
+        If a run of another plan is in the way.
+    StoreError
+        If a worker cannot write there, or the storage refuses.
+    RunEndedError
+        If another process ends a run in the meantime.
     """
     paths = [str(job.target.path) for job in jobs]
     if len(set(paths)) < len(paths):
@@ -348,7 +454,10 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
 
 
 def _make_way(job: Job) -> None:
-    """Refuse to go on beside other runs that write the same shards; with ``restart=True`` give up updates of the dead."""
+    """Refuse to go on if other runs write the same shards.
+
+    With ``restart=True``, updates that nobody works on are given up instead.
+    """
     found = tidied_run(job.target)
     if job.options.restart and found is not None and not found.makes_array:
         give_up(found)
@@ -356,6 +465,7 @@ def _make_way(job: Job) -> None:
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
+    """Begin or find the run of a job, and return it and whether it is new."""
     return begin_run(
         job.target,
         run_plan(job.plan, job.options.mode),
@@ -367,7 +477,15 @@ def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
 
 
 def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
-    """Refuse an update that was planned for an array that has grown before it began: what is new it would take for nothing."""
+    """Refuse an update if the array's shape has changed between its plan and its begin.
+
+    Such an update would treat elements that were added in between as if they did not exist.
+
+    Raises
+    ------
+    JournalError
+        If the shape has changed. A run that is new is taken back.
+    """
     region = job.plan.array_region
     if region is None:
         return
@@ -376,20 +494,20 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     before = [
         region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)
     ]
-    is_known = (
-        not is_new or job.options.restart or _was_left(job)
-    )  # it may have grown by this append itself
+    # The array may have grown by an earlier attempt at this append itself.
+    is_known = not is_new or job.options.restart or _was_left(job)
     if found != before and not (found == planned and is_known):
         if is_new:
             take_back(directory, is_claimed=True)
         raise JournalError(
-            f"the shape of {job.target.path} became {found} while an update of {planned} was planned; make the same call again",
+            f"the shape of {job.target.path} became {found} while an update of {planned} was "
+            "planned; make the same call again",
             path=str(job.target.path),
         )
 
 
 def _was_left(job: Job) -> bool:
-    """Whether the receipt tells of this update."""
+    """Whether the receipt has this update."""
     receipt = read_receipt(job.target)
     return (
         receipt is not None
@@ -398,7 +516,15 @@ def _was_left(job: Job) -> bool:
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:
-    """Have every worker write there."""
+    """Check that every worker can write into the run directory.
+
+    Raises
+    ------
+    StoreError
+        If a worker cannot.
+    RunEndedError
+        If another process has ended the run.
+    """
     outcomes = engine.on_every_worker(probe, str(directory.path), "zarr.json")
     troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
     if troubles:
@@ -406,15 +532,16 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
         raise StoreError(
-            f"store={str(directory.target.path)!r}: {len(troubles)} of {len(outcomes)} workers cannot write there; {worker}: "
-            f"{message}; give a directory that every worker can write to",
+            f"store={str(directory.target.path)!r}: {len(troubles)} of {len(outcomes)} workers "
+            f"cannot write there; {worker}: {message}; give a directory that every worker can "
+            "write to",
             key=str(directory.path),
             errno=number,
         )
 
 
 def _probe_new(directory: RunDirectory, engine: Engine) -> None:
-    """The same for a run that has only begun; it is taken back if a worker cannot write there."""
+    """Check a new run as `_probe` does, and take it back if a worker cannot write there."""
     try:
         _probe(directory, engine)
     except BaseException:
@@ -428,10 +555,30 @@ def join(
 ) -> Iterator[Session]:
     """Work on some shards of a run that another process has begun.
 
+    Parameters
+    ----------
+    job : Job
+        The job with the plan of the run.
+    engine : Engine
+        The engine that checks the shards.
+    directory : RunDirectory
+        The run.
+    only : collection of int
+        Ranks of the shards that this process is responsible for.
+    may_list : bool
+        Whether the array may be listed to find temporaries.
+
+    Yields
+    ------
+    Session
+        The session, with a ledger of the shards that are done.
+
     Raises
     ------
     JournalError
-        If the source of that run is another.
+        If the run was begun for another plan, which includes another source.
+    RunEndedError
+        If another process has ended the run.
     """
     if directory.digest != job.plan.digest:
         changed = differences(directory.facts["identity"], job.plan.to_dict()["identity"])

@@ -1,4 +1,7 @@
-"""What SLURM needs to be told, and what it tells: scripts, submissions, requeues. Nothing prints, and nothing needs `sacct`."""
+"""Job scripts, submissions, requeues and clusters for SLURM.
+
+Nothing here prints, and nothing needs `sacct`.
+"""
 
 from shardwrite.host.resources import job_id
 from shardwrite.slurm.client import (

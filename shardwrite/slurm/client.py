@@ -1,4 +1,4 @@
-"""SLURM's own commands, called."""
+"""Calls of SLURM's own commands, such as `sbatch` and `squeue`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _TIMEOUT_SECONDS = 60.0
 def _run(
     command: Sequence[str], directory: Path | None = None, seconds: float = _TIMEOUT_SECONDS
 ) -> str:
-    """What a command prints.
+    """Run a command and return its standard output.
 
     Raises
     ------
     SubmitError
-        If it is not here, fails, or does not answer.
+        If the command is not in PATH, fails, or does not answer within `seconds`.
     """
     shown = shlex.join(command)
     try:
@@ -62,7 +62,13 @@ def _run(
 
 
 def max_array_size() -> int:
-    """Tasks that a job array may have on this cluster."""
+    """Largest number of tasks that a job array may have on this cluster.
+
+    Raises
+    ------
+    SubmitError
+        If `scontrol` cannot be called, or does not say the number.
+    """
     found = re.search(
         r"^MaxArraySize\s*=\s*(\d+)", _run(["scontrol", "show", "config"]), re.MULTILINE
     )
@@ -74,9 +80,17 @@ def max_array_size() -> int:
 
 
 def submit_chain(array: Path, finalize: Path, tasks: str = "") -> tuple[str, str]:
-    """Submit the array, or some of its tasks, and the job that comes after it however it ends; ids of both.
+    """Submit a job array and the job that follows it, and return the ids of both.
 
-    The second hangs on ``afterany``: with ``afterok`` it would wait for ever after one task that failed.
+    `sbatch` runs in the directory of the scripts. `tasks` is given to ``sbatch --array``; if it is
+    empty, all tasks of the array are submitted. The second job depends on the first by
+    ``afterany``, so it starts however the array ends. With ``afterok`` it would wait for ever after
+    one task that failed.
+
+    Raises
+    ------
+    SubmitError
+        If `sbatch` cannot be called, or refuses a script.
     """
     directory = array.parent
     some = [f"--array={tasks}"] if tasks else []
@@ -88,12 +102,15 @@ def submit_chain(array: Path, finalize: Path, tasks: str = "") -> tuple[str, str
 
 
 def queue(ids: Sequence[str]) -> list[dict[str, str]]:
-    """Tasks of jobs that SLURM still has: ``id``, ``state``, ``reason``, ``node`` and ``left``.
+    """Tasks of jobs that are in the queue or run.
+
+    Each is a dictionary with the keys ``id``, ``state``, ``reason``, ``node`` and ``left``. The
+    last is the time that is left, as `squeue` prints it.
 
     Raises
     ------
     SubmitError
-        If `squeue` is not here, or does not answer.
+        If `squeue` cannot be called, fails, or does not answer.
     """
     if not ids:
         return []
@@ -108,7 +125,7 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
             ]
         )
     except SubmitError as error:
-        if "Invalid job id" in error.message:  # it has forgotten them
+        if "Invalid job id" in error.message:  # SLURM has forgotten the jobs
             return []
         raise
     return [
@@ -119,14 +136,16 @@ def queue(ids: Sequence[str]) -> list[dict[str, str]]:
 
 
 def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """How tasks of jobs ended, as far as SLURM still knows: by the number of the task's own job, its name and its state.
+    """States of the tasks of jobs, ended tasks included, as far as SLURM still knows them.
 
-    `squeue` knows it for some minutes; `sacct`, where the site has it, for longer.
+    The keys are the numbers of the tasks' own jobs. The values are a task's name, such as ``17_3``,
+    and its state. `squeue` knows a task for some minutes after its end. `sacct` knows it for
+    longer, if the site has it.
 
     Raises
     ------
     SubmitError
-        If `squeue` is not here, or does not answer.
+        If `squeue` cannot be called, fails, or does not answer.
     """
     if not ids:
         return {}
@@ -148,9 +167,8 @@ def endings(ids: Sequence[str]) -> dict[str, tuple[str, str]]:
     found = _ended(text)
     forgotten = [job for job in ids if not any(_is_of(name, job) for name, _ in found.values())]
     if forgotten:
-        with contextlib.suppress(
-            SubmitError
-        ):  # many sites have no accounting; what is not known is not told
+        # Many sites have no accounting. Tasks that nobody knows are left out.
+        with contextlib.suppress(SubmitError):
             fields = "--format=JobIDRaw,JobID,State"
             told = _run(
                 [
@@ -172,17 +190,17 @@ def _ended(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _is_of(name: str, job: str) -> bool:
-    """Whether a task is meant by the number of a job, or of an array."""
+    """Whether a task is the job of a number, or belongs to the job array of that number."""
     return name == job or name.startswith(f"{job}_")
 
 
 def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
-    """Cancel jobs; those that have ended, or that SLURM has forgotten, are none any more.
+    """Cancel jobs; jobs that have ended or that SLURM has forgotten are no error.
 
     Raises
     ------
     SubmitError
-        If `scancel` is not here, does not answer in so many seconds, or refuses for another reason.
+        If `scancel` cannot be called, does not answer within `seconds`, or fails otherwise.
     """
     if not ids:
         return
@@ -196,19 +214,22 @@ def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
 
 
 def requeue(limit: int, environ: Mapping[str, str] | None = None) -> str:
-    """Put the job of this process back into the queue, unless that was done often enough; what came of it.
+    """Put the job of this process back into the queue, and return a text that says what happened.
+
+    Nothing is done outside a job, in a process that is not the first task of its step, or if the
+    job was requeued `limit` times already.
 
     Parameters
     ----------
     limit : int
-        How often.
+        How often the job may be requeued.
     environ : mapping, optional
-        Instead of this process's environment.
+        Used instead of this process's environment.
 
     Raises
     ------
     SubmitError
-        If SLURM refuses.
+        If `scontrol` cannot be called, or SLURM refuses.
     """
     environ = os.environ if environ is None else environ
     own = job_id(environ)
@@ -224,18 +245,21 @@ def requeue(limit: int, environ: Mapping[str, str] | None = None) -> str:
 
 
 def resubmission(parts: Sequence[int], directory: str, target: Target) -> str:
-    """The command that submits some parts again, and the job that publishes after them.
+    """Command line that submits some parts again, and the job that publishes after them.
 
     Examples
     --------
     >>> resubmission([1, 7], "/scratch/x-slurm", Target(Path("/scratch/x.zarr")))
     'shardwrite slurm resubmit /scratch/x.zarr --array=1,7 --directory /scratch/x-slurm'
     """
-    return f"shardwrite slurm resubmit {command_words(target)} --array={as_array_indices(parts)} --directory {shlex.quote(directory)}"
+    return (
+        f"shardwrite slurm resubmit {command_words(target)} --array={as_array_indices(parts)} "
+        f"--directory {shlex.quote(directory)}"
+    )
 
 
 def command_words(target: Target) -> str:
-    """A target as it stands on a command line.
+    """Arguments that name a target on a command line, quoted for the shell.
 
     Examples
     --------
@@ -246,7 +270,7 @@ def command_words(target: Target) -> str:
 
 
 def as_array_indices(parts: Sequence[int]) -> str:
-    """Indices as ``sbatch --array`` takes them.
+    """Task indices in the form that ``sbatch --array`` takes.
 
     Examples
     --------

@@ -1,4 +1,7 @@
-"""The directory of a submission's scripts: one for each array, and never the scripts of another."""
+"""The directory that holds the job scripts of one array.
+
+Scripts of another array are never overwritten.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,22 @@ __all__ = ["Scripts", "check_directory", "default_directory", "read_scripts", "w
 
 ARRAY, FINALIZE = "array.sbatch", "finalize.sbatch"
 _DIGITS = 8
-_STEM_NBYTES = 200  # what file systems allow, less what is added
+_STEM_NBYTES = 200  # leaves room for the suffix: file systems allow names of 255 bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """What a directory's scripts say that they do.
+    """What the scripts in a directory do, as read from their text.
 
     Attributes
     ----------
     target : Target or None
-        The array that they write; None where they are not as we write them.
+        The array that they write. None if they write different arrays, or if their text does not
+        tell, for instance because a user has edited them.
     n_parts : int
-        Its parts; 0 where the scripts do not say.
+        Number of the array's parts; 0 if the scripts do not tell.
     at_once : str
-        The limit of tasks at a time, as ``%4``; empty where there is none.
+        Limit of tasks that run at a time, such as ``%4``; empty if there is none.
     """
 
     target: Target | None
@@ -41,11 +45,17 @@ class Scripts:
 
 
 def default_directory(target: Target) -> Path:
-    """Where the scripts of an array go: a name to recognise, and what tells it from arrays of the same name.
+    """Default directory for the scripts of an array, relative to the working directory.
+
+    Its name holds the array's name, and a digest of the array's path, which tells arrays of the
+    same name apart.
 
     Examples
     --------
-    >>> default_directory(Target(Path("/x/scan.zarr"))), default_directory(Target(Path("/y/scan.zarr")))
+    >>> (
+    ...     default_directory(Target(Path("/x/scan.zarr"))),
+    ...     default_directory(Target(Path("/y/scan.zarr"))),
+    ... )
     (PosixPath('scan-slurm-c6959afd'), PosixPath('scan-slurm-8419f783'))
     """
     digest = hashlib.sha256(os.fsencode(target.path)).hexdigest()[:_DIGITS]
@@ -54,7 +64,7 @@ def default_directory(target: Target) -> Path:
 
 
 def read_scripts(directory: Path) -> Scripts | None:
-    """What the scripts in a directory write; None where there are none."""
+    """Read what the scripts in a directory do; None if it holds no scripts."""
     texts = [
         path.read_text(errors="replace")
         for name in (ARRAY, FINALIZE)
@@ -75,7 +85,10 @@ def read_scripts(directory: Path) -> Scripts | None:
 
 
 def _target_in(text: str, directory: Path) -> Target | None:
-    """The array that a script writes, by its lines ``DST=`` and ``OPTIONS=``."""
+    """Array that a script writes, by its lines ``DST=`` and ``OPTIONS=``.
+
+    None if the lines do not tell.
+    """
     root = _values(text, "DST", r"(.*)")
     options = _values(text, "OPTIONS", r"\((.*)\)")
     if root is None or options is None or len(root) != 1:
@@ -87,7 +100,10 @@ def _target_in(text: str, directory: Path) -> Target | None:
 
 
 def _values(text: str, name: str, pattern: str) -> list[str] | None:
-    """Words that a line gives a variable; None where the shell would have to be asked."""
+    """Words that a script assigns to a variable.
+
+    None if there is not exactly one such line, or if only a shell could expand it.
+    """
     found = re.findall(rf"^{name}={pattern}$", text, re.MULTILINE)
     if len(found) != 1:
         return None
@@ -101,12 +117,22 @@ def _values(text: str, name: str, pattern: str) -> list[str] | None:
 
 
 def write_scripts(directory: Path, target: Target, scripts: Mapping[str, str]) -> None:
-    """Write an array's scripts, and make a directory for logs; those of another array are not overwritten.
+    """Write the scripts of an array, and make the directory ``logs`` beside them.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the scripts, which is made if it is missing.
+    target : Target
+        The array that the scripts write.
+    scripts : mapping of str to str
+        Texts of the scripts, by file name.
 
     Raises
     ------
     SpecError
-        If other scripts are there.
+        If the directory holds scripts of another array, or scripts whose array cannot be told. In
+        that case nothing is written.
     """
     check_directory(directory, target)
     (directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -115,12 +141,13 @@ def write_scripts(directory: Path, target: Target, scripts: Mapping[str, str]) -
 
 
 def check_directory(directory: Path, target: Target) -> None:
-    """Refuse a directory with scripts of another array, or that nobody can tell.
+    """Refuse a directory that holds scripts of another array.
 
     Raises
     ------
     SpecError
-        Naming the array that the scripts write.
+        If the scripts there write another array, which the message names, or if their array cannot
+        be told.
     """
     there = read_scripts(directory)
     if there is not None and (there.target is None or there.target.path != target.path):

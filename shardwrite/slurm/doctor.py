@@ -1,7 +1,14 @@
-"""What the nodes of a job have in common, and what they have not: one process on each looks, and the first one compares.
+"""Examine the nodes of a job: one process on each node looks, and rank 0 compares.
 
-The protocol, in a directory that all should see: every rank writes what it found, and waits until it sees what the others wrote;
-then it says so, too, and the first rank, when all have, removes everything. Who does not appear does not see the directory.
+The processes meet in a new directory, inside a directory that all nodes should see:
+
+1. Every rank writes ``found-<rank>``, and waits until it sees this file of every rank.
+2. Every rank then writes ``seen-<rank>``, with the delay that it has measured.
+3. Rank 0 waits until it sees ``seen-<rank>`` of every rank, reads all files, and removes the new
+   directory.
+
+Every wait ends when the time limit is reached. A rank whose file is missing by then does not see
+the directory, or is slow.
 """
 
 from __future__ import annotations
@@ -56,19 +63,20 @@ class Examination:
     Attributes
     ----------
     rank, node : int
-        Number of the process, and of its node in the job.
+        Number of the process in its step, and number of its node in the job.
     host, version, python : str
-        Name of the node; versions of shardwrite and of Python.
+        Name of the node, and the versions of shardwrite and Python.
     cores, memory_nbytes : int
-        What a process may use.
+        Cores and memory available to the process.
     scratch, scratch_type, directory_type : str
-        Where scratch files would go, and the types of both file systems.
+        Directory for scratch files, and the types of the file systems of this directory and of the
+        examined directory.
     interfaces : list of str
-        Of the network.
+        Names of the network interfaces.
     faults : list of str
-        Operations on the directory that went wrong.
+        What went wrong when file operations were tried in the examined directory.
     delay_seconds : float
-        The longest time after which a file of another node was seen.
+        Longest time in seconds after which a file of another rank was seen.
     """
 
     rank: int
@@ -87,7 +95,14 @@ class Examination:
 
 
 def examine(directory: Path, environ: Mapping[str, str]) -> Examination:
-    """Look at this node."""
+    """Examine this node, and try file operations in a directory.
+
+    Raises
+    ------
+    SpecError
+        If one of SLURM's variables in `environ` has an unexpected value, or if the scratch
+        directory that the user names cannot be written to.
+    """
     scratch = scratch_directory(environ)
     return Examination(
         rank=int(environ.get("SLURM_PROCID", 0)),
@@ -106,7 +121,7 @@ def examine(directory: Path, environ: Mapping[str, str]) -> Examination:
 
 
 def _faults(directory: Path) -> list[str]:
-    """Try what a commit relies on."""
+    """Try the file operations that a commit relies on, and return what went wrong."""
     one, two = (directory / f".doctor-{uuid.uuid4().hex}" for _ in range(2))
     found = []
     try:
@@ -140,7 +155,21 @@ def _faults(directory: Path) -> list[str]:
 def meet(
     directory: Path, own: Examination, environ: Mapping[str, str], patience_seconds: float
 ) -> list[Examination]:
-    """Show what this rank found, and wait for the others; what all found, as far as they came.
+    """Share what this rank found, and collect the findings of all ranks.
+
+    Rank 0 receives the findings of all ranks that it saw in time, ordered by rank. The other ranks
+    receive an empty list. See the module for the protocol.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory that all nodes should see.
+    own : Examination
+        What this rank found.
+    environ : mapping
+        Environment of the process, which tells the number of ranks.
+    patience_seconds : float
+        Time limit for the whole meeting.
 
     Raises
     ------
@@ -157,9 +186,8 @@ def meet(
         delay = _wait(place, "found", n_ranks, deadline)
         _show(place / f"seen-{own.rank}", {**asdict(replace(own, delay_seconds=delay))})
         if own.rank:
-            if not (
-                place / "found-0"
-            ).exists():  # the first rank is somewhere else, or has given up and removed all
+            # Rank 0 sees another directory, or has given up and removed this one.
+            if not (place / "found-0").exists():
                 shutil.rmtree(place, ignore_errors=True)
             return []
         _wait(place, "seen", n_ranks, deadline)
@@ -186,7 +214,11 @@ def _show(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _wait(place: Path, name: str, n_ranks: int, deadline: float) -> float:
-    """Until so many files are seen; how old, by the file system's clock, one was at most when it was first seen."""
+    """Wait until `n_ranks` files of one kind are seen, and return the longest delay in seconds.
+
+    A file's delay is its age by the file system's clock when it is first seen. Files that are there
+    at the first look do not count. The wait also ends at the deadline, or when `place` is removed.
+    """
     there: set[str] | None = None
     delay = 0.0
     while time.monotonic() < deadline and place.exists():
@@ -204,20 +236,21 @@ def _wait(place: Path, name: str, n_ranks: int, deadline: float) -> float:
 
 
 def problems_of(found: Sequence[Examination], n_ranks: int) -> list[str]:
-    """What will not work.
+    """Problems that must be solved before the nodes can write together.
 
     Parameters
     ----------
     found : sequence of Examination
-        Of those ranks that came.
+        Findings of the ranks that came.
     n_ranks : int
-        How many should have come.
+        Number of ranks that should have come.
     """
     problems = []
     missing = sorted(set(range(n_ranks)) - {one.rank for one in found})
     if missing:
         problems.append(
-            f"ranks {', '.join(map(str, missing))} were not seen: their nodes have another directory there, or are slow"
+            f"ranks {', '.join(map(str, missing))} were not seen: their nodes have another "
+            "directory there, or are slow"
         )
     problems += [f"{one.host}: {fault}" for one in found for fault in one.faults]
     versions = {one.version: one.host for one in found}
@@ -237,32 +270,37 @@ def problems_of(found: Sequence[Examination], n_ranks: int) -> list[str]:
 
 
 def warnings_of(found: Sequence[Examination]) -> list[str]:
-    """What works, and may surprise."""
+    """Facts that do not prevent writing, but may slow it down or surprise."""
     warnings = []
     for one in found:
         if one.scratch_type in ("tmpfs", "ramfs"):
             warnings.append(
-                f"{one.host}: scratch {one.scratch} is memory, and counts as the job's; name another in SHARDWRITE_LOCAL_DIR"
+                f"{one.host}: scratch {one.scratch} is memory, and counts as the job's; "
+                "name another in SHARDWRITE_LOCAL_DIR"
             )
         if one.scratch_type in _NETWORK:
             warnings.append(
-                f"{one.host}: scratch {one.scratch} is on a network ({one.scratch_type}); name another in SHARDWRITE_LOCAL_DIR"
+                f"{one.host}: scratch {one.scratch} is on a network ({one.scratch_type}); "
+                "name another in SHARDWRITE_LOCAL_DIR"
             )
     late = max((one.delay_seconds for one in found), default=0.0)
     if late > _LATE_SECONDS:
         warnings.append(
-            f"files of other nodes are seen {late:.0f} s late; have the last job begin so much later (sbatch --begin=now+60)"
+            f"files of other nodes are seen {late:.0f} s late; have the last job begin so much "
+            "later (sbatch --begin=now+60)"
         )
     return warnings
 
 
 def report(found: Sequence[Examination]) -> str:
-    """A table of the nodes."""
+    """Table of the nodes, as text."""
     rows = []
     for one in found:
         facts = (
-            f"{one.cores} cores, {human(one.memory_nbytes)}, shardwrite {one.version}, Python {one.python}\n"
-            f"directory on {one.directory_type or 'unknown'}, scratch {one.scratch} on {one.scratch_type or 'unknown'}, "
+            f"{one.cores} cores, {human(one.memory_nbytes)}, shardwrite {one.version}, "
+            f"Python {one.python}\n"
+            f"directory on {one.directory_type or 'unknown'}, "
+            f"scratch {one.scratch} on {one.scratch_type or 'unknown'}, "
             f"others seen within {one.delay_seconds:.2f} s\nnetwork {', '.join(one.interfaces)}"
         )
         rows.append((f"{one.host}, rank {one.rank}", facts))
@@ -270,12 +308,12 @@ def report(found: Sequence[Examination]) -> str:
 
 
 def check_directory(directory: Path) -> None:
-    """Refuse what is no directory.
+    """Refuse a path that is no directory on this node.
 
     Raises
     ------
     SpecError
-        Naming it.
+        If `directory` is no directory. The message names it and the node.
     """
     if not directory.is_dir():
         remedy = "give the directory in which arrays are to be written"

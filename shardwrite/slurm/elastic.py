@@ -1,10 +1,18 @@
-"""Workers that are jobs of their own: submitted as they are needed, replaced when they are lost, cancelled in the end.
+"""Dask workers that are SLURM jobs of their own.
 
-This is `dask_jobqueue.SLURMCluster`, set up so that a run survives what SLURM does to its jobs: one process a job, with a nanny;
-adaptive, because a fixed number of jobs is never made up for; and no task blamed for the workers it was on when they were lost.
-Workers are not given a lifetime: one that retires goes on with its task while the scheduler has already given it to another
-(distributed, issue 3141), and a task that the time limit cuts short costs no more than that. What is done is known from the disk;
-nothing here is needed for it.
+They are submitted as they are needed, replaced when they are lost, and cancelled in the end.
+
+The cluster is a `dask_jobqueue.SLURMCluster`. It is set up so that a run survives what SLURM does
+to its jobs:
+
+- Every job has one worker process, with a nanny.
+- Scaling is adaptive, because a cluster of a fixed size does not replace the jobs that it loses.
+- A task is not blamed for the loss of the workers on which it ran.
+- Workers have no lifetime. A worker that retires goes on with its task although the scheduler has
+  given this task to another worker (distributed, issue 3141). A task that the time limit cuts short
+  costs no more than that.
+
+The disk tells what has been written. Nothing here is needed to know it.
 """
 
 from __future__ import annotations
@@ -50,11 +58,13 @@ __all__ = ["cluster", "opened"]
 
 Tell = Callable[[str], None]
 
-_LEAVE_SECONDS = 5.0
-_LOOK_SECONDS = 30.0
-_REPEAT_SECONDS = 600.0
-_CANCELLED_SECONDS = 2.0  # until what waits for workers fails, once all were cancelled
-_WAIT_COUNT = 120  # seconds for which a worker must be superfluous before it is given back: longer than a pause between two waves
+_LEAVE_SECONDS = 5.0  # time limit of scancel when a signal ends the process
+_LOOK_SECONDS = 30.0  # between two looks at the queue
+_REPEAT_SECONDS = 600.0  # until an unchanged text is told again
+_CANCELLED_SECONDS = 2.0  # after a cancellation, time after which tasks without a worker fail
+# Seconds for which a worker must be superfluous before it is given back. This is longer than the
+# pause between two waves.
+_WAIT_COUNT = 120
 
 
 @contextlib.contextmanager
@@ -66,55 +76,66 @@ def cluster(
     tell: Tell | None = None,
     **keywords: Any,
 ) -> Iterator[Any]:
-    """Have dask compute with workers that are SLURM jobs, as long as the block runs.
+    """Run dask on workers that are SLURM jobs, as long as the block lasts.
 
-    Workers are submitted with `sbatch` from here, replaced when they are lost, and cancelled when the block is left, however it is;
-    with :func:`shardwrite.runs.outcome.handling_signals` or under ``shardwrite exec``, also when a signal ends the process.
+    The jobs are submitted with `sbatch` from this process, replaced when they are lost, and
+    cancelled when the block is left, also by an error. With
+    :func:`shardwrite.runs.outcome.handling_signals`, or under ``shardwrite exec``, they are also
+    cancelled when a signal ends the process.
 
     Parameters
     ----------
     jobs : int
-        Workers at most.
+        Largest number of workers.
     store, name
-        Where the array goes, as for :func:`shardwrite.to_sharded_zarr`: the jobs' ids are kept beside it once its run has begun,
-        so that ``shardwrite slurm cancel`` finds them when this process was killed.
+        Where the array goes, as for :func:`shardwrite.to_sharded_zarr`. Once the run of this array
+        has begun, the ids of the jobs are kept beside it, so that ``shardwrite slurm cancel`` finds
+        them even if this process was killed.
     tell : callable, optional
-        Called with a line of text when there are no workers, and why.
+        Called with a line of text that says why there are no workers, and when the work is
+        cancelled.
     cores : int, optional
-        Of each job, and threads of its worker.
+        Cores of each job, and threads of its worker; by default what dask's configuration says, for
+        instance in ``~/.config/dask/jobqueue.yaml``, or else 4.
     memory, time : str, optional
-        Of each job, as `sbatch` takes them. These three by default are what ``~/.config/dask/jobqueue.yaml`` says, if it does.
+        Memory and time limit of each job, as `sbatch` takes them; by default what dask's
+        configuration says, or else ``8G`` and the half hour that is dask-jobqueue's default.
     job_name : str
         Name of the jobs.
     directives, setup : sequence of str
-        Options of `sbatch`, and lines of shell before the worker starts; those in dask's configuration hold, too.
+        Options of `sbatch`, and lines of shell to run before the worker starts. They are added to
+        those of dask's configuration.
     minimum_jobs : int
-        Workers at least; the others are given back when they have had nothing to do for two minutes.
+        Smallest number of workers. Workers beyond it are given back after two minutes without work.
     interface, scheduler_interface : str, optional
-        Networks such as ``"ib0"`` that workers and scheduler talk over; ``SHARDWRITE_INTERFACE`` and
-        ``SHARDWRITE_SCHEDULER_INTERFACE`` by default.
+        Network interfaces, such as ``"ib0"``, of the workers and of the scheduler.
+        ``SHARDWRITE_INTERFACE`` and ``SHARDWRITE_SCHEDULER_INTERFACE`` by default.
     log_directory : path, optional
-        On a file system that all nodes see; ``logs`` by default.
+        Directory for the jobs' output, on a file system that all nodes see; ``logs`` by default.
     encrypted : bool
-        Whether they talk by TLS, with certificates made for this cluster.
+        Whether the processes talk by TLS, with certificates made for this cluster.
     patience_seconds : float
-        How long to be without any worker.
+        How long to wait while there is no worker at all.
     config_name : str
         Section of dask's configuration ``jobqueue``.
 
     Yields
     ------
     distributed.Client
-        The active one.
+        Client of the cluster, which is dask's active one. It is yielded once there is a worker.
 
     Raises
     ------
     ClusterError
-        If there was no worker for so long, or the process was asked to stop before there was one.
+        If there is no worker for `patience_seconds`, or if the process is asked to stop before the
+        first worker comes.
     RunCancelledError
         If the work was cancelled by ``shardwrite slurm cancel``.
+    SpecError
+        If an argument cannot be used, or the package dask-jobqueue is not installed.
     SubmitError
-        If `sbatch` takes no job at all, or another driver or job array writes to the `store`.
+        If `sbatch` takes no job at all, if another driver or job array writes to `store`, or if
+        SLURM cannot be asked about that.
 
     Examples
     --------
@@ -133,7 +154,7 @@ def cluster(
 
 @contextlib.contextmanager
 def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]:
-    """The cluster that was asked for, once it has a worker; see :func:`cluster`."""
+    """Start a cluster, and yield its client once it has a worker; see :func:`cluster`."""
     jobqueue = package()
     from distributed import Client
     from distributed.scheduler import NoWorkerError
@@ -178,11 +199,11 @@ def opened(workers: Workers, target: Target | None, tell: Tell) -> Iterator[Any]
             raise
         finally:
             if jobs.is_cancelled:
-                reset_drain()  # the request was the watch's
+                reset_drain()  # the watch requested the drain
 
 
 def _cancelled(error: Exception) -> RunCancelledError:
-    """What to say of an error that came of a cancellation."""
+    """Error that tells of a cancellation, in place of the error that it caused."""
     missing = error.fields["missing"] if isinstance(error, IncompleteError) else []
     return RunCancelledError(
         "cancelled by shardwrite slurm cancel; run the same command again to go on", missing=missing
@@ -190,14 +211,18 @@ def _cancelled(error: Exception) -> RunCancelledError:
 
 
 def _ask_for_none(adaptive: Any) -> None:
-    """Submit no more: what adaptive scaling is in the middle of would go on while the cluster closes."""
+    """Stop adaptive scaling, so that no more jobs are submitted."""
+    # A scaling step that is under way goes on while the cluster closes, so the limits become 0.
     adaptive.minimum = adaptive.maximum = 0
     adaptive.stop()
 
 
 @contextlib.contextmanager
 def _certificates(directory: Path) -> Iterator[Any]:
-    """Certificates for one cluster, in files that only their owner can read, gone when the block is left."""
+    """TLS settings of one cluster, with new certificates in files that only their owner can read.
+
+    The files are removed when the block is left, or when a signal ends the process.
+    """
     from distributed import Security
 
     made = Security.temporary()
@@ -226,7 +251,7 @@ def _certificates(directory: Path) -> Iterator[Any]:
 
 
 def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
-    """SLURM's job as the package has it, which tells its number, or why there is none."""
+    """Class of dask_jobqueue's SLURM jobs that records each job's number, or why there is none."""
 
     class RecordedJob(jobqueue.slurm.SLURMJob):  # type: ignore[misc]
         async def _submit_job(self, script_filename: str) -> str:
@@ -234,7 +259,7 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
                 return ""
             try:
                 return str(await super()._submit_job(script_filename))
-            except (RuntimeError, OSError) as error:  # the watch has it tried again
+            except (RuntimeError, OSError) as error:  # the watch has it submitted again
                 jobs.refusal = " ".join(str(error).split())
                 return ""
 
@@ -249,7 +274,7 @@ def _job_class(jobqueue: Any, jobs: _Jobs) -> Any:
 
 
 class _Jobs:
-    """Numbers of the workers' jobs, on disk as soon as there is a run to keep them with."""
+    """Numbers of the workers' jobs, kept on disk as soon as there is a run to keep them with."""
 
     def __init__(self, target: Target | None) -> None:
         self.ids: list[str] = []
@@ -259,17 +284,16 @@ class _Jobs:
         self._note = DriverNote(uuid.uuid4().hex[:12])
 
     def add(self, number: str) -> None:
-        """One was submitted."""
+        """Record a job that was submitted."""
         self.ids.append(number)
         self.keep()
 
     def keep(self, *, has_ended: bool = False) -> None:
-        """Write them down, if that is not done."""
+        """Write the numbers beside the run, if there is a run and its note lacks them."""
         if self._target is None:
             return
-        with contextlib.suppress(
-            ShardwriteError, OSError
-        ):  # it has ended; or whoever works on it says what is wrong. Later again
+        # An error is told by whoever works on the run, if it has not ended. Tried again later.
+        with contextlib.suppress(ShardwriteError, OSError):
             if not has_ended and self._note.is_kept(self.ids):
                 return
             run = find_run(self._target)
@@ -277,29 +301,34 @@ class _Jobs:
                 self._note.keep(run, self.ids[:], has_ended=has_ended)
 
     def look_whether_cancelled(self) -> bool:
-        """Whether somebody has cancelled the work; from then on no job is submitted."""
-        with contextlib.suppress(StoreError):  # whoever works on the run says what is wrong
+        """Whether somebody has cancelled the work. From then on, no job is submitted."""
+        with contextlib.suppress(StoreError):  # whoever works on the run tells what is wrong
             self.is_cancelled = self.is_cancelled or self._note.is_told_to_end
         return self.is_cancelled
 
     def abandon(self) -> None:
-        """Cancel all without a look; for a process about to end."""
+        """Cancel all jobs without asking SLURM first, for a process that is about to end."""
         self.keep(has_ended=True)
         cancel(self.ids, _LEAVE_SECONDS)
 
     def clear(self, tell: Tell) -> None:
-        """Cancel what is still there."""
+        """Cancel the jobs that are left, and note that this driver has ended."""
         try:
             cancel_left(lambda: Submitted(workers=tuple(self.ids)))
         except SubmitError as error:
             tell(
-                f"cannot tell whether the workers' jobs are gone: {error}; they end by themselves in {DEATH_SECONDS} s"
+                f"cannot tell whether the workers' jobs are gone: {error}; "
+                f"they end by themselves in {DEATH_SECONDS} s"
             )
         self.keep(has_ended=True)
 
 
 class _Watch(threading.Thread):
-    """Says why there are no workers, has jobs that ended before they became one submitted again, and ends cancelled work."""
+    """Thread that watches over the workers and their jobs.
+
+    It tells why there are no workers, and ends work that is cancelled. It also has jobs
+    replaced that ended before they became workers.
+    """
 
     def __init__(self, made: Any, adaptive: Any, jobs: _Jobs, workers: Workers, tell: Tell) -> None:
         super().__init__(name="shardwrite-workers", daemon=True)
@@ -321,7 +350,7 @@ class _Watch(threading.Thread):
             self.join()
 
     def run(self) -> None:
-        """Look from time to time."""
+        """Look for a cancellation every second, and at the queue every half minute."""
         next_look = clock.monotonic() + min(_LOOK_SECONDS, self._workers.patience_seconds / 4)
         while not self._stopped.wait(1.0):
             self._jobs.keep()
@@ -333,7 +362,7 @@ class _Watch(threading.Thread):
                 next_look = clock.monotonic() + _LOOK_SECONDS
 
     def _end(self) -> None:
-        """End cancelled work: no job more, no task more, and what is not ours fails for want of workers."""
+        """End cancelled work: nothing more is begun, and other tasks fail for want of workers."""
         _ask_for_none(self._adaptive)
         request_drain()
         self._cluster.scheduler.no_workers_timeout = _CANCELLED_SECONDS
@@ -355,20 +384,19 @@ class _Watch(threading.Thread):
             if number not in there and str(name) not in names
         ]
         if lost:
-            self._cluster.loop.add_callback(
-                self._cluster.scale_down, lost
-            )  # adaptive scaling asks for others
+            # Adaptive scaling then asks for other workers.
+            self._cluster.loop.add_callback(self._cluster.scale_down, lost)
         if not self._cluster.scheduler.workers:
             self._say(self._why())
 
     def _say(self, text: str) -> None:
-        """Tell what is new, and what is not from time to time."""
+        """Tell a text if it is new, or if it was last told ten minutes ago."""
         if text != self._said[0] or clock.monotonic() > self._said[1] + _REPEAT_SECONDS:
             self._said = (text, clock.monotonic())
             self._tell(text)
 
     def _why(self) -> str:
-        """What is known."""
+        """What is known about the missing workers, as one line of text."""
         jobs = (
             "; ".join(
                 f"job {job['id']} {job['state']} ({job['reason']})" for job in self._found[:8]
@@ -379,26 +407,27 @@ class _Watch(threading.Thread):
         refusal = f"; sbatch: {self._jobs.refusal}" if self._jobs.refusal else ""
         return (
             f"no workers; {jobs}{refusal}; logs in {self._workers.log_directory}; the scheduler "
-            f"listens at {self._cluster.scheduler_address}, which the nodes must reach (networks here: {', '.join(networks[:8])})"
+            f"listens at {self._cluster.scheduler_address}, which the nodes must reach "
+            f"(networks here: {', '.join(networks[:8])})"
         )
 
     def _how_they_ended(self) -> str:
-        """What SLURM says of jobs that it no longer has."""
-        with contextlib.suppress(SubmitError):  # the message tells of it where squeue fails
+        """How the latest jobs ended, as far as SLURM tells."""
+        with contextlib.suppress(SubmitError):  # `_look` tells when squeue fails
             ended = [f"job {name} {state}" for name, state in endings(self._jobs.ids[-8:]).values()]
             if ended:
                 return "; ".join(ended)
         return "SLURM has none of their jobs"
 
     def first_worker(self) -> None:
-        """Wait for it.
+        """Wait for the first worker.
 
         Raises
         ------
         ClusterError
-            If it does not come, or the process is asked to stop before.
+            If no worker comes in time, or if the process is asked to stop before.
         SubmitError
-            If no job was taken.
+            If `sbatch` refuses and has taken no job so far.
         """
         begun = clock.monotonic()
         while not self._cluster.scheduler.workers:
@@ -413,9 +442,9 @@ class _Watch(threading.Thread):
             clock.sleep(0.1)
 
     def given_up(self, what: str, seconds: float | None = None) -> ClusterError:
-        """The error that says so, with what SLURM says now."""
+        """Error that tells why the cluster is given up, with what SLURM says of its jobs now."""
         seconds = self._workers.patience_seconds if seconds is None else seconds
-        with contextlib.suppress(SubmitError):  # what was known before stays
+        with contextlib.suppress(SubmitError):  # the last answer stays
             self._found = queue(self._jobs.ids)
         message = f"{what} in {seconds:.0f} s: {self._why()}; run the same command again to go on"
         return ClusterError(message, waited_seconds=seconds, jobs=self._found)

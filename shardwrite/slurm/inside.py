@@ -1,7 +1,8 @@
-"""A dask cluster inside one allocation: where its files are, who may talk to it, its scheduler, its workers, and how to reach it.
+"""A dask cluster inside one allocation: its files, keys, scheduler, workers and clients.
 
-Each start of a job has a run directory of its own, `<job id>.<restart count>`, that only its user can look into. In it are the
-keys that all of its processes show each other, and the scheduler's address once it listens.
+Each start of a job has a run directory of its own, ``<job id>.<restart count>``, which only its
+user can read. It holds the TLS keys that all processes of the cluster share, and the address of the
+scheduler once it listens.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ __all__ = [
 
 SCHEDULER_FILE = "scheduler.json"
 _AUTHORITY, _CERTIFICATE, _KEY = "ca.pem", "certificate.pem", "key.pem"
-_START_SECONDS = 120.0  # until a scheduler or a worker must have been heard of
-_GATHER_SECONDS = 20.0  # for all workers to come, once one is there
-_LEAVE_SECONDS = 3
+_START_SECONDS = 120.0  # in which a scheduler, or a first worker, must appear
+_GATHER_SECONDS = 20.0  # after which a client stops waiting for all workers, if there is one
+_LEAVE_SECONDS = 3  # in which a nanny must close
 _POLL_SECONDS = 0.1
-_FIRST_NODE_NBYTES = 2**29  # scheduler, program and srun
-_LEAST_NBYTES = 2**27
+_FIRST_NODE_NBYTES = 2**29  # for the scheduler, the program and srun
+_LEAST_NBYTES = 2**27  # of a worker
 _SETTINGS: dict[str, Any] = {
     "distributed.scheduler.allowed-failures": 100,
     "distributed.scheduler.no-workers-timeout": "10m",
@@ -57,19 +58,22 @@ _SETTINGS: dict[str, Any] = {
 
 
 def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """The directory of this start of the job, with new keys in it, and no address of any scheduler.
+    """Make the run directory of this start of the job, with new keys in it.
 
-    It is made in ``SHARDWRITE_RUN_DIR``, else in ``shardwrite-runs`` where the job was submitted: all nodes must see it.
+    It is made in ``SHARDWRITE_RUN_DIR``, or else in ``shardwrite-runs`` in the directory from which
+    the job was submitted. All nodes must see it. It holds no scheduler's address at first. Run
+    directories that earlier starts of the job have left are removed.
 
     Parameters
     ----------
     environ : mapping, optional
-        Instead of this process's environment.
+        Used instead of this process's environment.
 
     Raises
     ------
     SpecError
-        Outside a job, if it is somebody else's, or without the package that makes keys.
+        If this process is in no SLURM job, if the directory belongs to another user, or if the
+        package `cryptography` is not installed.
     """
     environ = os.environ if environ is None else environ
     job = environ.get("SLURM_JOB_ID", "")
@@ -105,7 +109,7 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def _remove_earlier(base: Path, job: str, n_restarts: int) -> None:
-    """Remove the keys that earlier starts of a job have left, because they were killed."""
+    """Remove the run directories, with keys, of earlier starts of a job that were killed."""
     for number in range(n_restarts):
         left = base / f"{job}.{number}"
         if not left.is_symlink() and left.is_dir() and left.stat().st_uid == os.getuid():
@@ -113,7 +117,7 @@ def _remove_earlier(base: Path, job: str, n_restarts: int) -> None:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    """A file that nobody else can read, and that is whole when it is there."""
+    """Write a file that only its owner can read, and that is whole as soon as it appears."""
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
@@ -123,7 +127,16 @@ def _write_private(path: Path, data: bytes) -> None:
 
 
 def _make_keys() -> dict[str, bytes]:
-    """An authority whose own key is forgotten at once, and the one key that it has signed, for all processes of a run."""
+    """Make a certificate authority, and one signed key for all processes of a cluster.
+
+    The files' contents are returned by file name. The private key of the authority is not kept, so
+    it can sign nothing else.
+
+    Raises
+    ------
+    SpecError
+        If the package `cryptography` is not installed.
+    """
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -153,7 +166,7 @@ def _make_keys() -> dict[str, bytes]:
         }
         certificate = (
             x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=1))  # clocks of nodes differ
+            .not_valid_before(now - dt.timedelta(days=1))  # the clocks of nodes differ
             .not_valid_after(now + dt.timedelta(days=365))
             .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
             .add_extension(
@@ -179,7 +192,10 @@ def _make_keys() -> dict[str, bytes]:
 
 
 def security_of(directory: Path) -> Any:
-    """Have all of a run's processes show its certificate, and talk to nobody who does not."""
+    """TLS settings of the processes of a cluster, with the keys in a run directory.
+
+    Each process shows the certificate there, and refuses to talk to processes that do not.
+    """
     from distributed.security import Security
 
     roles = ("scheduler", "worker", "client")
@@ -191,12 +207,15 @@ def security_of(directory: Path) -> Any:
 
 
 def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> None:
-    """Be the scheduler, until this process is told to end; its address is written once it listens.
+    """Run the dask scheduler until this process is told to end.
+
+    Its address is written to the run directory once it listens.
 
     Raises
     ------
     SpecError
-        If no other node can reach it.
+        If other nodes cannot reach its address, or if ``SHARDWRITE_INTERFACE`` names no network
+        interface of this machine.
     """
     environ = os.environ if environ is None else environ
     with configured(_SETTINGS):
@@ -223,14 +242,25 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
 
 
 def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> None:
-    """Be a worker, with all cores and memory that this process has; its nanny starts it again if it dies."""
+    """Run a dask worker with all cores and memory of this process.
+
+    A nanny runs in this process. It starts the worker again if it dies.
+
+    Raises
+    ------
+    SpecError
+        If the environment gives too little memory, no usable scratch directory, or a network
+        interface that this machine lacks.
+    Stopped
+        If this process is asked to stop before the scheduler's address is there.
+    WorkersLostError
+        If the scheduler's address does not appear within two minutes.
+    """
     environ = os.environ if environ is None else environ
-    signal.signal(
-        signal.SIGUSR1, signal.SIG_IGN
-    )  # the program is told to finish; who works for it is needed for that
-    os.environ.setdefault(
-        "DASK_LOGGING__DISTRIBUTED", "warning"
-    )  # for this process and the one that it starts
+    # USR1 tells the program to finish, and it needs its workers to do so.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    # For this process, and for the worker that it starts.
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
     nbytes, threads, scratch = worker_nbytes(environ), n_cores(environ), scratch_directory(environ)
     with configured(_SETTINGS):
         from distributed import Nanny
@@ -254,9 +284,8 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
             loop: Any = IOLoop.current()
 
             def leave() -> None:
-                signal.alarm(
-                    _LEAVE_SECONDS
-                )  # ends this process if it cannot close: while its worker starts it cannot
+                # The alarm ends this process if the nanny cannot close, as while its worker starts.
+                signal.alarm(_LEAVE_SECONDS)
                 loop.add_callback(nanny.close)
 
             loop.asyncio_loop.add_signal_handler(signal.SIGTERM, leave)
@@ -267,12 +296,15 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
 
 
 def worker_nbytes(environ: Mapping[str, str] | None = None) -> int:
-    """Memory of a worker: what its process may use; less on the first node, where scheduler and program are.
+    """Memory of a worker in bytes.
+
+    This is what its process may use. On the first node it is less, because the scheduler and the
+    program run there.
 
     Raises
     ------
     SpecError
-        If nothing would be left.
+        If less than 128 MiB would be left.
     """
     environ = os.environ if environ is None else environ
     has_others = environ.get("SLURM_NODEID", "0") == "0"
@@ -288,12 +320,12 @@ def worker_nbytes(environ: Mapping[str, str] | None = None) -> int:
 
 
 def _interface(environ: Mapping[str, str]) -> str | None:
-    """The network that the user wants.
+    """Network interface that the user names in ``SHARDWRITE_INTERFACE``; None if there is none.
 
     Raises
     ------
     SpecError
-        If this machine has none of that name.
+        If this machine has no network interface of that name.
     """
     name = environ.get("SHARDWRITE_INTERFACE")
     here = sorted(name for _, name in socket.if_nameindex())
@@ -306,59 +338,73 @@ def _interface(environ: Mapping[str, str]) -> str | None:
 
 
 def _refuse_loopback(address: str, environ: Mapping[str, str]) -> None:
-    """A host name that stands for the machine itself in its own tables is of no use to other nodes."""
+    """Refuse a loopback address for the scheduler of a job with several nodes.
+
+    A machine's own tables may give such an address for its host name. Other nodes cannot reach it.
+
+    Raises
+    ------
+    SpecError
+        If `address` is such an address.
+    """
     host = address.rpartition("://")[2].rpartition(":")[0].strip("[]")
     if ipaddress.ip_address(host).is_loopback and environ.get("SLURM_JOB_NUM_NODES", "1") != "1":
         names = ", ".join(sorted(name for _, name in socket.if_nameindex() if name != "lo"))
-        remedy = f"set SHARDWRITE_INTERFACE to the network between the nodes; {socket.gethostname()} has {names}"
+        remedy = (
+            "set SHARDWRITE_INTERFACE to the network between the nodes; "
+            f"{socket.gethostname()} has {names}"
+        )
         raise SpecError(
             "other nodes cannot reach this address", field="scheduler", value=address, remedy=remedy
         )
 
 
 def _address_in(path: Path) -> str:
-    """The address in a scheduler file, as soon as it is there.
+    """Wait for a scheduler file, and return the address in it.
 
     Raises
     ------
     Stopped
         If this process is asked to stop meanwhile.
     WorkersLostError
-        If it does not come.
+        If the file does not appear within two minutes.
     """
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        with contextlib.suppress(
-            FileNotFoundError, json.JSONDecodeError
-        ):  # dask's own is not written at once
+        # A scheduler file that dask itself writes can be incomplete for a moment.
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
             return str(json.loads(path.read_bytes())["address"])
         if is_draining():
             raise Stopped("stopped before the scheduler was there")
         if time.monotonic() > deadline:
             raise WorkersLostError(
-                f"{path} did not come in {_START_SECONDS:.0f} s; is the scheduler running, and the path the same?"
+                f"{path} did not come in {_START_SECONDS:.0f} s; is the scheduler running, "
+                "and the path the same?"
             )
         time.sleep(_POLL_SECONDS)
 
 
 def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
-    """A client of the scheduler at an address, or of the one whose file is at a path; with the keys beside that, if there are any.
+    """Connect a client to a running dask scheduler.
 
-    After a file, it waits for workers: for all of the job's tasks for a while, and for one in any case.
+    If `where` is a path, the client uses the keys that lie beside the scheduler file, if there are
+    any. It then waits for workers: 20 seconds for one worker of each task of the job, and up to two
+    minutes for the first one.
 
     Parameters
     ----------
     where : str
-        Address, or the path of a scheduler file.
+        Address of the scheduler, or path of its scheduler file. A path has a slash in it or ends
+        in ``.json``.
     environ : mapping, optional
-        Instead of this process's environment.
+        Used instead of this process's environment.
 
     Raises
     ------
     Stopped
         If this process is asked to stop meanwhile.
     WorkersLostError
-        If none comes.
+        If the scheduler file or the first worker does not appear in time.
     """
     from distributed import Client
 
@@ -391,6 +437,7 @@ def _wait_for_workers(client: Any, n_wanted: int) -> None:
             raise Stopped("stopped before a worker was there")
         if seconds > _START_SECONDS:
             raise WorkersLostError(
-                f"no worker has come to {client.scheduler.address} in {seconds:.0f} s; look at the workers' log"
+                f"no worker has come to {client.scheduler.address} in {seconds:.0f} s; "
+                "look at the workers' log"
             )
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,7 @@
-"""Jobs that were submitted for a run or work on it, kept with it on disk: so that they are found when whoever knew them is gone."""
+"""Notes beside a run about the jobs that were submitted for it, or that work on it.
+
+The notes let the jobs be found and cancelled after the process that submitted them is gone.
+"""
 
 from __future__ import annotations
 
@@ -39,22 +42,22 @@ _GONE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A process that submits workers, as its note tells.
+    """A process that submits workers, as its note describes it.
 
     Attributes
     ----------
     path : Path
-        Its note.
+        Path of the note.
     data : bytes
-        What stands in it.
+        Content of the note.
     job : str
-        Its own job; empty where it is none.
+        Id of the driver's own job; empty if it is not in a job.
     workers : tuple of str
-        Their jobs.
+        Ids of its workers' jobs.
     process : str
-        Host and pid.
+        Host and pid, as ``host:pid``.
     has_ended : bool
-        Whether it says so itself.
+        Whether the note says that the driver has ended.
     """
 
     path: Path
@@ -66,22 +69,27 @@ class Driver:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it lives, or may; to ask writes into the run's directory, so commands that only look do not."""
+        """Whether the driver is alive, or may be.
+
+        Asking writes a file into the run's directory, so commands that only look must not ask.
+        """
         return not self.has_ended and is_alive(self.path, self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """What was submitted for a run, and what has worked on it.
+    """Drivers and jobs that were submitted for a run, or have worked on it.
 
     Attributes
     ----------
     drivers : tuple of Driver
-        Those that submit workers.
-    workers, others : tuple of str
-        Ids of jobs: the workers; arrays with their last jobs, and jobs that have noted themselves.
+        Processes that submit workers.
+    workers : tuple of str
+        Ids of the workers' jobs.
+    others : tuple of str
+        Ids of job arrays, of the jobs that follow them, and of jobs that have noted themselves.
     n_parts : int
-        Of the job array that was submitted last; 0 if there was none.
+        Number of parts of the job array that was submitted last; 0 if there was none.
     """
 
     drivers: tuple[Driver, ...] = ()
@@ -91,17 +99,17 @@ class Submitted:
 
     @property
     def ids(self) -> list[str]:
-        """All; those first that would submit others."""
+        """Ids of all jobs, each once; first those of drivers, which would submit others."""
         return list(dict.fromkeys((*self.leaders, *self.others, *self.workers)))
 
     @property
     def leaders(self) -> list[str]:
-        """Jobs of drivers."""
+        """Ids of the drivers' own jobs."""
         return [driver.job for driver in self.drivers if driver.job]
 
 
 def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None:
-    """Keep with the run the array that was submitted for it; nothing if it has ended meanwhile."""
+    """Note a job array beside the run that it was submitted for, unless this run has ended."""
     run = find_run(target)
     if run is not None:
         facts = {"array": array, "finalize": finalize, "n_parts": n_parts}
@@ -109,12 +117,14 @@ def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None
 
 
 class DriverNote:
-    """The note of a driver, which keeps it as long as it lives; and the word of somebody else that it shall end.
+    """The note of a driver beside its run, and the request of others that it end.
+
+    The driver keeps the note up to date as long as it lives.
 
     Parameters
     ----------
     name : str
-        Of the driver, so that no other writes that file.
+        Name of the driver. No other driver may have it, because it names the file.
     """
 
     def __init__(self, name: str) -> None:
@@ -124,7 +134,10 @@ class DriverNote:
         self._touched = 0.0
 
     def is_kept(self, workers: Sequence[str]) -> bool:
-        """Whether the run is there and the note says so; gives a sign of life from time to time."""
+        """Whether the run is there and the note lists these workers.
+
+        If so, the note is touched from time to time, as a sign of life.
+        """
         if self._run_path is None or list(workers) != self._workers or not is_there(self._run_path):
             return False
         if time.monotonic() > self._touched + lease_times()[0]:
@@ -133,7 +146,7 @@ class DriverNote:
         return True
 
     def keep(self, run: RunDirectory, workers: Sequence[str], *, has_ended: bool = False) -> None:
-        """Write all of it down."""
+        """Write the note, with all workers."""
         facts = {
             **identity(),
             "driver": job_id(os.environ),
@@ -145,7 +158,7 @@ class DriverNote:
 
     @property
     def is_told_to_end(self) -> bool:
-        """Whether the driver's work was cancelled."""
+        """Whether somebody has cancelled the driver's work."""
         return self._run_path is not None and is_there(_end_of(_note_of(self._run_path, self.name)))
 
 
@@ -154,18 +167,24 @@ def _note_of(run_path: Path, name: str) -> Path:
 
 
 def _end_of(note: Path) -> Path:
-    """What tells the driver of a note to end."""
+    """Path of the file that tells the driver of a note to end."""
     return note.with_name(f"cancel-{note.name.removeprefix(JOBS_PREFIX)}")
 
 
 def submitted(run: RunDirectory) -> Submitted:
-    """What the notes beside a run's journal say; what is no number of a job is left out, as it goes to SLURM's commands."""
+    """Read the notes beside a run's journal.
+
+    Ids that are not numbers of jobs are left out, because they go to SLURM's commands.
+
+    Raises
+    ------
+    StoreError
+        If a note cannot be read.
+    """
     found: list[tuple[float, Path, bytes, dict[str, Any]]] = []
     for path in listed(run.path, JOBS_PREFIX, ".json"):
-        with (
-            as_store_error(str(path), "cannot read"),
-            contextlib.suppress(FileNotFoundError),
-        ):  # the run has ended meanwhile
+        # A note that is gone belongs to a run that has ended meanwhile.
+        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
             data = read_file(path)
             if data is not None:
                 found.append((path.stat().st_mtime, path, data, _parse(data)))
@@ -218,16 +237,16 @@ def _driver(path: Path, data: bytes, facts: dict[str, Any]) -> Driver:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """What became of a run's jobs.
+    """Outcome of cancelling a run's jobs.
 
     Attributes
     ----------
     jobs : list of str
-        Those that were cancelled; all others had ended.
+        Ids of the jobs that were cancelled. All others had ended.
     n_known : int
-        Jobs that were submitted for the run, or have worked on it, as far as it is known.
+        Number of jobs known to be submitted for the run, or to have worked on it.
     alive : list of str
-        Processes that are at the run, or seem to be: host, pid, and job if it is one.
+        Processes that still work on the run, or seem to: host, pid, and the job if there is one.
     """
 
     jobs: list[str]
@@ -238,22 +257,23 @@ class Cancelled:
 def cancel_left(
     find: Callable[[], Submitted], wait: Callable[[float], None] = time.sleep
 ) -> list[str]:
-    """Cancel jobs until none of them is left and no driver would submit more; those that were cancelled.
+    """Cancel jobs until none is left, and return the ids of those that were cancelled.
 
-    Drivers come first, as they would replace their workers. A job that has put itself back into the queue is cancelled, too, while
-    its processes still end.
+    The jobs of drivers are cancelled first, because drivers would replace their workers. A job that
+    is completing is cancelled too, unless it is a worker's, because it may have put itself back
+    into the queue. Drivers that are in no job are waited for, but no longer than half a minute.
 
     Parameters
     ----------
     find : callable
-        Gives the jobs, each time anew: a driver may submit more meanwhile.
+        Returns the jobs. It is called again in each round, because a driver may submit more.
     wait : callable
-        Sleeps.
+        Sleeps for a number of seconds.
 
     Raises
     ------
     SubmitError
-        If SLURM's commands are not here or fail, or jobs are still there after half a minute.
+        If SLURM's commands cannot be called or fail, or if jobs are left after half a minute.
     """
     cancelled: dict[str, None] = {}
     deadline = time.monotonic() + _GONE_SECONDS
@@ -283,14 +303,15 @@ def cancel_left(
 
 
 def cancel_all(target: Target) -> Cancelled:
-    """Cancel what was submitted for the runs at a target, or has worked on them, and has not ended.
+    """Cancel all jobs of the runs at a target that have not ended.
 
-    Drivers that are no jobs are told by a file beside their note, and end by themselves; see `DriverNote`.
+    The runs are that of the whole array, and those of its updates. Drivers are told by a file
+    beside their note to end by themselves; see `DriverNote`.
 
     Raises
     ------
     SubmitError
-        See `cancel_left`.
+        If SLURM's commands cannot be called or fail, or if jobs are left after half a minute.
     """
     runs = [run for each in (target, *target.others) if (run := find_run(each)) is not None]
 
@@ -314,7 +335,7 @@ def cancel_all(target: Target) -> Cancelled:
 
 
 def _together(each: Sequence[Submitted]) -> Submitted:
-    """What is known of several runs."""
+    """Merge what is known of several runs; the number of parts is not kept."""
     return Submitted(
         drivers=tuple(driver for one in each for driver in one.drivers),
         workers=tuple(job for one in each for job in one.workers),
@@ -323,7 +344,7 @@ def _together(each: Sequence[Submitted]) -> Submitted:
 
 
 def _tell_to_end(driver: Driver) -> None:
-    """Leave the word for a driver that it shall end; nothing where its run has."""
+    """Tell a driver by a file to end, unless the driver or its run has ended."""
     path = _end_of(driver.path)
     with as_store_error(str(path), "cannot write"), contextlib.suppress(FileNotFoundError):
         if driver.is_alive and not is_there(path):
@@ -331,14 +352,16 @@ def _tell_to_end(driver: Driver) -> None:
 
 
 def refuse_second(target: Target) -> None:
-    """Refuse to submit for a run what would write it a second time, beside jobs that are in the queue or a driver that lives.
+    """Refuse a submission that would write a run a second time.
 
-    The job of this process is not meant, nor are workers whose driver is gone: those are cancelled, as nobody has work for them.
+    It is refused if jobs of the run are in the queue, or if a driver of the run lives. The job of
+    this process does not count. Workers whose driver is gone do not count either: they are
+    cancelled, because nobody has work for them.
 
     Raises
     ------
     SubmitError
-        Naming the jobs and the remedy; and if SLURM cannot be asked.
+        If the run is being written, naming the jobs and the remedy. Also if SLURM cannot be asked.
     """
     run = find_run(target)
     if run is None:
@@ -364,7 +387,8 @@ def refuse_second(target: Target) -> None:
     if live:
         many = f"{', '.join(live[:8])}{f' and {len(live) - 8} more' if len(live) > 8 else ''}"
         raise SubmitError(
-            f"{target.path} is being written already: {many}. A second submission would write it twice. Wait for them, or end them "
+            f"{target.path} is being written already: {many}. A second submission would write it "
+            "twice. Wait for them, or end them "
             f"first: shardwrite slurm cancel {command_words(target)}",
             command="squeue",
         )
@@ -373,7 +397,17 @@ def refuse_second(target: Target) -> None:
 
 @contextlib.contextmanager
 def submitting(target: Target) -> Iterator[None]:
-    """Submit for a run in this block: one submission at a time, and none beside another; see `refuse_second`."""
+    """Hold the exclusive right to submit jobs for a run, as long as the block lasts.
+
+    Nothing is held if no run has begun at the target.
+
+    Raises
+    ------
+    JournalError
+        If another process holds the right for too long.
+    SubmitError
+        If the run is being written already, as in `refuse_second`.
+    """
     run = find_run(target)
     with contextlib.ExitStack() as stack:
         if run is not None:
@@ -383,5 +417,5 @@ def submitting(target: Target) -> Iterator[None]:
 
 
 def _lives_alone(driver: Driver) -> bool:
-    """Whether a driver that is no job lives."""
+    """Whether a driver lives, and is not in a job."""
     return driver.is_alive and not driver.job

@@ -1,4 +1,4 @@
-"""Scripts for `sbatch`, as text: a pure function of what is asked for."""
+"""Scripts for `sbatch`, as text. Each is a pure function of what is asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 _LOOP = """
-# Signals to this shell go to the program: USR1 as soon as it listens, before which it would be killed by it, and only once.
+# Signals to this shell go to the program: USR1 as soon as it listens, \
+before which it would be killed by it, and only once.
 lives() { kill -0 "$1" 2>/dev/null; }
 listens() { # USR1 is signal 10, so bit 9 of what it catches
     local caught
@@ -33,7 +34,8 @@ while
     lives "$program"
 do
     if ! lives "$workers" || ! lives "$scheduler"; then
-        [ "$alone" != 0 ] || echo "workers or scheduler have ended before the program, which is told to finish" >&2
+        [ "$alone" != 0 ] || echo "workers or scheduler have ended before the program, \
+which is told to finish" >&2
         drain=1 alone=$((alone + 1))
         [ "$alone" != 120 ] || leave=1 lost=1
     fi
@@ -55,7 +57,8 @@ for ((i = 0; i < 6; i++)); do
 done
 kill -TERM "$workers" 2>/dev/null
 wait "$workers"
-if [ -n "$lost" ] && [ "$code" = 85 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt REQUEUES ]; then # it could not ask itself
+if [ -n "$lost" ] && [ "$code" = 85 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt REQUEUES ]; \
+then # it could not ask itself
     scontrol requeue "$SLURM_JOB_ID" || echo "submit it again to go on" >&2
 fi
 exit "$code"
@@ -64,20 +67,25 @@ exit "$code"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayJob:
-    """What a job array writes.
+    """What a job array writes: one part of an array in each of its tasks.
 
     Attributes
     ----------
     src, dst : str
-        Source and array.
+        Source, and store that is written.
     n_parts : int
-        Parts, and tasks of the array.
+        Number of parts, and of tasks of the job array.
     at_once : int
-        Tasks that may run at a time; 0 is no limit.
+        Largest number of tasks that run at a time; 0 for no limit.
     source_options : tuple of str
-        Options of ``shardwrite write-part`` that say how the source is to be read.
+        Options of ``shardwrite write-part`` that say how to read the source.
     name : str
-        Path of the array in the store, if it has one.
+        Path of the array in the store; empty if the store is the array.
+
+    Raises
+    ------
+    SpecError
+        If `n_parts` is less than 1.
     """
 
     src: str
@@ -99,20 +107,26 @@ class ArrayJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
-    """What a driver has workers write, which are jobs of their own.
+    """What a driver job writes with workers that are jobs of their own.
 
     Attributes
     ----------
     src, dst : str
-        Source and array.
+        Source, and store that is written.
     n_jobs : int
-        Workers at most.
+        Largest number of workers.
     options : tuple of str
-        More options of ``shardwrite write``: how the source is read, and how the array is to be.
+        More options of ``shardwrite write``, for the source and for the layout of the array.
     driver_memory : str
         Memory of the driver, as `sbatch` takes it.
     driver_time : str
-        Its limit, likewise; longer than that of the workers, because it waits for them, too.
+        Time limit of the driver, as `sbatch` takes it. It is longer than that of the workers,
+        because the driver also waits for them in the queue.
+
+    Raises
+    ------
+    SpecError
+        If `n_jobs` is less than 1.
     """
 
     src: str
@@ -134,22 +148,28 @@ class ElasticJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationJob:
-    """What is written by a dask cluster inside one allocation: a source to an array, or whatever a program of the user's writes.
+    """What a dask cluster inside one allocation runs: a write, or a program of the user.
 
     Attributes
     ----------
     n_nodes : int
-        Nodes.
+        Number of nodes.
     n_workers : int
-        Workers on each of them, of as many cores as a task has.
+        Number of workers on each node. Each has as many cores as a task of the job.
     src, dst : str
-        Source and array.
+        Source, and store that is written.
     options : tuple of str
         Options of ``shardwrite write``.
     program : str
-        Instead of a source and an array, a Python script of the user's.
+        Path of a Python script, instead of a source and a store.
     arguments : tuple of str
-        The program's.
+        Arguments of the program.
+
+    Raises
+    ------
+    SpecError
+        If `n_nodes` or `n_workers` is less than 1, or if there is not either a program or both a
+        source and a store.
     """
 
     n_nodes: int = 4
@@ -180,13 +200,18 @@ class AllocationJob:
 
 
 def allocation_script(job: AllocationJob, settings: Settings) -> str:
-    """The script of one job of several nodes with a dask cluster inside.
+    """Script of one job of several nodes with a dask cluster inside.
 
     Examples
     --------
-    >>> script = allocation_script(AllocationJob(program="my.py", arguments=("--fast",)), Settings())
-    >>> [line for line in script.splitlines() if line.startswith("shardwrite exec")]
-    ['shardwrite exec --scheduler "$RUN/scheduler.json" --requeue 10 "$PROGRAM" "${ARGUMENTS[@]}" &']
+    >>> script = allocation_script(
+    ...     AllocationJob(program="my.py", arguments=("--fast",)), Settings()
+    ... )
+    >>> [
+    ...     line for line in script.splitlines() if line.startswith("shardwrite exec")
+    ... ]  # doctest: +NORMALIZE_WHITESPACE
+    ['shardwrite exec --scheduler "$RUN/scheduler.json" --requeue 10
+    "$PROGRAM" "${ARGUMENTS[@]}" &']
     """
     own = (
         f"--nodes={job.n_nodes}",
@@ -209,7 +234,10 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
         program = f'shardwrite write "$SRC" "$DST" "${{OPTIONS[@]}}" {cluster} &'
     lines = [
         *head(settings, settings.name, own),
-        "# A dask scheduler here, workers on all nodes, and the program. What is done lies on disk: submit it again to go on.",
+        (
+            "# A dask scheduler here, workers on all nodes, and the program. "
+            "What is done lies on disk: submit it again to go on."
+        ),
         "",
         "drain='' leave=''",
         "trap 'drain=1' USR1",
@@ -232,7 +260,7 @@ def allocation_script(job: AllocationJob, settings: Settings) -> str:
 
 
 def array_script(job: ArrayJob, settings: Settings) -> str:
-    """The script of a job array of which each task writes a part.
+    """Script of a job array whose tasks write one part each.
 
     Examples
     --------
@@ -250,7 +278,10 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
     name = ("--name", job.name) if job.name else ()
     lines = [
         *head(settings, settings.name, own),
-        "# One task of this array writes one part. A task that was interrupted goes on where it was: submit it again.",
+        (
+            "# One task of this array writes one part. "
+            "A task that was interrupted goes on where it was: submit it again."
+        ),
         "",
         *setup_lines(settings),
         f"SRC={shlex.quote(job.src)}",
@@ -259,19 +290,31 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
         f"OPTIONS=({words((*name, *job.source_options))})",
         "",
         *thread_lines(),
-        'export SHARDWRITE_JOB="${SLURM_ARRAY_JOB_ID:-}" # all tasks write one array, and are cancelled together',
+        (
+            'export SHARDWRITE_JOB="${SLURM_ARRAY_JOB_ID:-}" '
+            "# all tasks write one array, and are cancelled together"
+        ),
         "trap '' USR1  # until the program listens",
-        f'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" "${{OPTIONS[@]}}" --requeue {settings.requeues}',
+        (
+            'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" '
+            f'"${{OPTIONS[@]}}" --requeue {settings.requeues}'
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def finalize_script(job: ArrayJob, settings: Settings) -> str:
-    """The script of the job that looks at all parts and publishes the array, or says which to submit again."""
+    """Script of the job that follows a job array, checks all shards and publishes the array.
+
+    If parts are missing, that job says which ones to submit again.
+    """
     name = ("--name", job.name) if job.name else ()
     lines = [
         *head(settings, f"{settings.name}-finalize", ("--output=logs/%x-%j.out", "--requeue")),
-        "# Looks at every shard and publishes the array; if parts are missing it says how to submit them again, and fails with 85.",
+        (
+            "# Looks at every shard and publishes the array; "
+            "if parts are missing it says how to submit them again, and fails with 85."
+        ),
         "",
         *setup_lines(settings),
         f"DST={shlex.quote(job.dst)}",
@@ -280,13 +323,19 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
         "",
         *thread_lines(),
         "trap '' USR1",
-        'exec shardwrite finalize "$DST" --parts "$PARTS" --resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"',
+        (
+            'exec shardwrite finalize "$DST" --parts "$PARTS" '
+            '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
 def elastic_script(job: ElasticJob, settings: Settings) -> str:
-    """The script of a small job that drives: it submits workers with `settings`, replaces those that are lost, and cancels them.
+    """Script of a small driver job, which submits its workers as jobs.
+
+    The driver replaces workers that are lost, and cancels them in the end. `settings` are those of
+    the workers; the driver has one core, and memory and time of its own.
 
     Examples
     --------
@@ -312,7 +361,10 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
         workers += ["--setup", line]
     lines = [
         *head(driver, f"{settings.name}-driver", own),
-        "# This job drives workers, which are jobs that it submits. Interrupted, it goes on where it was: submit it again.",
+        (
+            "# This job drives workers, which are jobs that it submits. "
+            "Interrupted, it goes on where it was: submit it again."
+        ),
         "",
         *setup_lines(settings),
         f"SRC={shlex.quote(job.src)}",
@@ -322,6 +374,9 @@ def elastic_script(job: ElasticJob, settings: Settings) -> str:
         "",
         *thread_lines(),
         "trap '' USR1  # until the program listens",
-        f'exec shardwrite write "$SRC" "$DST" --cluster slurm "${{WORKERS[@]}}" "${{OPTIONS[@]}}" --requeue {settings.requeues}',
+        (
+            'exec shardwrite write "$SRC" "$DST" --cluster slurm '
+            f'"${{WORKERS[@]}}" "${{OPTIONS[@]}}" --requeue {settings.requeues}'
+        ),
     ]
     return "\n".join(lines) + "\n"

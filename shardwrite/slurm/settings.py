@@ -1,7 +1,7 @@
-"""What a site and a user want of their jobs, and how that stands in a script.
+"""Settings of SLURM jobs, and the lines of a script that express them.
 
-What a user gives goes into a script in two ways: into directives, where a line break would begin a line of its own and is refused;
-and into shell variables, quoted.
+A user's values get into a script in two ways. In directives, a line break would begin a line of its
+own, so it is refused. In shell variables, values are quoted.
 """
 
 from __future__ import annotations
@@ -37,26 +37,34 @@ _THREADS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a site and a user want of their jobs.
+    """Settings of SLURM jobs.
 
     Attributes
     ----------
     name : str
-        Of the jobs.
+        Name of the jobs.
     cores : int
-        Of each task.
+        Cores of each task.
     memory : str
-        Of each task, as `sbatch` takes it.
+        Memory of each task, as `sbatch` takes it.
     time : str
-        Limit of each task, likewise.
+        Time limit of each task, as `sbatch` takes it.
     lead_seconds : int
-        How long before the limit a task is told to finish the shards in flight; longer than the longest of them takes.
+        Seconds before the time limit at which a task is told to finish its shards in flight. This
+        must be longer than the slowest of these shards takes.
     requeues : int
-        How often a task that was told so puts itself back into the queue.
+        How often a task that was told to finish may put itself back into the queue.
     directives : tuple of str
         More options of `sbatch`, such as ``--partition=main``.
     setup : tuple of str
-        Lines of shell that make the command ``shardwrite`` known: modules, an environment.
+        Lines of shell that make the command ``shardwrite`` known, such as
+        ``module load python``.
+
+    Raises
+    ------
+    SpecError
+        If `cores` or `lead_seconds` is less than 1, or if an element of `setup` is not one
+        printable line.
     """
 
     name: str = "shardwrite"
@@ -88,12 +96,13 @@ class Settings:
 
 
 def memory_nbytes(text: str) -> int:
-    """Bytes that `sbatch` understands by a size.
+    """Number of bytes that a memory size of `sbatch` stands for; without a unit it counts in MiB.
 
     Raises
     ------
     SpecError
-        If it is none, or all of a node, which is not known beforehand.
+        If the text is no size, or if it is ``0``, which asks for all memory of a node: its size is
+        not known beforehand.
 
     Examples
     --------
@@ -109,12 +118,20 @@ def memory_nbytes(text: str) -> int:
 
 
 def head(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
-    """A script's first lines."""
+    """First lines of a script: the shell, and the directives of the job."""
     return ["#!/bin/bash", *(f"#SBATCH {option}" for option in directives_of(settings, name, own))]
 
 
 def directives_of(settings: Settings, name: str, own: Sequence[str]) -> list[str]:
-    """Options of a job as they stand behind ``#SBATCH``; the user's come last, and win."""
+    """Options of a job in the form that ``#SBATCH`` takes.
+
+    The user's options come last, so they win.
+
+    Raises
+    ------
+    SpecError
+        If an option would not stay one option on one line.
+    """
     every = (
         f"--job-name={name}",
         f"--cpus-per-task={settings.cores}",
@@ -128,12 +145,13 @@ def directives_of(settings: Settings, name: str, own: Sequence[str]) -> list[str
 
 
 def directive(option: str) -> str:
-    """An option as `sbatch` reads it from a comment: quoted where it is not plain.
+    """Option in the form that `sbatch` reads from a directive; its value is quoted if necessary.
 
     Raises
     ------
     SpecError
-        If it would not stay one option on one line.
+        If the option has no valid name, has an empty value, or would not stay one option on one
+        line.
     """
     name, separator, value = option.partition("=")
     if re.fullmatch(r"--[a-z][a-z-]*|-[a-zA-Z]", name) is None:
@@ -156,7 +174,7 @@ def directive(option: str) -> str:
 
 
 def words(texts: Sequence[str]) -> str:
-    """Elements of an array of the shell's."""
+    """Elements of a shell array, quoted and separated by spaces."""
     return " ".join(
         f"'{text}'" if "," in text and shlex.quote(text) == text else shlex.quote(text)
         for text in texts
@@ -164,7 +182,7 @@ def words(texts: Sequence[str]) -> str:
 
 
 def setup_lines(settings: Settings) -> list[str]:
-    """Lines that make the command known."""
+    """Lines of a script that make the command ``shardwrite`` known."""
     return [
         *(
             settings.setup
@@ -176,10 +194,13 @@ def setup_lines(settings: Settings) -> list[str]:
 
 
 def one_thread_each() -> list[str]:
-    """Libraries shall not start threads of their own beside those that encode."""
+    """Lines of a script that limit numerical libraries to one thread each.
+
+    Otherwise they would start threads of their own beside those that encode.
+    """
     return [f"export {name}=${{{name}:-1}}" for name in _THREADS]
 
 
 def thread_lines() -> list[str]:
-    """Lines that keep threads and cores to those of the task."""
+    """Lines of a script that limit threads and cores to those of the task."""
     return [*one_thread_each(), 'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"']

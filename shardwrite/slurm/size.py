@@ -1,4 +1,4 @@
-"""How many parts an array is cut into: few enough for the scheduler, and each long enough to be worth its start."""
+"""How many parts an array is written in."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ from shardwrite.errors import SpecError
 
 __all__ = ["parts_for"]
 
-_SECONDS = 600  # a site's scheduler and its users' patience are spent on starts, not on work, where tasks are shorter
+_SECONDS = 600  # least duration of a part: the starts of shorter tasks would cost too much
 
 
 def parts_for(raw_nbytes: int, n_groups: int, nbytes_per_second: float, max_array_size: int) -> int:
-    """Parts that last ten minutes or more.
+    """Number of parts of an array, so that each takes ten minutes or more.
 
     Parameters
     ----------
     raw_nbytes : int
         Decoded bytes of the array.
     n_groups : int
-        Boxes of shards that cannot be cut further.
+        Number of groups, which are boxes of shards that no two parts share.
     nbytes_per_second : float
         Decoded bytes that one task writes in a second.
     max_array_size : int
-        What the cluster allows.
+        Largest number of tasks of a job array on the cluster.
+
+    Raises
+    ------
+    SpecError
+        If `nbytes_per_second` is not positive.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How far a run is: what lies on disk, and what SLURM says of the jobs that were submitted for it, while it has them."""
+"""Progress of a run, from the disk, and from SLURM as long as it knows the run's jobs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ from shardwrite.target import Target, kind_of
 
 __all__ = ["Status", "status"]
 
-_SLOW = 0.5  # of the median speed
-_CUT_SHORT = "ended in the middle of a task, without a word: killed, cancelled, out of memory, or its node was lost"
+_SLOW = 0.5  # share of the median speed below which a process is a straggler
+_CUT_SHORT = (
+    "ended in the middle of a task, without a word: killed, cancelled, out of memory, "
+    "or its node was lost"
+)
 _PUT_BACK = "ended in the middle of a task, and SLURM has put its job back into the queue"
 _ENDINGS = {
     "OUT_OF_MEMORY": "OUT_OF_MEMORY: a job used more memory than it had asked for",
@@ -47,38 +50,40 @@ _AT_WORK = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "COMPLETING", "CONFIG
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a run is.
+    """Progress of a run.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     is_whole : bool
-        Whether it is published, and its run has ended.
+        Whether the array is published and its run has ended.
     n_shards, n_done_shards : int
-        All, and those that are committed or empty by design.
+        Number of all shards, and of those that are committed or empty by design.
     raw_nbytes, done_nbytes : int
-        Decoded bytes of all, and of those that are done.
+        Decoded bytes of all shards, and of those that are done.
     nbytes_per_second : float
-        Of the processes that work now, together; 0 if none has committed anything yet.
+        Joint speed, in decoded bytes, of the processes that work now; 0 if none of them has
+        committed a shard yet.
     n_writers : int
-        Processes that hold a lease, or seem to.
+        Number of processes that hold a lease, or seem to.
     stragglers : list of str
-        Of these, the ones that are at less than half the median speed: host and pid, and the job.
+        Writers slower than half the median speed, with host, pid, job and speed.
     failures : dict of str to int
-        What ended the work of processes and jobs before its time, and how often.
+        Causes that ended processes and jobs too early, and how often each of them did.
     n_parts : int
-        Of the job array that was submitted last; 0 if none was by ``submit``.
+        Number of parts of the job array that was submitted last; 0 if there was none.
     parts_left : list of int
-        Those of its parts that are not done.
+        Parts of that job array that are not done, counted from 0.
     jobs : list of dict
-        Tasks in the queue, of jobs that were submitted for the run, have worked on it, or do.
+        Tasks in the queue, of jobs that were submitted for the run or work on it; see
+        :func:`shardwrite.slurm.client.queue` for the keys.
     note : str
-        Why nothing is known of jobs, if so.
+        Why nothing is known of jobs; empty if SLURM answered.
     is_published : bool
-        Whether readers see the array, although its run has not ended.
+        Whether readers see the array although its run has not ended.
     warnings : list of str
-        What lies beside the array and should be known; see :func:`shardwrite.verify`.
+        Warnings about what lies beside the array; see :func:`shardwrite.verify`.
     """
 
     path: str
@@ -100,7 +105,7 @@ class Status:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the present speed; None if nobody works."""
+        """Seconds until the run is done at the present speed; None if that is not known."""
         if self.is_whole:
             return 0.0
         return (
@@ -110,7 +115,7 @@ class Status:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Values that JSON can hold, by name."""
         return {**asdict(self), "seconds_left": self.seconds_left}
 
     @property
@@ -167,12 +172,16 @@ class Status:
 
 
 def status(target: Target) -> Status:
-    """How far the run at a target is; works after its jobs are gone, and where SLURM is not.
+    """Progress of the run at a target.
+
+    This works after its jobs are gone, and where SLURM's commands are missing. Nothing is written.
 
     Raises
     ------
     IncompleteError
-        If nothing was begun there.
+        If nothing was begun at the target.
+    UntrustedStateError
+        If the state beside the array cannot be trusted, and there is no receipt of a finished run.
     """
     beside = look_beside(target)
     run = beside.run
@@ -182,9 +191,9 @@ def status(target: Target) -> Status:
     ledger = replay(run, plan.metadata, looking=True).ledger
     sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
-    holders = live_holders(
-        run.path, looking=True
-    )  # only now: whoever has begun to write by then is one
+    # Leases are read after the journals, so every process that has a journal here has a lease too,
+    # if it lives.
+    holders = live_holders(run.path, looking=True)
     alive = {str(holder["driver"]) for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {
@@ -195,11 +204,12 @@ def status(target: Target) -> Status:
     at_work_in = {_number(str(holder.get("job", ""))) for holder in holders} - {""}
     cut_short = {_number(history.job) for history in past if history.n_unended} - {""}
     jobs, ends, note = _told(list(dict.fromkeys((*known.ids, *sorted(at_work_in)))), cut_short)
+    # A driver cancels its workers in the end, which is no failure.
     ends = {
         number: end
         for number, end in ends.items()
         if end[0] not in known.workers or end[1] != "CANCELLED"
-    }  # by their driver
+    }
     return Status(
         path=str(target.path),
         is_whole=False,
@@ -245,7 +255,7 @@ def _ended(target: Target, beside: Beside) -> Status:
 
 
 def _decoded_sizes(plan: Plan) -> Any:
-    """Decoded bytes of each shard inside the array, by rank."""
+    """Decoded bytes of each shard, without what is outside the array, by the shard's rank."""
     grid = plan.metadata.grid
     sizes = np.ones((), dtype=np.int64)
     for n, shard in zip(grid.shape, grid.shards, strict=True):
@@ -258,16 +268,16 @@ def _decoded_sizes(plan: Plan) -> Any:
 def _failures(
     past: Sequence[History], alive: Collection[str], states: Mapping[str, str]
 ) -> dict[str, int]:
-    """By cause, the most frequent first.
+    """Number of failures by cause, the most frequent first.
 
     Parameters
     ----------
     past : sequence of History
-        What processes did.
+        What processes have done.
     alive : collection of str
-        Drivers that live.
-    states : mapping
-        SLURM's word for how jobs ended, by their numbers.
+        Names of the processes that hold a lease.
+    states : mapping of str to str
+        SLURM's states of jobs, by the jobs' numbers.
     """
     causes = Counter(cause for history in past for cause in history.failures)
     causes.update(_ENDINGS[state] for state in states.values() if state in _ENDINGS)
@@ -284,7 +294,7 @@ def _failures(
 
 
 def _number(job: str) -> str:
-    """Of a job as a lease or a journal names it; empty where it is none of SLURM's."""
+    """Number of a job that a lease or a journal names; empty if it is not a SLURM job."""
     number = job.removeprefix("SLURM_JOB_ID=")
     return number if number.isdigit() else ""
 
@@ -296,7 +306,10 @@ def _who(history: History) -> str:
 def _told(
     ids: list[str], ended: Collection[str]
 ) -> tuple[list[dict[str, str]], dict[str, tuple[str, str]], str]:
-    """Tasks that SLURM has, how others ended, and why that is not known, if so."""
+    """Tasks in the queue, and states of tasks by the numbers of their jobs, as SLURM tells them.
+
+    The third value says why SLURM did not tell; it is empty otherwise.
+    """
     try:
         return queue(ids), endings([*ids, *sorted(set(ended) - set(ids))]), ""
     except SubmitError as error:

@@ -1,4 +1,4 @@
-"""What is asked of SLURM for workers that are jobs of their own, as arguments of `dask_jobqueue.SLURMCluster`."""
+"""Settings of workers that are SLURM jobs, as arguments of `dask_jobqueue.SLURMCluster`."""
 
 from __future__ import annotations
 
@@ -20,46 +20,58 @@ from shardwrite.slurm.settings import Settings, directives_of, memory_nbytes, on
 
 __all__ = ["DEATH_SECONDS", "Workers", "arguments_of", "configuration_of", "package", "workers_of"]
 
-_ALLOWED_FAILURES = 100  # losses of its workers after which a task is given up: SLURM takes many, and the task is innocent
-DEATH_SECONDS = 120  # after which a worker without a scheduler ends
-_NANNY_NBYTES = 128 * 2**20  # the process that watches the worker counts as the job's, too
-_SHARE = 0.9
+# Lost workers after which dask gives up the task that they ran. SLURM ends many workers, and the
+# task is not the cause.
+_ALLOWED_FAILURES = 100
+DEATH_SECONDS = 120  # after which a worker that reaches no scheduler ends
+_NANNY_NBYTES = 128 * 2**20  # memory of the nanny, which is in the job too
+_SHARE = 0.9  # of the remaining memory of the job, for the worker
 _OWN_LINES = tuple(
     f"#SBATCH {option}" for option in ("-J ", "-e ", "-o ", "--cpus-per-task=", "--mem=", "-t ")
 )
 _SCRATCH = (
     "SHARDWRITE_SCRATCH=/tmp",
-    'for place in "${TMPDIR:-}" "${SLURM_TMPDIR:-}" "${SHARDWRITE_LOCAL_DIR:-}"; do  # the last that is here',
+    (
+        'for place in "${TMPDIR:-}" "${SLURM_TMPDIR:-}" "${SHARDWRITE_LOCAL_DIR:-}"; do  '
+        "# the last that is here"
+    ),
     '    if [ -d "$place" ] && [ -w "$place" ]; then SHARDWRITE_SCRATCH=$place; fi',
     "done",
 )
 _ENVIRONMENT = (
-    "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False",
-    "export DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=60s DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=120s",
+    (
+        "export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False "
+        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False"
+    ),
+    (
+        "export DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=60s "
+        "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP=120s"
+    ),
     'export DASK_DISTRIBUTED__WORKER__HTTP__ROUTES="[]"',
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """What is asked of SLURM, checked.
+    """Checked settings of workers that are SLURM jobs.
 
     Attributes
     ----------
     jobs, minimum_jobs : int
-        Workers at most, and at least.
+        Largest and smallest number of workers.
     settings : Settings
-        Of each one's job.
+        Settings of each worker's job.
     memory_limit_nbytes : int
-        What a worker may use of its job's memory.
+        Bytes of its job's memory that a worker may use.
     interface, scheduler_interface : str
-        Networks that workers and scheduler talk over; empty for dask's choice.
+        Network interfaces of the workers and of the scheduler; empty for dask's choice.
     log_directory : Path
-        For the jobs' output, and for the certificates as long as the cluster lives; all nodes must see it.
+        Directory for the jobs' output, and for the certificates as long as the cluster lives. All
+        nodes must see it.
     is_encrypted : bool
-        Whether they talk by TLS, with certificates made for this cluster.
+        Whether the processes talk by TLS, with certificates made for this cluster.
     patience_seconds : float
-        How long to be without any worker.
+        How long to wait while there is no worker at all.
     config_name : str
         Section of dask's configuration ``jobqueue``.
     """
@@ -93,12 +105,13 @@ def workers_of(
     patience_seconds: float = 86400.0,
     config_name: str = "slurm",
 ) -> Workers:
-    """Check what :func:`cluster` is asked for, and fill in what dask's configuration says.
+    """Check the arguments of :func:`cluster`, and fill in what dask's configuration says.
 
     Raises
     ------
     SpecError
-        Naming the argument.
+        If an argument cannot be used, or if dask-jobqueue is not installed. The message names the
+        argument.
     """
     if not 1 <= minimum_jobs <= jobs:
         message = (
@@ -126,7 +139,7 @@ def workers_of(
         directives=tuple(directives),
         setup=tuple(setup),
     )
-    directives_of(settings, job_name, ())  # refused here, and not by sbatch
+    directives_of(settings, job_name, ())  # refuses bad options here, before sbatch does
     return Workers(
         jobs=jobs,
         minimum_jobs=minimum_jobs,
@@ -144,12 +157,12 @@ def workers_of(
 
 
 def package() -> Any:
-    """dask_jobqueue, which is large to install and small to name.
+    """Import dask_jobqueue, which is an optional dependency.
 
     Raises
     ------
     SpecError
-        If it is not there.
+        If it is not installed.
     """
     try:
         return importlib.import_module("dask_jobqueue")
@@ -161,7 +174,15 @@ def package() -> Any:
 
 
 def _section(name: str) -> dict[str, Any]:
-    """What dask's configuration says of jobs; the package has defaults for it."""
+    """Section of dask's configuration ``jobqueue``, with every key that is read here.
+
+    Importing dask_jobqueue loads its defaults.
+
+    Raises
+    ------
+    SpecError
+        If dask_jobqueue is not installed, or there is no such section.
+    """
     package()
     found = dask.config.get(f"jobqueue.{name}", None)
     if not isinstance(found, dict):
@@ -195,7 +216,7 @@ def _section(name: str) -> dict[str, Any]:
 
 
 def configuration_of(workers: Workers) -> dict[str, Any]:
-    """For the scheduler, and only as long as this is used."""
+    """Settings of dask's configuration that the scheduler of these workers needs."""
     return {
         "distributed.scheduler.allowed-failures": _ALLOWED_FAILURES,
         "distributed.scheduler.no-workers-timeout": workers.patience_seconds,
@@ -205,12 +226,19 @@ def configuration_of(workers: Workers) -> dict[str, Any]:
 
 
 def arguments_of(workers: Workers) -> dict[str, Any]:
-    """Of SLURMCluster. Its own header is left out where ours says the same with the values quoted."""
+    """Arguments of `dask_jobqueue.SLURMCluster`.
+
+    Directives that SLURMCluster writes itself are left out where shardwrite writes the same option
+    with its value quoted.
+
+    Raises
+    ------
+    SpecError
+        If this machine has no network interface of the name in `workers.scheduler_interface`.
+    """
     section = _section(workers.config_name)
-    own = (
-        f"--output={workers.log_directory}/%x-%j.out",
-        "--no-requeue",
-    )  # a job that is lost is replaced, not repeated
+    # A job that is lost is replaced by a new one, so SLURM must not requeue it.
+    own = (f"--output={workers.log_directory}/%x-%j.out", "--no-requeue")
     options = {
         "dashboard": False,
         "dashboard_address": LOOPBACK,
@@ -249,7 +277,16 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
 
 
 def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
-    """Where the scheduler listens: as asked for, else on the workers' network if it is here, too, else where dask would."""
+    """Scheduler options of dask that say where the scheduler listens.
+
+    This is the interface that the user asks for; or else what `options` say; or else the workers'
+    interface, if this machine has one of that name; or else the address that dask finds.
+
+    Raises
+    ------
+    SpecError
+        If this machine has no network interface of the name that the user asks for.
+    """
     from distributed.utils import get_ip
 
     here = [name for _, name in socket.if_nameindex()]

@@ -1,4 +1,4 @@
-"""Arrays in files of many formats, behind one small protocol."""
+"""Arrays in files of many formats, with one common protocol."""
 
 from shardwrite.sources.base import Source
 from shardwrite.sources.lazy import as_dask

@@ -1,4 +1,4 @@
-"""What a source is, and how its keys are taken apart."""
+"""Protocol and base class of sources, and the resolution of indexing keys."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ Chunks = tuple[int | tuple[int, ...], ...]
 class Source(Protocol):
     """An array in a file that can be read region by region.
 
-    A source can be pickled and shared between threads: it holds the facts about the array and no open
-    handle, and each process opens the file when it first reads.
+    A source can be pickled and shared between threads. It describes the array and holds no open
+    handle; each process opens the file when it first reads.
     """
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extent of the array."""
+        """Shape of the array."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Data type of what is read, byte order included."""
+        """Data type of the values that are read, including the byte order."""
 
     @property
     def chunks(self) -> Chunks:
-        """Chunking natural to the file, as dask takes it."""
+        """Natural chunks of the file, in the form that dask accepts."""
 
     @property
     def identity(self) -> str:
-        """Text that stays the same as long as the file does; a resumed run compares it."""
+        """Text that changes when the file changes; a resumed run compares it."""
 
     def __getitem__(self, key: tuple[slice, ...]) -> npt.NDArray[Any]:
-        """Read one region."""
+        """Read one region of the array."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The arguments of :func:`shardwrite.sources.open_source` that a format needs.
+    """Arguments of :func:`shardwrite.sources.open_source` that a format needs.
 
     Parameters
     ----------
     path : str
         File, directory or pattern.
     dataset : str or None
-        Which array of several.
+        Name of the array, if the file holds several.
     shape, dtype, offset, order
         Layout of a raw binary file.
     """
@@ -66,20 +66,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RegionSource:
-    """Base of all sources: takes keys apart and leaves the reading of a box to `_read`.
+    """Base of all sources, which resolves keys and calls `_read` to read a box.
 
     Parameters
     ----------
     path : str
-        Where the data is.
+        File, directory or pattern.
     shape : tuple of int
-        Extent of the array.
+        Shape of the array.
     dtype : numpy.dtype
-        Data type of what is read.
+        Data type of the values that are read.
     chunks : tuple
-        Chunking natural to the file, as dask takes it.
+        Natural chunks of the file, in the form that dask accepts.
     identity : str
-        See :class:`Source`.
+        Text that changes when the file changes; see :class:`Source`.
     """
 
     path: str
@@ -89,9 +89,17 @@ class RegionSource:
     identity: str
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
-        """Read one region; dask fuses indexing into keys, so integers, steps and lists occur besides plain slices."""
+        """Read one region.
+
+        Dask fuses indexing into keys, so integers, steps and lists occur besides plain slices.
+
+        Raises
+        ------
+        IndexError
+            If the key has too many axes or is out of bounds.
+        """
         box, rest = split_key(key, self.shape)
-        # an empty box may lie in an empty file, which cannot even be mapped
+        # an empty box is not read: its file may be empty, and an empty file cannot be mapped
         block = self._read(box) if box.size else np.empty(box.shape, self.dtype)
         return block if rest is None else np.asarray(block[rest])
 
@@ -103,21 +111,26 @@ class RegionSource:
 
 
 def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
-    """The smallest box that holds all that `key` selects, and the key that is left to apply to the box.
+    """Split a key into the smallest box that it selects from, and a key within that box.
 
     Parameters
     ----------
     key : slice, int, list, numpy.ndarray, Ellipsis or tuple of them
-        Indexing key, with numpy's meaning.
+        Indexing key, as in NumPy.
     shape : tuple of int
-        Extent of the array.
+        Shape of the array.
 
     Returns
     -------
     box : Box
-        What must be read.
+        Box that must be read.
     rest : tuple or None
-        What to index the block with afterwards; None where the block is the answer.
+        Key to apply to the block of the box; None if the block is the result.
+
+    Raises
+    ------
+    IndexError
+        If the key has too many axes or is out of bounds.
     """
     parts = list(key) if isinstance(key, tuple) else [key]
     for at, part in enumerate(parts):
@@ -134,7 +147,7 @@ def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | 
 
 
 def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
-    """Start, stop and what is left of the key, for one axis of extent `n`."""
+    """Start and stop on an axis of extent `n`, and the key within that range."""
     if isinstance(part, slice):
         picked = range(n)[part]
         if not picked:
@@ -145,9 +158,8 @@ def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
             slice(None, None, picked.step),
         )
     if isinstance(part, list | np.ndarray):
-        every = np.arange(n)[
-            part
-        ]  # resolves negative and boolean indices, and refuses what numpy does
+        # This resolves negative and boolean indices, and raises the errors of NumPy.
+        every = np.arange(n)[part]
         low, high = (int(every.min()), int(every.max()) + 1) if every.size else (0, 0)
         return low, high, every - low
     at = range(n)[part]

@@ -13,9 +13,8 @@ from shardwrite.sources.base import Chunks
 
 __all__ = ["CHUNK_NBYTES", "merge_chunks", "normalize", "slabs"]
 
-CHUNK_NBYTES = (
-    64 << 20
-)  # large enough that the cost of a task does not matter, small enough that many fit in memory
+# Large enough that the overhead of a task is small, small enough that many chunks fit in memory.
+CHUNK_NBYTES = 64 << 20
 
 
 def merge_chunks(
@@ -26,18 +25,18 @@ def merge_chunks(
     target: int = CHUNK_NBYTES,
     order: str = "C",
 ) -> tuple[int, ...]:
-    """Whole multiples of `unit`, up to `target` bytes, grown along the fastest axis first.
+    """Chunk shape of whole multiples of `unit`, grown along the fastest axis first.
 
     Parameters
     ----------
     unit : sequence of int
-        Smallest piece that the file can give without reading more than asked for.
+        Shape of the smallest piece that can be read without reading more of the file.
     shape : sequence of int
-        Extent of the array.
+        Shape of the array.
     itemsize : int
-        Bytes of one element.
+        Size of one element, in bytes.
     target : int
-        Bytes of one chunk; a `unit` above it is kept.
+        Maximum size of a chunk, in bytes. A larger `unit` is kept as it is.
     order : {"C", "F"}
         Whether the last or the first axis is the fastest.
     """
@@ -48,7 +47,7 @@ def merge_chunks(
         count = ceil_div(max(1, shape[axis]), chunk[axis])
         if fit < 1:
             break
-        # pieces of even size: nine and one of ten would leave one worker idle
+        # chunks of similar size: of ten units, 5 + 5 balance the workers better than 9 + 1
         take = ceil_div(count, ceil_div(count, fit))
         chunk[axis] = max(1, min(take * chunk[axis], shape[axis]))
         if take < count:
@@ -57,14 +56,31 @@ def merge_chunks(
 
 
 def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, ...]:
-    """Contiguous slabs along the slowest axis of an array stored in one piece."""
+    """Shape of contiguous slabs along the slowest axis of an array that is stored in one piece."""
     return merge_chunks((1,) * len(shape), shape, itemsize, order=order)
 
 
 def normalize(
     chunks: Any, shape: tuple[int, ...], dtype: Any, previous: Chunks
 ) -> tuple[tuple[int, ...], ...]:
-    """Explicit chunks from whatever dask accepts, with our error where it refuses."""
+    """Chunk sizes along each axis, from any form that dask accepts.
+
+    Parameters
+    ----------
+    chunks
+        Requested chunks.
+    shape : tuple of int
+        Shape of the array.
+    dtype : numpy.dtype
+        Data type of the array.
+    previous : tuple
+        Natural chunks, which ``"auto"`` takes into account.
+
+    Raises
+    ------
+    SpecError
+        If the chunks do not fit the shape.
+    """
     full: tuple[tuple[int, ...], ...]
     try:
         known = dask.array.core.normalize_chunks(previous, shape=shape, dtype=dtype)

@@ -1,4 +1,4 @@
-"""What the formats share: identity, optional libraries, choosing among several arrays."""
+"""Helpers of all formats: identity of a file, optional libraries, choice of an array."""
 
 from __future__ import annotations
 
@@ -14,18 +14,23 @@ __all__ = ["choose_dataset", "identify", "require"]
 
 
 def identify(name: str, path: str, *, stat_path: str | None = None, **options: object) -> str:
-    """Identity of a file: format, resolved path, size, time of change and the options that are not None.
+    """Identity of a file: format, resolved path, size, modification time and options.
 
     Parameters
     ----------
     name : str
         Name of the format.
     path : str
-        Where the data is.
+        File or directory.
     stat_path : str, optional
-        File whose size and time count, where `path` is a directory.
+        File whose size and modification time count, if `path` is a directory.
     **options
-        What else decides about the values.
+        Further arguments on which the values depend; those that are None are left out.
+
+    Raises
+    ------
+    OSError
+        If the file is missing or cannot be examined.
     """
     stat = os.stat(stat_path or path)
     facts = {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, **options}
@@ -35,7 +40,22 @@ def identify(name: str, path: str, *, stat_path: str | None = None, **options: o
 
 
 def require(module: str, extra: str, path: str) -> Any:
-    """Import an optional library, or say which extra brings it."""
+    """Import an optional library.
+
+    Parameters
+    ----------
+    module : str
+        Name of the module.
+    extra : str
+        Extra of this package that installs the library.
+    path : str
+        File that is read, for the error.
+
+    Raises
+    ------
+    SpecError
+        If the library is not installed. The error names the extra.
+    """
     if importlib.util.find_spec(module) is None:
         raise SpecError(
             f"reading this needs the library {module}, which is not installed",
@@ -47,7 +67,13 @@ def require(module: str, extra: str, path: str) -> Any:
 
 
 def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
-    """The name asked for, or the only one there is."""
+    """Choose the array `dataset`, or the only one if that is None.
+
+    Raises
+    ------
+    SpecError
+        If there is no such array, or there are several to choose from. The error lists them.
+    """
     clean = None if dataset is None else dataset.strip("/")
     if clean is not None and clean in names:
         return clean

@@ -1,4 +1,4 @@
-"""Telling a file's format by its name and its first bytes."""
+"""Detection of the format of a file from its name and its first bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _MAGIC = {
     b"II+\0": "tiff",
     b"MM\0+": "tiff",
 }
-# a raw file may begin with any bytes, and a compressed image shows only its compression
+# Suffixes that decide: a raw file may begin with any bytes, and a compressed file shows only its
+# compression.
 _NAMED = {
     ".raw": "raw",
     ".bin": "raw",
@@ -24,7 +25,7 @@ _NAMED = {
     ".nii.gz": "nifti",
     ".zarr.zip": "zarr",
 }
-# HDF5 may have a block of the user's before its first bytes
+# Suffixes that decide if the first bytes do not: an HDF5 file may begin with a user block.
 _LIKELY = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
@@ -39,12 +40,17 @@ _LIKELY = {
 
 
 def guess(path: str) -> str | None:
-    """Name of the format of an existing file, directory or pattern, or None.
+    """Name of the format of a file, directory or pattern; None if it is unknown.
 
     Parameters
     ----------
     path : str
-        A pattern is judged by its name alone.
+        File, directory or pattern. For a pattern, only its text counts.
+
+    Raises
+    ------
+    OSError
+        If the file or directory cannot be read.
     """
     if os.path.isdir(path):
         return _guess_directory(path)

@@ -1,6 +1,6 @@
-"""Open files of this process, shared by all its threads and by all copies of a source.
+"""Cache of open files, shared by all threads of a process and all copies of a source.
 
-Dask unpickles a source once for each task, so a handle kept in the source would be opened as often.
+Dask unpickles a source once for each task. A handle in the source would be opened as often.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class _Entry:
 class HandleCache:
     """Least-recently-used cache of handles.
 
-    A handle that falls out is not closed here, because a thread may be reading from it; it closes when
-    the last reader lets go of it.
+    A handle that leaves the cache is not closed here, because a thread may be reading from it. It
+    closes when its last reader releases it.
 
     Parameters
     ----------
     limit : int
-        How many handles to keep.
+        Maximum number of handles to keep.
     """
 
     def __init__(self, limit: int) -> None:
@@ -42,13 +42,13 @@ class HandleCache:
         os.register_at_fork(after_in_child=self._after_fork)
 
     def get(self, key: str, opener: Callable[[], Any]) -> Any:
-        """The handle of `key`, opened by `opener` if this process has none yet."""
+        """Return the handle of `key`, and call `opener` if the cache has none."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
             self._entries.move_to_end(key)
             while len(self._entries) > self._limit:
                 self._entries.popitem(last=False)
-        # opening may take long (a compressed file is read whole), so only those who want this file wait
+        # Opening may be slow (a compressed file is read whole), so only readers of this file wait.
         with entry.lock:
             if not entry.ready:
                 entry.value = opener()
@@ -56,14 +56,13 @@ class HandleCache:
             return entry.value
 
     def _after_fork(self) -> None:
-        # A child shares file positions with its parent, so it opens its own files. What it inherited is
-        # kept alive: closing it here could wait for a library's lock that no thread of the child holds.
+        # A child shares file positions with its parent, so it opens its own files. The inherited
+        # handles are kept alive: closing one here could wait forever for a lock of a library that
+        # no thread of the child can release.
         self._inherited.append(self._entries)
         self._lock = threading.Lock()
         self._entries = OrderedDict()
 
 
 FILES = HandleCache(limit=64)
-WHOLE = HandleCache(
-    limit=2
-)  # whole arrays in memory, so as few as still let two sources be read in turn
+WHOLE = HandleCache(limit=2)  # whole arrays in memory: few, but two sources can be read in turn

@@ -1,4 +1,7 @@
-"""HDF5 and NetCDF-4, read with h5py; values as stored, without scale, offset or fill value."""
+"""HDF5 and NetCDF-4 files, read with h5py.
+
+Values are read as stored; scale, offset and fill value are not applied.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +30,13 @@ class Hdf5Source(RegionSource):
     Parameters
     ----------
     dataset : str
-        Its name from the root of the file.
+        Full name of the dataset in the file.
     """
 
     dataset: str
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        # h5py has a lock of its own around each call into the library
+        # Threads need no lock: h5py holds its own lock during each call into the library.
         dataset = FILES.get(self.identity, lambda: _file(self.path)[self.dataset])
         return np.asarray(dataset[box.slices])
 
@@ -42,7 +45,8 @@ def _file(path: str) -> Any:
     h5py = require("h5py", "hdf5", path)
     if importlib.util.find_spec("hdf5plugin") is not None:
         importlib.import_module("hdf5plugin")  # registers further filters
-    # Some parallel file systems know no locks, and a reader can do without; who set the variable decides.
+    # Some parallel file systems support no locks, and a reader needs none. If the user has set the
+    # variable, it decides.
     return h5py.File(
         path, "r", locking=None if "HDF5_USE_FILE_LOCKING" in os.environ else "best-effort"
     )
@@ -50,7 +54,7 @@ def _file(path: str) -> Any:
 
 def _datasets(file: Any) -> list[str]:
     names: list[str] = []
-    # a group has "keys", a dataset has a shape; visititems goes through all below the root
+    # Of the items below the root, datasets have a shape, and groups do not.
     file.visititems(
         lambda name, item: (
             names.append(name) if hasattr(item, "shape") and item.shape is not None else None
@@ -65,12 +69,19 @@ def open_(request: Request) -> Source:
     Parameters
     ----------
     request : Request
-        With `path`, and with `dataset` where the file holds several.
+        Request with `path`, and with `dataset` if the file holds several datasets.
+
+    Raises
+    ------
+    SpecError
+        If h5py is not installed, or `dataset` does not name a dataset.
+    OSError
+        If the file cannot be read, or is no HDF5 file (`errno` is then None).
     """
     path = os.path.abspath(request.path)
     with _file(path) as file:
         name = (request.dataset or "").strip("/")
-        # a name may be a link, which the listing does not follow
+        # The name may be a link, which the listing does not follow.
         if not (name and name in file and getattr(file[name], "shape", None) is not None):
             name = choose_dataset(_datasets(file), request.dataset, path)
         dataset = file[name]

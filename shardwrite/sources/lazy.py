@@ -15,19 +15,24 @@ __all__ = ["as_dask"]
 
 
 def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
-    """A dask array over a source; building it reads nothing.
+    """Dask array that reads from a source; its construction reads nothing.
 
     Parameters
     ----------
     source : Source
-        What to read.
+        Source to read from.
     chunks : optional
-        Chunks in place of those of the source, as dask takes them.
+        Chunks in any form that dask accepts; those of the source by default.
 
     Returns
     -------
     dask.array.Array
-        Its name follows from the identity of the source and the chunks alone.
+        The array. Its name depends only on the identity of the source and the chunks.
+
+    Raises
+    ------
+    SpecError
+        If the chunks do not fit the shape of the source.
     """
     full = normalize(
         source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks
@@ -36,8 +41,9 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
         f"{source.identity}\n{full}".encode("utf-8", "surrogateescape")
     ).hexdigest()[:32]
     meta = np.empty((0,) * len(source.shape), source.dtype)
-    # Inlined: as a task of its own, the source would be sent around, and every read would wait for it.
-    # Fancy: dask fuses slices into the read only where lists may be fused too; the sources take them.
+    # inline_array: as a task of its own, the source would be sent between workers, and every read
+    # would wait for it. fancy: dask fuses slices into a read only if it may fuse lists too, which
+    # all sources accept.
     array: dask.array.Array = dask.array.from_array(
         source, full, name=f"source-{token}", asarray=True, fancy=True, meta=meta, inline_array=True
     )

@@ -1,4 +1,4 @@
-"""NetCDF-3 (classic and 64-bit offset), read with scipy; values as stored."""
+"""NetCDF-3 files (classic and 64-bit offset), read with scipy; values are read as stored."""
 
 from __future__ import annotations
 
@@ -25,28 +25,27 @@ class Netcdf3Source(RegionSource):
     Parameters
     ----------
     dataset : str
-        Its name.
+        Name of the variable.
     """
 
     dataset: str
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         file = FILES.get(self.identity, lambda: _file(self.path))
-        # a copy: scipy cannot close a file while a view of its map is alive
+        # A copy: scipy cannot close a file while a view of its memory map exists.
         return np.array(file.variables[self.dataset].data[box.slices])
 
 
 def _file(path: str) -> Any:
     require("scipy", "netcdf3", path)
     scipy_io = require("scipy.io", "netcdf3", path)
-    # Without the map, scipy reads every variable whole as soon as it opens the file.
+    # Without mmap, scipy reads every variable completely when it opens the file.
     return scipy_io.netcdf_file(path, "r", mmap=True)
 
 
 def _describe(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    data = file.variables[
-        name
-    ].data  # its `shape` has None for the record axis, the data has the extent
+    # The shape of the variable has None for the record axis; that of its data has the extent.
+    data = file.variables[name].data
     return tuple(data.shape), np.dtype(data.dtype)
 
 
@@ -56,7 +55,14 @@ def open_(request: Request) -> Source:
     Parameters
     ----------
     request : Request
-        With `path`, and with `dataset` where the file holds several.
+        Request with `path`, and with `dataset` if the file holds several variables.
+
+    Raises
+    ------
+    SpecError
+        If scipy is not installed, or `dataset` does not name a variable.
+    OSError
+        If the file cannot be read.
     """
     path = os.path.abspath(request.path)
     with _file(path) as file:

@@ -1,4 +1,4 @@
-"""NIfTI images, read with nibabel; values as stored, without slope and intercept."""
+"""NIfTI images, read with nibabel; values are read as stored, without slope and intercept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ __all__ = ["NiftiGzSource", "open_"]
 
 @dataclass(frozen=True, slots=True)
 class NiftiGzSource(RegionSource):
-    """A compressed image, which can only be read whole; each process keeps it in memory."""
+    """A compressed image.
+
+    It can only be read whole. Each process keeps the images that it has read last in memory.
+    """
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         whole = WHOLE.get(self.identity, self._load)
@@ -32,7 +35,7 @@ class NiftiGzSource(RegionSource):
 
 
 def _proxy(path: str) -> Any:
-    # Without a map of nibabel's own: uncompressed images are mapped here, compressed ones never.
+    # No mmap by nibabel: `MappedSource` maps uncompressed images, and others cannot be mapped.
     return require("nibabel", "nifti", path).load(path, mmap=False).dataobj
 
 
@@ -42,7 +45,14 @@ def open_(request: Request) -> Source:
     Parameters
     ----------
     request : Request
-        With `path`.
+        Request with `path`.
+
+    Raises
+    ------
+    SpecError
+        If nibabel is not installed, or an uncompressed file is too short.
+    OSError
+        If the file cannot be read.
     """
     path = os.path.abspath(request.path)
     proxy = _proxy(path)

@@ -1,4 +1,4 @@
-"""NumPy's ``.npy`` files, C and Fortran order."""
+"""``.npy`` files of NumPy, in C or Fortran order."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from shardwrite.sources.raw import MappedSource, check_length
 
 __all__ = ["open_"]
 
-_MAX_HEADER_NBYTES = (
-    10_000  # numpy's own limit: the parser of literals is not safe with very long ones
-)
+_MAX_HEADER_NBYTES = 10_000  # limit of numpy: parsing very long literals is not safe
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type; the file stands at the first element afterwards."""
+    """Read shape, whether the order is Fortran, and dtype; then `file` is at the first element."""
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return np.lib.format.read_array_header_1_0(file)
@@ -30,7 +28,8 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         return np.lib.format.read_array_header_2_0(file)
     if version != (3, 0):
         raise ValueError(f"version {version} of the format is not known")
-    # numpy has no public reader for version 3; that of version 2 would garble its field names, which are UTF-8
+    # numpy has no public reader for version 3. That of version 2 would misread field names, which
+    # are UTF-8 in version 3.
     nbytes = int.from_bytes(file.read(4), "little")
     if nbytes > _MAX_HEADER_NBYTES:
         raise ValueError(f"a header of {nbytes} bytes is too long")
@@ -48,14 +47,23 @@ def open_(request: Request) -> Source:
     Parameters
     ----------
     request : Request
-        With `path`.
+        Request with `path`.
+
+    Raises
+    ------
+    SpecError
+        If the elements are Python objects, or the file is too short.
+    ValueError
+        If the header is invalid, or its version is unknown.
+    OSError
+        If the file cannot be read.
     """
     path = os.path.abspath(request.path)
     with open(path, "rb") as file:
         shape, fortran, dtype = _header(file)
         offset = file.tell()
     if dtype.hasobject:
-        # such a file holds pickles, and loading a pickle runs code
+        # such a file holds pickles, and loading a pickle can run any code
         raise SpecError(
             "it holds Python objects",
             field="source",

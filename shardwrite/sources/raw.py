@@ -1,4 +1,7 @@
-"""Arrays that lie uncompressed in one piece of a file: raw binary, and the base of such other formats."""
+"""Arrays that are stored uncompressed in one piece of a file.
+
+These are raw binary files, and contiguous arrays of other formats.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ __all__ = ["MappedSource", "check_length", "open_"]
 
 @dataclass(frozen=True, slots=True)
 class MappedSource(RegionSource):
-    """An array stored in one piece, read through a memory map.
+    """An array that is stored in one piece, read through a memory map.
 
     Parameters
     ----------
     stored : numpy.dtype
         Data type in the file; `dtype` may differ from it in byte order.
     offset : int
-        Position of the first element in the file.
+        Position of the first element in the file, in bytes.
     order : {"C", "F"}
         Whether the last or the first axis is the fastest.
     """
@@ -40,7 +43,8 @@ class MappedSource(RegionSource):
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         mapped = FILES.get(self.identity, self._open)
-        # A copy, so that errors of the file system arise here, and the block does not depend on the file.
+        # A copy, so that errors of the file system occur here, and the block no longer depends on
+        # the file.
         return np.array(mapped[box.slices], dtype=self.dtype, order="K", subok=False)
 
     def _open(self) -> npt.NDArray[Any]:
@@ -52,11 +56,18 @@ class MappedSource(RegionSource):
 
 
 def check_length(path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> None:
-    """Raise unless the file is long enough for the array."""
+    """Verify that a file is long enough for an array that starts at byte `offset`.
+
+    Raises
+    ------
+    SpecError
+        If the file is too short.
+    """
     needed, size = offset + math.prod(shape) * dtype.itemsize, os.path.getsize(path)
     if size < needed:
         raise SpecError(
-            f"the file is too short: {size} bytes, where shape {shape} of {dtype} from byte {offset} needs {needed}",
+            f"the file is too short: {size} bytes, where shape {shape} of {dtype} "
+            f"from byte {offset} needs {needed}",
             field="source",
             value=path,
             remedy="give the file whole, or correct shape, dtype and offset",
@@ -64,12 +75,20 @@ def check_length(path: str, shape: tuple[int, ...], dtype: np.dtype[Any], offset
 
 
 def open_(request: Request) -> Source:
-    """Open a raw binary file, whose layout the caller knows.
+    """Open a raw binary file with a given layout.
 
     Parameters
     ----------
     request : Request
-        With `path`, `shape` and `dtype`; `offset` and `order` where they differ from 0 and "C".
+        Request with `path`, `shape` and `dtype`, and with `offset` and `order` unless they are 0
+        and "C".
+
+    Raises
+    ------
+    SpecError
+        If the layout is incomplete or invalid, or the file is too short.
+    OSError
+        If the file is missing or cannot be examined.
     """
     if request.shape is None or request.dtype is None:
         field = "shape" if request.shape is None else "dtype"

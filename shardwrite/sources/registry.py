@@ -1,4 +1,4 @@
-"""Which formats there are, how a file's format is guessed, and how it is opened."""
+"""Table of the formats, and the function that opens a source."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["FORMATS", "Format", "open_source"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a format is opened.
+    """A format that can be opened.
 
     Parameters
     ----------
     module : str
-        Module of this package with the function ``open_``.
+        Name of the module of this package that opens the format with its function ``open_``.
     options : frozenset of str
-        Arguments of :func:`open_source` that mean something to the format.
+        Arguments of :func:`open_source` that the format accepts.
     """
 
     module: str
@@ -59,20 +59,33 @@ def open_source(
     order: str = "C",
     chunks: Any = None,
 ) -> Source:
-    """Open an array in a file; shape and type are known afterwards, and no values are read.
+    """Open an array in a file; its shape and dtype are read, but no values.
 
     Parameters
     ----------
     path : str
-        File, directory, or pattern of TIFF pages; ``file::dataset`` names an array within a file.
+        File, directory, or pattern of TIFF files; ``file::dataset`` names an array in a file.
     format : str, optional
-        A key of :data:`FORMATS`; guessed from the name and the first bytes if not given.
+        A key of :data:`FORMATS`; by default the name and the first bytes of the file decide.
     dataset : str, optional
-        Which array of several; for TIFF, number or name of the series.
+        Name of the array, if the file holds several; for TIFF, number or name of the series.
     shape, dtype, offset, order
-        Layout of a raw binary file.
+        Layout of a raw binary file; `offset` is in bytes, and `order` is ``"C"`` or ``"F"``.
     chunks : optional
-        Chunks in place of the natural ones, as dask takes them.
+        Chunks in any form that dask accepts; the natural chunks of the file by default.
+
+    Returns
+    -------
+    Source
+        The array.
+
+    Raises
+    ------
+    SpecError
+        If the format is unknown, an argument does not fit the format or the file, the content
+        is invalid, a library is missing, or the elements have no fixed size.
+    StoreError
+        If the file is missing or cannot be read.
     """
     path, dataset = _split(os.fspath(path), dataset)
     if format is not None and format not in FORMATS:
@@ -106,7 +119,7 @@ def _format(path: str) -> str:
 
 def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
     if "://" in path:
-        # an address may hold a password, so it is not repeated
+        # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"
         raise SpecError(
             "only local files are read",
@@ -124,7 +137,10 @@ def _open(name: str, request: Request) -> Source:
     for field in dataclasses.fields(Request)[1:]:
         value = getattr(request, field.name)
         if value != field.default and field.name not in known.options:
-            remedy = f"leave it out, or choose a format that takes it; {name} takes {', '.join(sorted(known.options)) or 'none'}"
+            remedy = (
+                "leave it out, or choose a format that takes it; "
+                f"{name} takes {', '.join(sorted(known.options)) or 'none'}"
+            )
             raise SpecError(
                 f"this means nothing to the format {name}",
                 field=field.name,
@@ -138,7 +154,7 @@ def _open(name: str, request: Request) -> Source:
     except ShardwriteError:
         raise
     except OSError as error:
-        if error.errno is None:  # h5py says with it that the content is not HDF5
+        if error.errno is None:  # h5py raises this if the content is not HDF5
             raise _unreadable(name, request.path, error) from error
         raise StoreError(
             f"cannot read {request.path}: {error}", key=request.path, errno=error.errno

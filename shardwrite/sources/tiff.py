@@ -1,4 +1,7 @@
-"""TIFF: one file of one or many pages; directories and patterns are in :mod:`.tiff_stack`."""
+"""Single TIFF files with one or more pages.
+
+Directories and patterns are in :mod:`shardwrite.sources.tiff_stack`.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ class TiffSource(RegionSource):
     Parameters
     ----------
     series : int
-        Which series of the file.
+        Number of the series in the file.
     leading : int
-        How many leading axes count pages; the others lie within a page.
+        Number of leading axes that count pages; the other axes are within a page.
     """
 
     series: int
@@ -44,7 +47,7 @@ class TiffSource(RegionSource):
 
     def _open(self) -> Any:
         file = require("tifffile", "tiff", self.path).TiffFile(self.path)
-        file.filehandle.lock = True  # its file position is shared by all threads
+        file.filehandle.lock = True  # all threads share its file position
         return file
 
 
@@ -56,30 +59,31 @@ def read_series(file: Any, number: int, leading: int, box: Box, out: npt.NDArray
     file : tifffile.TiffFile
         Open file.
     number : int
-        Which series.
+        Number of the series.
     leading : int
-        How many leading axes count pages.
+        Number of leading axes that count pages.
     box : Box
-        What to read.
+        Box to read.
     out : numpy.ndarray
-        Where to put it; its shape is that of the box.
+        Receives the values; it has the shape of the box.
     """
     with file.filehandle.lock:
         series = file.series[number]
     outer, inner = series.shape[:leading], series.shape[leading:]
     first = box.start[:leading]
     for index in itertools.product(*(range(a, b) for a, b in box.bounds[:leading])):
-        with file.filehandle.lock:  # looking a page up may read its tags
+        with file.filehandle.lock:  # the lookup of a page may read its tags
             page = series[ravel(index, outer)]
         at = tuple(i - o for i, o in zip(index, first, strict=True))
-        # OME-TIFF may lack pages; tifffile shows them as zero too. Dask brings the threads, so one is enough.
+        # Pages may be missing in OME-TIFF; like tifffile, this gives zeros for them. One worker is
+        # enough, because dask calls this from several threads.
         out[at] = (
             0 if page is None else page.asarray(maxworkers=1).reshape(inner)[box.slices[leading:]]
         )
 
 
 def page_rank(series: Any) -> int | None:
-    """How many leading axes of a series count pages, or None where its pages do not make up its shape."""
+    """Number of leading axes of a series that count pages; None if the pages do not fit it."""
     shape, pages, size = series.shape, len(series.pages), series.keyframe.size
     fitting = (
         k
@@ -90,7 +94,13 @@ def page_rank(series: Any) -> int | None:
 
 
 def choose_series(file: Any, dataset: str | None, path: str) -> int:
-    """Number of the series: `dataset` is its number or name, the first one where it is None."""
+    """Number of the series `dataset`, which is a number or name, or None for the first series.
+
+    Raises
+    ------
+    SpecError
+        If there is no such series, or it cannot be read.
+    """
     count = len(file.series)
     names = [series.name for series in file.series]
     number = (
@@ -138,12 +148,22 @@ def _check_series(series: Any, number: int, count: int, path: str) -> None:
 
 
 def open_(request: Request) -> Source:
-    """Open a TIFF file, or a directory or pattern of pages.
+    """Open a TIFF file, or a directory or pattern of TIFF files.
 
     Parameters
     ----------
     request : Request
-        With `path`; `dataset` is the number or name of the series, the first one if not given.
+        Request with `path`, and optionally with `dataset`, the number or name of the series; the
+        default is the first series.
+
+    Raises
+    ------
+    SpecError
+        If tifffile is not installed, there is no such series, or it cannot be read.
+    StoreError
+        If no file matches a directory or pattern.
+    OSError
+        If a file cannot be read.
     """
     tifffile = require("tifffile", "tiff", request.path)
     if not os.path.isfile(request.path):
@@ -167,7 +187,7 @@ def open_(request: Request) -> Source:
         assert leading is not None
         return TiffSource(path, shape, dtype, chunks, identity, series=number, leading=leading)
     check_length(path, shape, dtype, start)
-    if leading is None:  # ImageJ describes one page and lets the others follow without
+    if leading is None:  # ImageJ may describe only the first page of a contiguous series
         chunks = tuple(1 if axis < len(shape) - 2 else max(1, n) for axis, n in enumerate(shape))
     return MappedSource(
         path, shape, dtype, chunks, identity, stored=stored, offset=start, order="C"

@@ -1,4 +1,4 @@
-"""TIFF pages in many files: a directory, or a pattern such as ``scan_*.tif``."""
+"""Stacks of TIFF files: a directory, or a pattern such as ``scan_*.tif``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["TiffStackSource", "open_stack", "page_files"]
 
 @dataclass(frozen=True, slots=True)
 class TiffStackSource(RegionSource):
-    """Equal images in many files, one file after another along the first axis.
+    """Images of equal shape and dtype in many files, stacked along the first axis.
 
     Parameters
     ----------
     names : str
-        Digest of the file names; they are listed anew in each process, since a source that carried
-        thousands of them would make every task large.
+        Digest of the file names. Each process lists the names again, because a source with
+        thousands of names would make every task large.
     series : int
-        Which series of each file.
+        Number of the series in each file.
     leading : int
-        How many axes of a file count its pages.
+        Number of leading axes of a file that count its pages.
     """
 
     names: str
@@ -65,12 +65,19 @@ class TiffStackSource(RegionSource):
 
 
 def page_files(path: str) -> list[str]:
-    """Files of a directory or pattern in natural order, so that page 10 follows page 9.
+    """Files of a directory or pattern in natural order, so that file 10 follows file 9.
 
     Parameters
     ----------
     path : str
-        A directory, of which all TIFF files count, or a pattern.
+        Directory, of which all TIFF files are taken, or pattern.
+
+    Raises
+    ------
+    StoreError
+        If there is no such file.
+    OSError
+        If the directory cannot be read.
     """
     if os.path.isdir(path):
         found = [
@@ -99,7 +106,8 @@ def _check_equal(
 ) -> None:
     if (tuple(series.shape), series.dtype) != (shape, dtype):
         raise SpecError(
-            f"this page has shape {tuple(series.shape)} and dtype {series.dtype}, but {first} has {shape} and {dtype}",
+            f"this page has shape {tuple(series.shape)} and dtype {series.dtype}, "
+            f"but {first} has {shape} and {dtype}",
             field="source",
             value=path,
             remedy="give pages of one shape and dtype",
@@ -107,12 +115,23 @@ def _check_equal(
 
 
 def open_stack(request: Request) -> Source:
-    """Open a directory or pattern of TIFF files; the tags of every file are read and compared.
+    """Open a directory or pattern of TIFF files; the tags of all files are read and compared.
 
     Parameters
     ----------
     request : Request
-        With `path`; `dataset` is the number or name of the series in each file.
+        Request with `path`, and optionally with `dataset`, the number or name of the series in
+        each file.
+
+    Raises
+    ------
+    SpecError
+        If tifffile is not installed, a series is missing or cannot be read, or the files differ
+        in shape or dtype.
+    StoreError
+        If there is no TIFF file.
+    OSError
+        If a file cannot be read.
     """
     tifffile = require("tifffile", "tiff", request.path)
     path = os.path.abspath(request.path)
@@ -141,7 +160,10 @@ def open_stack(request: Request) -> Source:
         shape=(len(files), *shape),
         dtype=dtype,
         chunks=(1, *(1 if axis < leading else max(1, n) for axis, n in enumerate(shape))),
-        identity=f"tiff:{os.path.realpath(path)}?files={len(files)}&sha256={_digest(stats)}&series={number}",
+        identity=(
+            f"tiff:{os.path.realpath(path)}?files={len(files)}&sha256={_digest(stats)}"
+            f"&series={number}"
+        ),
         names=_digest(files),
         series=number,
         leading=leading,

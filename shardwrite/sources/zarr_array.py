@@ -1,4 +1,4 @@
-"""Zarr arrays, format 2 and 3, sharded or not."""
+"""Zarr arrays of formats 2 and 3, sharded or not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from shardwrite.sources.handles import FILES
 
 __all__ = ["ZarrSource", "open_"]
 
-MERGED_NBYTES = 32 << 20  # a file per chunk is opened for each, so less than for one large file
+# Less than for one large file, because each stored chunk is a file that must be opened.
+MERGED_NBYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,9 @@ class ZarrSource(RegionSource):
     Parameters
     ----------
     dataset : str
-        Path of the array in the hierarchy; empty where `path` is the array.
+        Path of the array in the hierarchy; empty if `path` is the array.
     sharded : bool
-        Whether the chunks lie in shards; then `chunks` are the shards.
+        Whether the array is sharded; the natural chunks are then the shards.
     """
 
     dataset: str
@@ -46,7 +47,10 @@ class ZarrSource(RegionSource):
         return np.asarray(array[box.slices])
 
     def _view(self) -> ShardedArray:
-        """Our own reader, which opens each shard once; zarr-python's reads a zipped one."""
+        """Open the array with the reader of this package, which opens each shard only once.
+
+        Arrays in zip files are read with zarr-python instead.
+        """
         return open_sharded(self.path, self.dataset or None)
 
 
@@ -80,13 +84,20 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
 def open_(request: Request) -> Source:
     """Open a Zarr array; only metadata are read.
 
-    The identity knows the array by its metadata document: chunks that are overwritten in place do not
-    change it.
+    For a directory, the identity is based on the metadata document of the array. It does not change
+    when chunks are overwritten.
 
     Parameters
     ----------
     request : Request
-        With `path`, and with `dataset` where that is a group of several arrays.
+        Request with `path`, and with `dataset` if `path` is a group of several arrays.
+
+    Raises
+    ------
+    SpecError
+        If there is no array, or `dataset` does not name one.
+    OSError
+        If the metadata cannot be read.
     """
     path = os.path.abspath(request.path)
     array, dataset = _find(path, (request.dataset or "").strip("/"))

@@ -1,4 +1,4 @@
-"""Stores: objects by key, and how they become visible. They know nothing of Zarr."""
+"""Stores: read, write and remove objects by key, independently of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
 from shardwrite.stores.descriptors import write_all, write_new

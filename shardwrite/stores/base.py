@@ -1,4 +1,4 @@
-"""What the writer and the readers need of a store. Nothing here knows of Zarr."""
+"""Protocols that a store implements for the writer and the readers, independently of Zarr."""
 
 from __future__ import annotations
 
@@ -13,53 +13,66 @@ DURABILITIES = ("full", "batch", "none")
 
 
 class ObjectWriter(Protocol):
-    """One object on its way: nobody sees it before `finish`."""
+    """An object that is being written; it is invisible until :meth:`finish` publishes it."""
 
     def write(self, buffers: Sequence[Any]) -> int:
-        """Append buffers; returns their bytes."""
+        """Append buffers of bytes, and return the number of bytes written."""
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """Write bytes into what was appended before."""
+        """Overwrite bytes that were appended before, starting at byte `offset`."""
 
     def copy(self, reader: Any, offset: int, nbytes: int) -> None:
-        """Append a range of an object that is open in the same store, without passing it through this process if possible."""
+        """Append `nbytes` bytes of another object of the same store, from byte `offset` on.
+
+        Where the storage allows it, the bytes do not pass through this process.
+        """
 
     def skip(self, nbytes: int) -> None:
-        """Leave bytes free, which read as zeros and, where the storage can, take no room."""
+        """Append a gap of `nbytes` bytes that read as zeros.
+
+        Where the storage supports holes, the gap takes no space.
+        """
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
-        """Make the object visible, whole, as durably as the transaction says (with ``"batch"``, at its end).
+        """Publish the complete object with the durability of the transaction.
+
+        With ``"batch"``, the object may become visible only when the transaction ends.
 
         Parameters
         ----------
         guard : callable, optional
-            Called right before that; what it raises stops it.
+            Called right before the object becomes visible; an exception from it prevents that.
         """
 
     def abort(self) -> None:
-        """Remove every trace of it."""
+        """Discard the object, and remove everything written for it."""
 
 
 class Transaction(Protocol):
-    """Some objects written by one task; left on an error, those not finished are aborted."""
+    """Objects that one task writes together.
+
+    If the ``with`` block is left by an exception, objects that are not published are aborted.
+    """
 
     committed: set[str]
-    """Keys of the objects that are visible, as durably as the transaction says."""
+    """Keys of the objects that are visible with the requested durability."""
 
     def create(self, key: str) -> ObjectWriter:
-        """Begin an object."""
+        """Start to write an object."""
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
-        """Take an object away, at once and as durably as the transaction says; none may be there.
+        """Remove an object immediately, with the durability of the transaction.
 
-        It is moved into the run's directory first. Where a successor has taken that away, nothing
-        happens to the object, which may be the successor's. `guard` is that of
+        A missing object is not an error. The object is moved into the directory of the run
+        first. If another process has taken the run over, that directory is gone, and the
+        object is left alone because it may belong to the other process. `guard` works as in
         :meth:`ObjectWriter.finish`.
 
         Raises
         ------
         StoreError
-            If the transaction was given no proof that the object is its own, or the directory is gone.
+            If the transaction has no proof that the object belongs to the run, or if the
+            directory of the run is gone.
         """
 
     def __enter__(self) -> Transaction: ...
@@ -68,19 +81,19 @@ class Transaction(Protocol):
 
 
 class ObjectReader(Protocol):
-    """An open object."""
+    """An object that is open for reading."""
 
     nbytes: int
     version: Any
-    """Equal to the store's `version` of its key until the object is replaced or written to."""
+    """Equals :meth:`Store.version` of the key until the object is replaced or modified."""
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Exactly `nbytes` bytes.
+        """Read exactly `nbytes` bytes from byte `offset` on.
 
         Raises
         ------
         StoreError
-            If the object ends before.
+            If the object ends too early or cannot be read.
         """
 
     def __enter__(self) -> ObjectReader: ...
@@ -89,22 +102,22 @@ class ObjectReader(Protocol):
 
 
 class ObjectEditor(Protocol):
-    """An object that is changed where it stands; readers see every step."""
+    """An existing object that is modified in place; readers see every step."""
 
     def write_at(self, offset: int, data: Any) -> None:
-        """Write bytes at an offset, also beyond the end."""
+        """Write bytes from byte `offset` on; the range may extend beyond the end of the object."""
 
     def check_version(self, version: Any) -> None:
-        """Refuse to change another object than a reader saw: its `version` must be this one.
+        """Verify that the object still has the version that a reader saw.
 
         Raises
         ------
         StoreError
-            ESTALE.
+            With `errno` ESTALE, if the object was replaced or modified.
         """
 
     def sync(self) -> None:
-        """Make all of that durable."""
+        """Make all changes durable."""
 
     def __enter__(self) -> ObjectEditor: ...
 
@@ -112,7 +125,7 @@ class ObjectEditor(Protocol):
 
 
 class Store(Protocol):
-    """Objects by key. Picklable."""
+    """Objects by key; a store can be pickled."""
 
     def transaction(
         self,
@@ -123,34 +136,35 @@ class Store(Protocol):
         proof: Proof | None = None,
         is_fresh: bool = False,
     ) -> Transaction:
-        """Begin to write.
+        """Start a transaction, which writes and removes objects.
 
         Parameters
         ----------
         durability : str
             One of `DURABILITIES`.
         attempt : str
-            ``<scope>.<name>``: makes temporary names unique; directories are not removed while a scope lasts.
+            Text ``<scope>.<name>`` that makes the names of temporaries unique. No directory of
+            the store may be removed while a scope is in use.
         guard : callable, optional
-            Called right before objects become visible; what it raises stops that.
+            Called right before objects become visible; an exception from it prevents that.
         proof : Proof, optional
-            What says that objects are the run's own; needed to remove some.
+            Proof that the objects belong to the run. It is required to remove objects.
         is_fresh : bool
-            Nothing stands where objects will be, so that none is looked at first. Else an object keeps the mode and group of the
-            one whose place it takes.
+            Promise that none of the objects exists yet, so the store need not check. Otherwise
+            an object that replaces another takes its mode and group.
         """
 
     def discard_scope(self, key: str, scope: str) -> None:
-        """Remove what attempts at an object have left behind whose names begin with a scope."""
+        """Remove the temporaries of an object that all attempts of a scope have left behind."""
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
-        """Remove what an attempt at an object has left behind; whether there was something."""
+        """Remove the temporary of one attempt at an object, and return whether there was one."""
 
     def edit(self, key: str) -> ObjectEditor:
-        """An object that is there, to be changed where it stands."""
+        """Open an existing object to modify it in place."""
 
     def version(self, key: str) -> Any:
-        """What changes whenever an object is replaced or written to; None where there is none."""
+        """Value that changes whenever an object is replaced or modified; None if it is missing."""
 
     def open(self, key: str) -> ObjectReader | None:
-        """An object for reading, or None where there is none."""
+        """Open an object for reading; None if it is missing."""

@@ -1,4 +1,4 @@
-"""What is done with file descriptors in many places."""
+"""Helpers that write to file descriptors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["write_all", "write_new"]
 
 
 def write_all(fd: int, data: Any) -> None:
-    """Write bytes where a descriptor stands; a write may be short, and the next goes on from there."""
+    """Write all bytes at the current position of a descriptor, and continue after short writes."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -18,23 +18,27 @@ def write_all(fd: int, data: Any) -> None:
 def write_new(
     path: str | os.PathLike[str], data: Any, *, dir_fd: int | None = None, is_durable: bool = False
 ) -> None:
-    """Write a small file that is not there yet; what stays of a write that fails is the caller's.
+    """Create a small file, which must not exist yet.
+
+    If the write fails, the caller must remove the incomplete file.
 
     Parameters
     ----------
     path : path
-        The file.
+        Path of the file.
     data : bytes
-        All of it.
+        Content of the file.
     dir_fd : int, optional
-        A descriptor of the directory that `path` is relative to.
+        Descriptor of the directory that `path` is relative to.
     is_durable : bool
-        Sync the file; its entry in the directory is not.
+        Sync the file. Its entry in the directory is not synced.
 
     Raises
     ------
+    FileExistsError
+        If something exists at `path`.
     OSError
-        What the system says; FileExistsError where something stands there.
+        If the file cannot be created, written or synced.
     """
     fd = os.open(
         path,

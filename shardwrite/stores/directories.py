@@ -1,4 +1,4 @@
-"""Directories: made with all above them, durable, and with the mode and group of others."""
+"""Durable creation of directories, with the mode and group of an existing directory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_TRIES = 8
 
 
 def fsync_directory(path: Path) -> None:
-    """Make a directory's entries durable."""
+    """Make the entries of a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -26,16 +26,25 @@ def fsync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path, durability: str, *, like: Path | None = None) -> None:
-    """Make a directory and its missing ancestors; their entries are durable unless the level is ``"none"``.
+    """Make a directory and its missing ancestors.
+
+    If this fails, the directories made so far are removed again where they are empty.
 
     Parameters
     ----------
     path : pathlib.Path
         The directory.
     durability : str
-        One of `DURABILITIES`.
+        One of `DURABILITIES`. The entries of new directories are synced unless it is ``"none"``.
     like : pathlib.Path, optional
-        A directory whose mode and group the new ones take, if it is there.
+        A directory whose mode and group the new ones take, if it exists.
+
+    Raises
+    ------
+    StoreError
+        If the storage cannot tell whether a directory exists.
+    OSError
+        If a directory cannot be made or synced.
     """
     made: dict[Path, None] = {}
     rights = None if like is None else rights_of(like)
@@ -54,7 +63,7 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
             if isinstance(error, FileNotFoundError) and attempt < _MAX_TRIES:
                 continue  # another process has just removed an empty ancestor
             for directory in reversed(made):
-                with contextlib.suppress(OSError):  # others use it already
+                with contextlib.suppress(OSError):  # another process already uses it
                     directory.rmdir()
             raise
     if durability != "none":
@@ -63,7 +72,15 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
 
 
 def make_directory(path: Path, rights: Rights | None) -> None:
-    """Make a directory, which may have appeared meanwhile, with these rights, or as the system gives them."""
+    """Make a directory with `rights`, or with the default rights of the system if None.
+
+    An existing directory is left as it is.
+
+    Raises
+    ------
+    OSError
+        If the directory cannot be made, for instance because a file exists at `path`.
+    """
     try:
         os.mkdir(path, 0o777 if rights is None else 0o700)
     except FileExistsError:

@@ -1,4 +1,7 @@
-"""Changing an object where it stands. Not atomic: who does it keeps a record, from which a crash can be mended."""
+"""Modification of an object in place.
+
+This is not atomic. The caller keeps a record from which the object can be repaired after a crash.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ __all__ = ["PosixEditor"]
 
 
 class PosixEditor:
-    """See :class:`~shardwrite.stores.base.ObjectEditor`."""
+    """A file that is modified in place; see :class:`~shardwrite.stores.base.ObjectEditor`."""
 
     def __init__(self, key: str, path: str | os.PathLike[str]) -> None:
         self._key = key

@@ -1,7 +1,8 @@
-"""What stands at a path: nothing is an answer, and storage that cannot tell is an error.
+"""Inspection of paths, and reading of small files.
 
-The methods of `pathlib` pass over some errors, or over all of them, depending on the version of Python. A run whose directory
-cannot be listed for a moment would seem to have no journals, and nobody at work on it.
+A missing file is a normal answer; storage that cannot tell is an error. The methods of `pathlib`
+ignore some or all errors, depending on the version of Python. With them, a run whose directory
+cannot be listed for a moment would seem to have no journals and no active process.
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ __all__ = [
 
 READ_LIMIT = 32 * 2**20
 _BLOCK_NBYTES = 2**20
-_NBYTES_PER_VALUE = (
-    16  # of a document's text; what a value takes in memory is a hundred bytes or two
-)
+# Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.
+_NBYTES_PER_VALUE = 16
 
 AnyPath = str | os.PathLike[str]
 A = TypeVar("A")
@@ -49,7 +49,7 @@ B = TypeVar("B")
 
 
 def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
-    """What a call says of a path, or what stands for nothing there."""
+    """Result of `call` for a path, or `nothing` if the path is missing."""
     with as_store_error(os.fspath(path), doing):
         try:
             return call()
@@ -58,18 +58,26 @@ def _ask(doing: str, path: AnyPath, call: Callable[[], A], nothing: B) -> A | B:
 
 
 def mode_of(path: AnyPath, *, follow: bool = True) -> int:
-    """Type and permissions of what stands at a path, 0 for nothing.
+    """Mode bits (file type and permissions) of a path; 0 if nothing exists there.
 
     Raises
     ------
     StoreError
-        If storage cannot tell.
+        If the storage cannot tell.
     """
     return _ask("cannot look at", path, lambda: os.stat(path, follow_symlinks=follow).st_mode, 0)
 
 
 def owner_of(path: AnyPath) -> str:
-    """Name of the user who owns what stands at a path, or the user's number; a link is not followed."""
+    """Name of the user who owns a path, or ``uid <number>`` if the user has no name.
+
+    Links are not followed.
+
+    Raises
+    ------
+    StoreError
+        If the storage cannot tell.
+    """
     user = _ask("cannot look at", path, lambda: os.lstat(path).st_uid, -1)
     try:
         return pwd.getpwuid(user).pw_name
@@ -78,22 +86,41 @@ def owner_of(path: AnyPath) -> str:
 
 
 def is_there(path: AnyPath) -> bool:
-    """Whether something stands at a path; see :func:`mode_of`."""
-    return mode_of(path) != 0
-
-
-def is_file(path: AnyPath) -> bool:
-    """Whether a plain file stands there; see :func:`mode_of`."""
-    return stat.S_ISREG(mode_of(path))
-
-
-def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]:
-    """What lies in a directory, sorted; nothing where none stands.
+    """Whether something exists at a path.
 
     Raises
     ------
     StoreError
-        If it cannot be listed.
+        If the storage cannot tell.
+    """
+    return mode_of(path) != 0
+
+
+def is_file(path: AnyPath) -> bool:
+    """Whether a path is a regular file or a link to one.
+
+    Raises
+    ------
+    StoreError
+        If the storage cannot tell.
+    """
+    return stat.S_ISREG(mode_of(path))
+
+
+def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]:
+    """Sorted paths of the entries of a directory; empty if the directory is missing.
+
+    Parameters
+    ----------
+    directory : path
+        The directory.
+    prefix, suffix : str
+        Only names that start and end like this are listed.
+
+    Raises
+    ------
+    StoreError
+        If the directory cannot be listed.
     """
     names: list[str] = _ask("cannot list", directory, lambda: os.listdir(directory), [])
     return [
@@ -104,18 +131,26 @@ def listed(directory: AnyPath, prefix: str = "", suffix: str = "") -> list[Path]
 
 
 def read_limit() -> int:
-    """Most bytes of one file of state or metadata that are read: ``shardwrite.read.limit`` in dask's configuration.
+    """Maximum size in bytes of a file of state or metadata that is read.
+
+    It is ``shardwrite.read.limit`` in the configuration of dask.
 
     Raises
     ------
     SpecError
-        If the configuration gives no size.
+        If the configured value is not a size.
     """
     return configured_nbytes("limit", READ_LIMIT)
 
 
 def configured_nbytes(name: str, default: int) -> int:
-    """A size below ``shardwrite.read`` in dask's configuration."""
+    """Size in bytes of ``shardwrite.read.<name>`` in the configuration of dask.
+
+    Raises
+    ------
+    SpecError
+        If the configured value is not a size.
+    """
     field = f"shardwrite.read.{name}"
     value = dask.config.get(field, default)
     try:
@@ -128,14 +163,14 @@ def configured_nbytes(name: str, default: int) -> int:
 
 
 def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
-    """A plain file in blocks, to which at most `limit_nbytes` may add up.
+    """Yield the content of a regular file in blocks of at most 1 MiB.
 
     Raises
     ------
     StoreError
-        If something else than a file stands there, or the file is larger.
+        If `path` is not a regular file, or the file is larger than `limit_nbytes`.
     OSError
-        What the system says.
+        If the file is missing or cannot be read.
     """
     name = os.fspath(path)
     fd = open_plain(path)
@@ -157,31 +192,31 @@ def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:
 
 
 def read_file(path: AnyPath, limit_nbytes: int | None = None) -> bytes | None:
-    """All of a small file, None where none stands.
+    """Content of a small file; None if it is missing.
 
     Parameters
     ----------
     path : path
         The file.
     limit_nbytes : int, optional
-        Most bytes that it may have; those of `read_limit` by default.
+        Maximum size of the file; :func:`read_limit` by default.
 
     Raises
     ------
     StoreError
-        If it cannot be read, is no plain file, or is larger.
+        If the file cannot be read, is not a regular file, or is larger than the maximum.
     """
     limit = read_limit() if limit_nbytes is None else limit_nbytes
     return _ask("cannot read", path, lambda: b"".join(read_blocks(path, limit)), None)
 
 
 def parse_json(data: bytes) -> Any:
-    """A document, if it is one that can be held.
+    """Parse a JSON document of reasonable size.
 
     Raises
     ------
     ValueError
-        If it is torn, nested too deep, or holds too many values.
+        If the document is not valid JSON, is nested too deeply, or holds too many values.
     """
     is_short = len(data) <= _BLOCK_NBYTES
     if (
@@ -189,7 +224,8 @@ def parse_json(data: bytes) -> Any:
         and sum(data.count(mark) for mark in (b",", b"[", b"{")) > read_limit() // _NBYTES_PER_VALUE
     ):
         raise ValueError(
-            "it holds too many values; if that is right, raise shardwrite.read.limit in dask's configuration"
+            "it holds too many values; if that is right, raise shardwrite.read.limit in dask's "
+            "configuration"
         )
     try:
         return json.loads(data)
@@ -198,37 +234,38 @@ def parse_json(data: bytes) -> Any:
 
 
 def read_json(path: AnyPath) -> Any:
-    """The document in a file, which must be there.
+    """Read and parse a JSON file, which must exist.
 
     Raises
     ------
     StoreError
-        If it cannot be read.
+        If the file cannot be read.
     SpecError
-        If it is torn.
+        If the file is not a complete JSON document.
     """
     return parse_document(read_there(path), path)
 
 
 def read_there(path: AnyPath) -> bytes:
-    """All of a small file, which must be there.
+    """Content of a small file, which must exist.
 
     Raises
     ------
     StoreError
-        If it is not there, cannot be read, is no plain file, or is larger than `read_limit`.
+        If the file is missing, cannot be read, is not a regular file, or is larger than
+        :func:`read_limit`.
     """
     with as_store_error(os.fspath(path), "cannot read"):
         return b"".join(read_blocks(path, read_limit()))
 
 
 def parse_document(data: bytes, path: AnyPath) -> Any:
-    """The document that a file holds.
+    """Parse the JSON document in `data`, the content of the file `path`.
 
     Raises
     ------
     SpecError
-        If it is torn, naming the file.
+        If `data` is not a complete JSON document. The error names the file.
     """
     try:
         return parse_json(data)

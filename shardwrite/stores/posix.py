@@ -1,20 +1,24 @@
 """Objects as files of one directory tree, each committed atomically.
 
-A commit, and what a crash after each step leaves behind:
+A commit takes six steps. The text in italics says what a crash after each step leaves behind:
 
-1. Open a temporary file in the object's own directory (``O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC``), its name unique to
-   run and attempt. Directories that are missing are made. *A crash leaves an empty temporary.*
-   Where an object stands already, the temporary is for this user alone until it is whole, and then takes over that object's mode,
-   group and owner (see `rights`). *The same.*
-2. Write, in a loop, since writes may be short. *A torn temporary; the object is the old one, or not there.* Where step 3
-   follows, the system is asked every few MiB to begin with that, so that it goes on beside the encoding of what comes next.
-3. fsync the file (levels full and batch). *A whole temporary.*
-4. Close, and look at its error, which NFS and quotas report there.
-5. Rename over the object. *The new object is visible; a power cut may still bring the old one back.*
-6. fsync the directory and its ancestors up to the store's root (levels full and batch). *The new object, for good.*
+1. Make missing directories, and open a temporary file in the directory of the object
+   (``O_CREAT|O_EXCL|O_NOFOLLOW|O_CLOEXEC``). Its name is unique to the run and the attempt.
+   If the object exists already, only this user may access the temporary until it is complete;
+   it then takes the mode, group and owner of that object (see `rights`).
+   *An empty temporary.*
+2. Write in a loop, because writes may be short. If step 3 follows, the system is asked every few
+   MiB to begin to write the data out, which then overlaps with the encoding of later data.
+   *An incomplete temporary; the object is the old one, or is missing.*
+3. Sync the file with fsync (levels full and batch). *A complete temporary.*
+4. Close the file, and check the error of this call: NFS and quotas report errors there.
+5. Rename the temporary over the object. *The new object is visible, but a power cut may still
+   bring the old one back.*
+6. Sync the directory and its ancestors up to the root of the store (levels full and batch).
+   *The new object, permanently.*
 
-An error at any step removes the temporary and is raised; an fsync is never tried twice, because the second call
-does not report what the first one lost.
+An error at any step removes the temporary and is raised. An fsync is never repeated, because a
+second call does not report the data that the first one lost.
 """
 
 from __future__ import annotations
@@ -56,17 +60,20 @@ __all__ = ["PosixStore", "write_file"]
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
 _MAX_SCOPES = 16
-_WRITEBACK_NBYTES = 4 * 2**20  # 2 to 8 MiB were equally fast
+_WRITEBACK_NBYTES = 4 * 2**20  # measured: 2 to 8 MiB are equally fast
 
 
 @dataclass(slots=True)
 class _Directories:
-    """What this process knows of directories, within one scope: while a run lasts, none of them is removed and made again."""
+    """Directories that this process has checked within one scope.
+
+    The results stay valid because no directory is removed and made again during a run.
+    """
 
     plain: set[str] = field(default_factory=set)
-    """Seen to be no links, nor any below their store's root."""
+    """Directories that are no links; none of their ancestors below the root is one either."""
     synced: set[str] = field(default_factory=set)
-    """Whose entry in their parent is synced."""
+    """Directories whose entry in their parent is synced."""
 
 
 _directories: dict[str, _Directories] = {}
@@ -75,13 +82,14 @@ _directories: dict[str, _Directories] = {}
 def _known(scope: str) -> _Directories:
     if scope not in _directories:
         while len(_directories) >= _MAX_SCOPES:
-            _directories.pop(list(_directories)[0], None)  # noqa: RUF015 (threads may change it while an iterator looks)
+            # not next(iter(...)): another thread may change the dict while an iterator is open
+            _directories.pop(list(_directories)[0], None)  # noqa: RUF015
         _directories[scope] = _Directories()
     return _directories[scope]
 
 
 class PosixStore:
-    """A directory of objects.
+    """A directory of objects, each of them a file.
 
     Parameters
     ----------
@@ -103,7 +111,7 @@ class PosixStore:
         return hash(self.root)
 
     def path_of(self, key: str) -> str:
-        """Where an object is, or would be."""
+        """Path of the file of an object, which need not exist."""
         return os.path.join(self._root, check_key(key))
 
     def transaction(
@@ -134,7 +142,7 @@ class PosixStore:
         return True
 
     def open(self, key: str) -> PosixReader | None:
-        """See :meth:`Store.open`; a link is not followed, and what is no plain file is refused."""
+        """See :meth:`Store.open`; links and anything else that is no regular file are refused."""
         path = self.path_of(key)
         with as_store_error(key, "cannot open"):
             try:
@@ -144,7 +152,7 @@ class PosixStore:
             return PosixReader(key, fd)
 
     def edit(self, key: str) -> PosixEditor:
-        """See :meth:`Store.edit`; a link is not followed."""
+        """See :meth:`Store.edit`; links are refused."""
         return PosixEditor(key, self.root / check_key(key))
 
     def version(self, key: str) -> Version | None:
@@ -153,13 +161,22 @@ class PosixStore:
             return version_of(self.root / check_key(key))
 
     def make_parents(self, path: Path, plain: set[str]) -> None:
-        """Make the directories of `path` that are missing, up to the root; none of them below the root may be a link."""
+        """Make the missing parent directories of `path`, and add its directory to `plain`.
+
+        Raises
+        ------
+        StoreError
+            If a directory below the root is a symbolic link.
+        """
         missing = []
         directory = path.parent
         while True:
             try:
                 if stat.S_ISLNK(os.lstat(directory).st_mode) and directory != self.root:
-                    message = f"{directory} is a symbolic link inside the store; replace it by a directory"
+                    message = (
+                        f"{directory} is a symbolic link inside the store; "
+                        "replace it by a directory"
+                    )
                     raise StoreError(message, key=str(directory), errno=errno.ELOOP)
             except FileNotFoundError:
                 missing.append(directory)
@@ -167,12 +184,16 @@ class PosixStore:
                 break
             directory = directory.parent
         for directory in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another worker made it meanwhile
+            with contextlib.suppress(FileExistsError):  # another worker was faster
                 os.mkdir(directory)
         plain.add(str(path.parent))
 
     def sync_parents(self, path: Path, synced: set[str]) -> None:
-        """Sync the directory of `path`, and the entries of its ancestors down from the root's that are not in `synced` yet."""
+        """Sync the directory of `path`, and the entries of its ancestors that are not in `synced`.
+
+        The entry of the root in its parent is the last one. All of them are then added to
+        `synced`.
+        """
         fsync_directory(path.parent)
         new = []
         directory = path.parent
@@ -182,13 +203,12 @@ class PosixStore:
             if directory == self.root:
                 break
             directory = directory.parent
-        synced.update(
-            new
-        )  # only now: another thread must not take the lower ones for durable before the upper ones are
+        # Only now: another thread must not regard a directory as durable before its ancestors are.
+        synced.update(new)
 
 
 class PosixTransaction:
-    """See :class:`~shardwrite.stores.base.Transaction`."""
+    """Files that one task writes; see :class:`~shardwrite.stores.base.Transaction`."""
 
     def __init__(
         self,
@@ -223,10 +243,18 @@ class PosixTransaction:
                 writer.abort()
 
     def create(self, key: str, *, like: Path | None = None) -> PosixWriter:
-        """Begin an object (step 1); a new one takes the mode and group of the file `like`, if that is given."""
-        path = self.store.path_of(
-            key
-        )  # text, not objects that stand for paths: small shards are many
+        """Start to write an object (step 1).
+
+        An object that replaces another takes the mode, group and owner of that one, and a new
+        object takes those of the file `like`, if that exists. In a transaction with `is_fresh`,
+        an object takes the defaults of the system.
+
+        Raises
+        ------
+        StoreError
+            If the key is invalid, or the temporary cannot be created.
+        """
+        path = self.store.path_of(key)  # str, not Path, which is slow for many small shards
         directory, name = os.path.split(path)
         temporary = temporary_path(directory, name, self.attempt)
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY
@@ -250,13 +278,12 @@ class PosixTransaction:
         return writer
 
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
-        """See :meth:`Transaction.remove`; a link is removed, and none is followed."""
+        """See :meth:`Transaction.remove`; a link is removed itself, not its target."""
         path = self.store.root / check_key(key)
         with as_store_error(key, "cannot remove"):
             if mode_of(path, follow=False):
-                self.store.make_parents(
-                    path, self._known.plain
-                )  # all of them are there; none may be a link
+                # The parents exist; this refuses links among them.
+                self.store.make_parents(path, self._known.plain)
                 self._check(guard)
                 if self._proof is None:
                     raise StoreError("no run to remove it for", key=key, errno=errno.EPERM)
@@ -288,7 +315,11 @@ class PosixTransaction:
                 check()
 
     def _flush(self) -> None:
-        """All data durable, then all visible, then all names durable: an old object is never lost for a torn new one."""
+        """Publish all finished objects of a batch.
+
+        First all data become durable, then all objects visible, then all names durable. An old
+        object is therefore never replaced by an incomplete new one.
+        """
         batch = self._waiting
         for step in ("sync", "close", "publish"):
             if step == "publish":
@@ -306,7 +337,7 @@ class PosixTransaction:
 
 
 class PosixWriter:
-    """See :class:`~shardwrite.stores.base.ObjectWriter`."""
+    """A file that is being written; see :class:`~shardwrite.stores.base.ObjectWriter`."""
 
     def __init__(
         self,
@@ -340,7 +371,7 @@ class PosixWriter:
             return n
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """Write into what was appended before."""
+        """See :meth:`ObjectWriter.write_at`."""
         with as_store_error(self.key, "cannot write"):
             view = memoryview(data)
             while view:
@@ -360,19 +391,20 @@ class PosixWriter:
             os.ftruncate(self._fd, self._end)
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
-        """Steps 3 to 6."""
+        """Complete the object (steps 3 to 6); with ``"batch"``, the transaction does so later."""
         self.guard = guard
         if self._replaced is not None:
             with as_store_error(self.key, "cannot keep the mode and group of"):
                 keep_rights(self._fd, rights_of(self.path) or self._replaced)
-        self._transaction._finished(self)  # noqa: SLF001 (writer and transaction are one class in two parts)
+        # Writer and transaction are two halves of one class.
+        self._transaction._finished(self)  # noqa: SLF001
 
     def sync(self) -> None:
-        """Step 3."""
+        """Sync the file (step 3)."""
         os.fsync(self._fd)
 
     def close(self) -> None:
-        """Step 4."""
+        """Close the file, and remember which file it was (step 4)."""
         fd, self._fd = self._fd, -1
         try:
             self._identity = _identity(os.fstat(fd))
@@ -380,7 +412,11 @@ class PosixWriter:
             os.close(fd)
 
     def publish(self) -> None:
-        """Step 5; over NFS a rename whose answer was lost is made again by the system, and finds nothing to rename."""
+        """Rename the temporary over the object (step 5).
+
+        If the reply to a rename is lost, NFS repeats the rename, which then finds no temporary.
+        This is no error if the object is the file that this writer has closed.
+        """
         try:
             os.rename(self._temporary, self.path)
         except FileNotFoundError:
@@ -393,9 +429,13 @@ class PosixWriter:
         forget_temporary(self._temporary)
 
     def abort(self) -> None:
-        """Close and remove the temporary; an error here must not hide the one that led here, and the next run sweeps."""
+        """Close and remove the temporary.
+
+        Errors are ignored, because they must not hide the error that led here. The next run
+        removes what is left.
+        """
         if self._fd >= 0:
-            with contextlib.suppress(OSError):  # the file is thrown away
+            with contextlib.suppress(OSError):  # the file is removed anyway
                 self.close()
         if not self._is_published:
             with contextlib.suppress(OSError):
@@ -408,14 +448,17 @@ def _identity(found: os.stat_result) -> tuple[int, int, int]:
 
 
 def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
-    """Write all of the buffers, which are of single bytes, in batches that the system takes at once."""
+    """Write all buffers, in batches of at most `_IOV_MAX`, and return the number of bytes.
+
+    The items of the buffers must be single bytes.
+    """
     total = 0
     for first in range(0, len(buffers), _IOV_MAX):
         batch = buffers[first : first + _IOV_MAX]
         wanted = sum(map(len, batch))
         total += wanted
         written = os.writev(fd, batch)
-        while written < wanted:  # a short write: go on from where it stopped
+        while written < wanted:  # a short write: continue where it stopped
             wanted -= written
             rest = [memoryview(b) for b in batch]
             while rest and written >= len(rest[0]):
@@ -434,18 +477,23 @@ def write_file(
     guard: Callable[[], None] | None = None,
     like: Path | None = None,
 ) -> None:
-    """Write one small file by the same protocol as a shard.
+    """Write a small file by the same protocol as a shard.
 
     Parameters
     ----------
     path : pathlib.Path
-        The file.
+        Path of the file.
     data : bytes
-        All of it.
+        Content of the file.
     durability, attempt, guard
-        See :meth:`PosixStore.transaction`.
+        See :meth:`Store.transaction`.
     like : pathlib.Path, optional
-        A file whose mode and group a new one takes.
+        A file whose mode, group and owner a new file takes, if it exists.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be written.
     """
     with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
         writer = transaction.create(path.name, like=like)

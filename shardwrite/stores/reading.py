@@ -1,4 +1,4 @@
-"""Reading objects that are files, and the names and errors of such objects."""
+"""Reading and copying of objects that are files, and checks of their keys."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = [
 ]
 
 _COPY_NBYTES = 2**30
-_BLOCK_NBYTES = 2**16  # no file system that shares blocks between files has larger ones
+_BLOCK_NBYTES = 2**16  # no smaller than the blocks of any file system that can share them
 _CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
 _NOT_PLAIN = frozenset(("", ".", ".."))
 Version = tuple[int, int, int]
 
 
 def check_key(key: str) -> str:
-    """`key`, if it stays inside the store.
+    """Verify that a key stays inside the store, and return it.
 
     Raises
     ------
     StoreError
-        Absolute, empty, with empty parts, ``.``, ``..`` or NUL.
+        If the key is empty, is absolute, has an empty part, ``.`` or ``..``, or contains NUL.
     """
     if not key or "\0" in key or not _NOT_PLAIN.isdisjoint(key.split("/")):
         raise StoreError(
@@ -43,7 +43,10 @@ def check_key(key: str) -> str:
 
 
 class _Translation:
-    """Of errors; a class, since a generator would cost a small shard more than its write."""
+    """Context manager that turns an `OSError` into a `StoreError`.
+
+    It is a class because a generator would take longer than the write of a small shard.
+    """
 
     __slots__ = ("_doing", "_key")
 
@@ -60,7 +63,20 @@ class _Translation:
 
 
 def as_store_error(key: str, doing: str) -> AbstractContextManager[None]:
-    """Turn an error of the system into a `StoreError` that says what was being done, to what."""
+    """Turn an `OSError` into a `StoreError` that names the failed operation and its object.
+
+    Parameters
+    ----------
+    key : str
+        Key or path of the object.
+    doing : str
+        Start of the message, for instance ``"cannot read"``.
+
+    Raises
+    ------
+    StoreError
+        If the body of the ``with`` statement raises an `OSError`.
+    """
     return _Translation(key, doing)
 
 
@@ -74,12 +90,12 @@ _KINDS = {
 
 
 def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
-    """Open a plain file; a link is not followed, and a pipe or a device is neither waited for nor read.
+    """Open a regular file; links, pipes and devices are refused without waiting for them.
 
     Parameters
     ----------
     path : path
-        The file.
+        Path of the file.
     access : int
         ``os.O_RDONLY``, ``os.O_WRONLY`` or ``os.O_RDWR``.
 
@@ -91,16 +107,15 @@ def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
     Raises
     ------
     StoreError
-        If something else than a file stands there.
+        If `path` is a directory, a pipe, a device or a socket.
     OSError
-        What the system says.
+        If the file is missing, is a link (ELOOP), or cannot be opened.
     """
     fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _check_plain(fd, os.fspath(path))
-        os.set_blocking(
-            fd, True
-        )  # some file systems give up early on a descriptor that must not wait
+        # On a descriptor that does not block, some file systems give up early.
+        os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
         raise
@@ -119,7 +134,7 @@ def _check_plain(fd: int, name: str) -> None:
 
 
 class PosixReader:
-    """See :class:`~shardwrite.stores.base.ObjectReader`."""
+    """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
 
     def __init__(self, key: str, fd: int) -> None:
         self._key = key
@@ -151,12 +166,12 @@ class PosixReader:
 
 
 def version_in(found: os.stat_result) -> Version:
-    """What changes whenever a file is replaced or written to, from what the system says of it."""
+    """Version of a file (inode, size and modification time) from the result of a stat call."""
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def version_of(path: str | os.PathLike[str]) -> Version | None:
-    """What changes whenever a file is replaced or written to; None where there is none."""
+    """Version of a file, which changes when it is replaced or modified; None if it is missing."""
     try:
         return version_in(os.lstat(path))
     except FileNotFoundError:
@@ -164,27 +179,32 @@ def version_of(path: str | os.PathLike[str]) -> Version | None:
 
 
 def copy_range(source: int, offset: int, target: int, nbytes: int) -> None:
-    """Copy a range of one file behind the position in another: by sharing blocks where the file system can, else inside the kernel.
+    """Copy a range of one file to the current position of another.
+
+    The file system shares blocks where it can. Otherwise the kernel copies the bytes, and where it
+    cannot, this process does.
 
     Parameters
     ----------
     source, target : int
         File descriptors.
     offset, nbytes : int
-        The range in `source`.
+        The range in `source`, in bytes.
+
+    Raises
+    ------
+    OSError
+        If `source` ends too early (EIO), or the bytes cannot be copied.
     """
-    whole_blocks = (
-        nbytes // _BLOCK_NBYTES * _BLOCK_NBYTES
-    )  # a tail that fills no block would keep the rest from being shared
+    # The tail is copied apart: with a partial block at its end, no block would be shared.
+    whole_blocks = nbytes // _BLOCK_NBYTES * _BLOCK_NBYTES
     for part in (whole_blocks, nbytes - whole_blocks):
         end = offset + part
         while offset < end:
             try:
                 copied = os.copy_file_range(source, target, min(_COPY_NBYTES, end - offset), offset)
-            except (
-                AttributeError,
-                OSError,
-            ) as error:  # not on every system, nor between every two file systems
+            except (AttributeError, OSError) as error:
+                # The call is missing on some systems, and refused between some file systems.
                 if isinstance(error, OSError) and error.errno not in _CANNOT_COPY:
                     raise
                 copied = _copy_through(source, offset, target, end - offset)

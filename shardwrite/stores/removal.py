@@ -1,11 +1,12 @@
-"""The removal of data: by one function, on a proof, and through the run's own directory.
+"""Removal of data: by one function, with a proof, and through the directory of the run.
 
-Data are an array that stands in its place or was moved out of it, and the shards of an array. Nothing
-else in this package removes them. Whoever asks for it shows an entry of the run's own plan or journal
-that says that they are the run's own, and the entry is checked here.
+*Data* are the shards of an array, and whole arrays, in their place or moved out of it. Nothing else
+in this package removes data. The caller presents an entry of the plan or journal of its run as a
+proof that the data belong to the run, and this module checks the entry.
 
-Data are renamed into the run's directory first. A takeover has renamed that directory, so a process
-that was frozen before its rename and thaws removes nothing of a successor's.
+Data are first renamed into the directory of the run. A process that takes a run over renames that
+directory. A process that is frozen before its own rename and continues later can therefore not
+remove data of its successor.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from shardwrite.stores.looking import listed, mode_of
 __all__ = ["SET_ASIDE", "Proof", "data_in", "remove_data", "remove_state", "set_aside"]
 
 SET_ASIDE = ("replaced", "array-", "removed-")
-"""How names of data begin that a run has set aside in its directory."""
+"""Prefixes of the names of data that a run has moved into its directory."""
 
 
 def _none() -> Collection[str]:
@@ -35,16 +36,17 @@ def _none() -> Collection[str]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """An entry of a run's own plan or journal that says which data are the run's own.
+    """Entry of a plan or journal that proves which data belong to the run.
 
     Attributes
     ----------
     run_path : pathlib.Path
         Directory of the run.
     entry : mapping
-        The entry. A plan names its ``run``, ``mode`` and ``array``, a line of the journal its ``attempt``.
+        The entry. A plan has ``run``, ``mode`` and ``array``; a line of the journal has
+        ``attempt``.
     keys : callable
-        Keys of the shards that it is about; asked for only where one of them is to go.
+        Returns the keys of the shards of the entry. It is called only to remove a shard.
     """
 
     run_path: Path
@@ -52,7 +54,10 @@ class Proof:
     keys: Callable[[], Collection[str]] = _none
 
     def covers(self, root: Path, key: str) -> bool:
-        """Whether the entry says that something is the run's own; see :func:`remove_data`."""
+        """Whether the entry proves that data belong to the run.
+
+        `root` and `key` are those of :func:`remove_data`.
+        """
         if root == self.run_path:
             return self._is_plan and key.startswith(SET_ASIDE)
         if key:
@@ -65,7 +70,7 @@ class Proof:
 
     @property
     def _is_plan(self) -> bool:
-        """Whether it is the plan of the run in whose directory it is shown."""
+        """Whether the entry is the plan of the run in `run_path`."""
         return (
             bool(self.entry.get("run"))
             and self.run_path.name.partition("-")[2] == self.entry["run"]
@@ -73,27 +78,32 @@ class Proof:
 
 
 def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:
-    """Move data into the run's directory, from where they can be had again; gives where they are.
+    """Move data into the directory of the run, from where they can be restored.
 
     Parameters
     ----------
     root, key, proof
         See :func:`remove_data`.
     name : str
-        What to call them there; begins as one of `SET_ASIDE`.
+        New name of the data, which starts with one of `SET_ASIDE`.
+
+    Returns
+    -------
+    pathlib.Path
+        New path of the data.
 
     Raises
     ------
     StoreError
-        If the proof is about other data.
+        If the proof does not cover the data.
     FileNotFoundError
-        If the data are gone, or the run's directory is.
+        If the data or the directory of the run are gone.
     """
     path = root / key
     if not proof.covers(root, key):
         raise StoreError(
-            f"{path} is not removed: nothing in {proof.run_path} says that it is the run's own. Look at it, and "
-            "move it away, which deletes nothing",
+            f"{path} is not removed: nothing in {proof.run_path} says that it is the run's own. "
+            "Look at it, and move it away, which deletes nothing",
             key=str(path),
             errno=errno.EPERM,
         )
@@ -103,23 +113,24 @@ def set_aside(root: Path, key: str, proof: Proof, name: str) -> Path:
 
 
 def remove_data(root: Path, key: str, proof: Proof) -> None:
-    """Remove a shard, an array, or what a run has set aside; what is gone already is passed over.
+    """Remove a shard, an array, or data in the directory of the run; missing data are no error.
 
     Parameters
     ----------
     root : path
-        The array, or the directory of the run.
+        Path of the array, or directory of the run.
     key : str
-        Of the shard, or the name of what was set aside; empty for the array itself.
+        Key of the shard, or empty for the whole array. If `root` is the directory of the run,
+        the name of the data in it.
     proof : Proof
-        What says that it is the run's own.
+        Proof that the data belong to the run.
 
     Raises
     ------
     StoreError
-        If the proof is about other data.
+        If the proof does not cover the data.
     FileNotFoundError
-        If the run's directory is gone: another process has taken the run over.
+        If the directory of the run is gone, because another process has taken the run over.
     """
     name = key if root == proof.run_path else f"removed-{uuid.uuid4().hex}"
     try:
@@ -127,27 +138,30 @@ def remove_data(root: Path, key: str, proof: Proof) -> None:
     except FileNotFoundError:
         if not mode_of(proof.run_path):
             raise
-        return  # a duplicate of this task was first
+        return  # a duplicate of this task was faster
     _remove(aside)
 
 
 def data_in(run_path: Path) -> list[str]:
-    """Names of data that a run has set aside in its directory."""
+    """Names of the data that a run has moved into its directory."""
     return [path.name for path in listed(run_path) if path.name.startswith(SET_ASIDE)]
 
 
 def remove_state(directory: Path) -> None:
-    """Remove files of a run, which another process may be removing too; never data.
+    """Remove a directory with files of a run, but never data.
+
+    Another process may remove the same files at the same time.
 
     Raises
     ------
     StoreError
-        If data lie there.
+        If the directory holds data.
     """
     left = data_in(directory)
     if left:
         raise StoreError(
-            f"{directory / left[0]} holds data, and no plan there says whose; look at it, and move it away, which deletes nothing",
+            f"{directory / left[0]} holds data, and no plan there says whose; look at it, "
+            "and move it away, which deletes nothing",
             key=str(directory / left[0]),
             errno=errno.ENOTEMPTY,
         )
@@ -155,7 +169,7 @@ def remove_state(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a tree, which another process may be removing too; links are not followed."""
+    """Remove a file or a tree, also while another process does; links are not followed."""
 
     def failed(_: object, __: str, error: Any) -> None:
         if not isinstance(error[1], FileNotFoundError):

@@ -1,7 +1,9 @@
-"""Who may do what with a file: an object that takes another's place keeps that one's mode, group and, where permitted, owner.
+"""Access rights of files and directories.
 
-The group comes first, since a mode that was meant for one group must not serve another; the owner comes last, since only the
-owner may set the rest. Where the system refuses the group, neither it nor all others may do more than both could before.
+An object that replaces another takes the mode, the group and, where permitted, the owner of that
+one. The group is set first, because a mode that was meant for one group must not serve another. The
+owner is set last, because only the owner may set the rest. If the system refuses the group, the
+new group and all others get only the permissions that both classes had before.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from typing import Any
 __all__ = ["NARROW", "Rights", "keep_rights", "rights_of"]
 
 NARROW = 0o600
-"""Mode of what will take another object's place, until it is whole."""
+"""Mode of a file that will replace an object, until the file is complete."""
 
 _ACCESS, _DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
-_HEAD, _ENTRY = 4, "<HHI"  # of a list, as the system keeps it: tag, permissions, number
+# Layout of an access control list: a header of 4 bytes, then (tag, permissions, number) entries.
+_HEAD, _ENTRY = 4, "<HHI"
 _OF_GROUP, _OF_OTHERS = 0x04, 0x20
 _REFUSED = frozenset({errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_ACL = frozenset({errno.ENODATA, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -28,16 +31,16 @@ _NO_ACL = frozenset({errno.ENODATA, errno.ENOSYS, errno.EOPNOTSUPP})
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What stands in a file's metadata.
+    """Access rights of a file or directory.
 
     Attributes
     ----------
     mode : int
         Permission bits.
     owner, group : int
-        Their numbers.
+        Numeric ids of the owner and the group.
     acl, default_acl : bytes, optional
-        POSIX access control lists, as the system keeps them; the second only of a directory.
+        POSIX access control lists as the system stores them; only a directory has a default one.
     """
 
     mode: int
@@ -48,7 +51,7 @@ class Rights:
 
 
 def rights_of(path: str | os.PathLike[str]) -> Rights | None:
-    """Rights of a plain file or a directory; None for nothing and for anything else."""
+    """Rights of a regular file or a directory; None if the path is missing or anything else."""
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -62,14 +65,22 @@ def rights_of(path: str | os.PathLike[str]) -> Rights | None:
 
 
 def keep_rights(fd: int, wanted: Rights) -> None:
-    """Give an open file or directory, which this process has made, the rights of another; less where the system refuses.
+    """Give a new file or directory the rights of another.
 
-    A directory keeps its own owner, who tells whose run state it holds.
+    Rights that the system refuses are left out. A directory keeps its own owner, because the owner
+    of a directory of run state is the user of the run.
+
+    Parameters
+    ----------
+    fd : int
+        Descriptor of the file or directory, which this process has created.
+    wanted : Rights
+        The rights.
 
     Raises
     ------
     OSError
-        For anything but a refusal.
+        If a call fails for another reason than a refusal.
     """
     found = os.fstat(fd)
     has_group = found.st_gid == wanted.group or _is_done(os.fchown, fd, -1, wanted.group)
@@ -84,27 +95,26 @@ def keep_rights(fd: int, wanted: Rights) -> None:
 
 
 def _kept_mode(wanted: Rights, *, has_group: bool, has_acl: bool) -> int:
-    """The mode, with no rights for anybody who did not have them."""
+    """Mode that gives nobody a permission that they do not have in `wanted`."""
     if not has_acl and wanted.acl is not None:
-        return wanted.mode & ~0o077  # the list said who of the group and the others may do what
+        return wanted.mode & ~0o077  # only the list, which is lost, said who may do what
     if has_group:
         return wanted.mode
     if wanted.acl is not None:
-        return (wanted.mode & ~0o2007) | _of_both(
-            wanted.acl
-        )  # the group's bits are the mask of the list
+        # With a list, the group bits of the mode are the mask of the list.
+        return (wanted.mode & ~0o2007) | _of_both(wanted.acl)
     both = (wanted.mode >> 3) & wanted.mode & 0o007
     return (wanted.mode & ~0o2077) | both << 3 | both
 
 
 def _of_both(acl: bytes) -> int:
-    """What both the group and all others may do by an access control list."""
+    """Permissions that an access control list gives both to the group and to all others."""
     allowed = {tag: permissions for tag, permissions, _ in struct.iter_unpack(_ENTRY, acl[_HEAD:])}
     return int(allowed.get(_OF_GROUP, 0) & allowed.get(_OF_OTHERS, 0))
 
 
 def _narrowed(acl: bytes | None) -> bytes | None:
-    """The list for another group: neither that one nor all others may do more than both could before."""
+    """Access control list in which the group and all others have only what both had before."""
     if acl is None:
         return None
     both = _of_both(acl)
@@ -116,7 +126,7 @@ def _narrowed(acl: bytes | None) -> bytes | None:
 
 
 def _acl(path: str | os.PathLike[str], name: str) -> bytes | None:
-    """An access control list of a file; None where it has none, or the system knows none."""
+    """Access control list of a path; None if it has none, or the system does not support them."""
     if not hasattr(os, "getxattr"):
         return None
     try:
@@ -130,13 +140,13 @@ def _acl(path: str | os.PathLike[str], name: str) -> bytes | None:
 
 
 def _keep_acl(fd: int, name: str, wanted: bytes | None) -> bool:
-    """Set or remove an access control list; whether it is as wanted."""
+    """Set or remove an access control list, and return whether it is as wanted."""
     if not hasattr(os, "getxattr"):
         return wanted is None
     if wanted is not None:
         return _is_done(os.setxattr, fd, name, wanted)
     try:
-        os.removexattr(fd, name)  # what the directory's default has given
+        os.removexattr(fd, name)  # inherited from the default list of the directory
     except OSError as error:
         if error.errno not in _NO_ACL:
             raise
@@ -144,7 +154,10 @@ def _keep_acl(fd: int, name: str, wanted: bytes | None) -> bool:
 
 
 def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
-    """Whether the system does something; it may refuse who asks, or know no such thing."""
+    """Make a system call, and return whether it succeeded.
+
+    A call that is not permitted or not supported has not succeeded; other errors are raised.
+    """
     try:
         call(*arguments)
     except OSError as error:

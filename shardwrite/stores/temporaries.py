@@ -1,4 +1,4 @@
-"""Temporaries of this process: what they are called, and their removal when it is told to end at once."""
+"""Names of the temporaries of this process, and their removal when it must end at once."""
 
 from __future__ import annotations
 
@@ -21,30 +21,35 @@ _is_ending = False
 
 
 def temporary_path(directory: str, name: str, attempt: str) -> str:
-    """Where an attempt at an object is written, in the object's own directory."""
+    """Path of the temporary of an attempt at an object, in the directory of the object."""
     return f"{directory}/.{name}.{attempt}{TEMPORARY_SUFFIX}"
 
 
 def begin_temporary(path: str) -> None:
-    """Count a temporary that is about to be opened; waits for the end of a process that ends."""
+    """Register a temporary that is about to be opened.
+
+    Once :func:`discard_open_temporaries` was called, this never returns: the thread waits for the
+    end of the process.
+    """
     _open.add(path)
     while _is_ending:
         time.sleep(1)
 
 
 def forget_temporary(path: str) -> None:
-    """It is published, or removed."""
+    """Forget a temporary that is published or removed."""
     _open.discard(path)
 
 
 def discard_open_temporaries() -> None:
-    """Remove what this process has not published; for a process about to end, other threads of which begin no more."""
+    """Remove all temporaries that are not published, because the process is about to end.
+
+    Other threads can create no further ones. Errors are ignored; the next run removes what is left.
+    """
     global _is_ending
     _is_ending = True
-    for _ in range(2):  # again, for those that were about to be opened
+    for _ in range(2):  # the second pass finds those that were being opened during the first
         for path in list(_open):
-            with contextlib.suppress(
-                OSError
-            ):  # published meanwhile, or the disk is gone; the next run sweeps
+            with contextlib.suppress(OSError):  # published meanwhile, or the disk is gone
                 os.unlink(path)
         time.sleep(_ENDING_SECONDS)

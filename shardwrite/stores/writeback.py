@@ -1,4 +1,4 @@
-"""Having the system write a file out while it still grows, so that the sync at its end waits for less."""
+"""Early write-out of growing files, so that their final sync has less to wait for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 __all__ = ["begin_writeback"]
 
-_SYNC_FILE_RANGE_WRITE = 2  # begin, and wait for nothing (sync_file_range(2))
+_SYNC_FILE_RANGE_WRITE = 2  # start without waiting; see sync_file_range(2)
 
 
 def _find() -> Any:
-    """The C library's function, where it has one (Linux)."""
+    """``sync_file_range`` of the C library; None if it has no such function (not on Linux)."""
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is not None:
         function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
@@ -22,16 +22,16 @@ _sync_file_range = _find()
 
 
 def begin_writeback(fd: int, start: int, stop: int) -> None:
-    """Have the system begin to write out a range.
+    """Ask the system to start writing a range of a file to the disk.
 
-    It makes nothing durable, and says nothing of what fails: that is what fsync is for.
+    This makes nothing durable and reports no errors; only fsync does both.
 
     Parameters
     ----------
     fd : int
-        Open for writing.
+        Descriptor of a file that is open for writing.
     start, stop : int
-        In bytes.
+        The range, in bytes.
     """
     if _sync_file_range is not None:
         _sync_file_range(fd, start, stop - start, _SYNC_FILE_RANGE_WRITE)

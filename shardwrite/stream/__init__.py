@@ -1,4 +1,4 @@
-"""Slices as an instrument gives them, into a sharded array."""
+"""Writing of slices into a sharded array as an instrument delivers them."""
 
 from shardwrite.stream.report import StreamReport
 from shardwrite.stream.writer import ShardWriter

@@ -1,4 +1,4 @@
-"""Layers that are encoded and not committed yet, by shard."""
+"""Encoded layers that are not committed yet, grouped by shard."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["Backlog", "OpenShard"]
 
 @dataclass(slots=True, eq=False)
 class OpenShard:
-    """A shard of which something is encoded, or being encoded.
+    """A shard with layers that are encoded or being encoded.
 
     Attributes
     ----------
     index : tuple of int
-        Position in the array.
+        Position of the shard in the array.
     pending : dict
-        What is not committed, by depth along the stream's axis.
+        Encoded layers that are not committed, by depth along the stream's axis.
     committed : dict
-        Number of what was committed last, by depth.
+        Number of the last committed version of each layer, by depth.
     n_encoding : int
-        Layers that are being encoded.
+        Number of layers that are being encoded.
     lock : threading.Lock
-        Held while its object is read or written.
+        Held while the object of the shard is read or written.
     """
 
     index: Shape
@@ -40,28 +40,28 @@ class OpenShard:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are not committed."""
+        """Encoded bytes that are not committed."""
         return sum(encoded.payload.nbytes for encoded in self.pending.values())
 
 
 class Backlog:
-    """What is encoded and not committed.
+    """All encoded layers of a stream that are not committed.
 
     Parameters
     ----------
     jobs : Jobs
-        Whose lock is taken, and which count the memory.
+        Jobs of the stream; their lock protects the backlog, and they count its memory.
     buffers : Buffers
-        Where encoded bytes go when they are committed.
+        Receives the memory of encoded layers after their commit.
     layers_per_shard : int
-        Layers that make a shard full.
+        Number of layers in a full shard.
     limit_nbytes : int
-        Above which the shard is committed of which most is there.
+        Encoded bytes above which the shard with the most pending bytes is committed.
 
     Attributes
     ----------
     n_commits, committed_nbytes : int
-        Commits so far, and encoded bytes in them.
+        Number of commits so far, and encoded bytes in them.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Backlog:
         self.n_commits = self.committed_nbytes = 0
 
     def begin(self, layer: Layer) -> OpenShard:
-        """The shard of a layer that is going to be encoded."""
+        """Register a layer that will be encoded, and return its shard."""
         with self._jobs.changed:
             shard = self._shards.setdefault(layer.shard, OpenShard(layer.shard))
             shard.n_encoding += 1
             return shard
 
     def enter(self, shard: OpenShard, depth: int, encoded: Encoded) -> None:
-        """Keep a layer, unless a later one of the same depth is there already."""
+        """Keep an encoded layer, unless a later version of the same depth is known already."""
         with self._jobs.changed:
             shard.n_encoding -= 1
             last = shard.pending.get(depth)
@@ -94,7 +94,11 @@ class Backlog:
                 self._jobs.hold(nbytes)
 
     def due(self, shard: OpenShard) -> OpenShard | None:
-        """A shard that should be committed: this one if it is full, or the one of which most is there, where much is."""
+        """Shard that should be committed now, or None.
+
+        This is `shard` if it is full, else the shard with the most pending bytes if the backlog
+        exceeds its limit.
+        """
         with self._jobs.changed:
             if (
                 sum(encoded.is_whole for encoded in shard.pending.values())
@@ -108,12 +112,12 @@ class Backlog:
             )
 
     def pending(self) -> list[OpenShard]:
-        """Shards of which something is not committed."""
+        """Shards with layers that are not committed."""
         with self._jobs.changed:
             return [shard for shard in self._shards.values() if shard.pending]
 
     def commit(self, window: Window, shard: OpenShard) -> None:
-        """Commit what is there of a shard."""
+        """Commit all pending layers of a shard."""
         with shard.lock:
             with self._jobs.changed:
                 pending, shard.pending = shard.pending, {}
@@ -134,4 +138,4 @@ class Backlog:
             )
             self._jobs.hold(-nbytes)
             if not shard.pending and not shard.n_encoding:
-                self._shards.pop(shard.index, None)  # all of it is in the array
+                self._shards.pop(shard.index, None)  # nothing is pending or being encoded

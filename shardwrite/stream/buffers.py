@@ -1,4 +1,4 @@
-"""Memory that is used again: the first touch of new memory costs more than what is done with it."""
+"""Reuse of memory, because the first access to new memory takes longer than the work on it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["Buffers"]
 
 
 class Buffers:
-    """Buffers that were given back, by size.
+    """Pool of spare buffers, by size.
 
     Parameters
     ----------
     limit_nbytes : int
-        Bytes to keep at most.
+        Maximum number of bytes to keep.
     """
 
     def __init__(self, limit_nbytes: int) -> None:
@@ -26,7 +26,7 @@ class Buffers:
         self._lock = threading.Lock()
 
     def take(self, nbytes: int) -> npt.NDArray[np.uint8]:
-        """A buffer of a size, with whatever is in it."""
+        """Return a buffer of exactly `nbytes` bytes with arbitrary content."""
         with self._lock:
             spare = self._spare.get(nbytes)
             if spare:
@@ -35,7 +35,7 @@ class Buffers:
         return np.empty(nbytes, dtype=np.uint8)
 
     def give(self, buffer: npt.NDArray[np.uint8]) -> None:
-        """Give a buffer back; nobody may look at it any more."""
+        """Return a buffer to the pool; the caller must not use it any more."""
         with self._lock:
             if self._nbytes + buffer.nbytes <= self._limit:
                 self._nbytes += buffer.nbytes

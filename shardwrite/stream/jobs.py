@@ -1,4 +1,4 @@
-"""Threads that work for a stream, and the memory that it holds meanwhile."""
+"""Threads that work for a stream, and the count of the memory that it holds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ __all__ = ["Jobs"]
 
 
 class Jobs:
-    """Jobs under way. Whatever one raises is raised to the next caller, and no other begins.
+    """Thread pool of a stream.
+
+    A job is a callable that is submitted to the pool. After a job has raised an exception, no
+    further job starts, and the methods that check for errors raise the exception.
 
     Parameters
     ----------
     n_threads : int
-        Threads.
+        Number of threads.
 
     Attributes
     ----------
     changed : threading.Condition
-        Held where what jobs share is looked at or changed; told of every change.
+        Lock of the state that jobs share. It is notified when a job ends, and when the held
+        memory changes.
     held_nbytes, peak_nbytes : int
-        Bytes that are held, and the most that ever were.
+        Bytes that are held now, and the maximum so far.
     """
 
     def __init__(self, n_threads: int) -> None:
@@ -36,12 +40,12 @@ class Jobs:
         self._error: BaseException | None = None
 
     def check(self) -> None:
-        """Raise what a job has raised."""
+        """Raise the first exception of a job, if there was one."""
         if self._error is not None:
             raise self._error
 
     def submit(self, job: Callable[..., None], *arguments: Any) -> None:
-        """Have a thread do something."""
+        """Submit a callable to the pool."""
         with self.changed:
             self._n_jobs += 1
         self._pool.submit(self._run, job, arguments)
@@ -51,7 +55,7 @@ class Jobs:
             with busy():
                 if self._error is None:
                     job(*arguments)
-        except BaseException as error:  # noqa: BLE001 (it is kept, and raised)
+        except BaseException as error:  # noqa: BLE001 (kept, and raised later)
             with self.changed:
                 self._error = self._error or error
         finally:
@@ -60,13 +64,16 @@ class Jobs:
                 self.changed.notify_all()
 
     def idle(self) -> None:
-        """Wait for all jobs."""
+        """Wait for the end of all jobs, and raise the exception of a job."""
         with self.changed:
             self.changed.wait_for(lambda: self._n_jobs == 0)
         self.check()
 
     def wait(self) -> bool:
-        """Wait for something to change; False at once where no job is under way."""
+        """Wait until `changed` is notified, and return True.
+
+        If no job is submitted or running, return False at once. An exception of a job is raised.
+        """
         with self.changed:
             is_busy = self._n_jobs > 0
             if is_busy:
@@ -75,12 +82,12 @@ class Jobs:
         return is_busy
 
     def hold(self, nbytes: int) -> None:
-        """Count memory that is held from now on, or with a negative number, no more."""
+        """Add to the count of held memory; a negative number subtracts from it."""
         with self.changed:
             self.held_nbytes += nbytes
             self.peak_nbytes = max(self.peak_nbytes, self.held_nbytes)
             self.changed.notify_all()
 
     def shutdown(self) -> None:
-        """End the threads, after what is under way."""
+        """End the threads after all submitted jobs."""
         self._pool.shutdown()

@@ -1,7 +1,7 @@
-"""What a stream has taken and not yet encoded: blocks of any shape, sorted into layers.
+"""Blocks that a stream has accepted and not yet encoded, sorted into layers.
 
-A layer is what one shard holds of one inner chunk's depth along the stream's axis. When blocks have covered all of it, its inner
-chunks can be encoded, and none of them needs to be touched again.
+A layer is the part of one shard that is one inner chunk thick along the stream's axis. When blocks
+cover all of it, its inner chunks can be encoded and need not be changed again.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["Block", "Layer", "Layers"]
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Elements of the stream.
+    """A box of elements that was given to the stream.
 
     Attributes
     ----------
     box : Box
-        Where they go, in the array's coordinates.
+        Place of the elements, in coordinates of the array.
     array : numpy.ndarray
-        Of the box's shape.
+        The elements, with the shape of the box.
     memory : numpy.ndarray of uint8, optional
-        What the array lies in, where that can be used again.
+        Buffer that contains `array`, if it can be reused.
     n_layers : int
-        Layers that are not done with it.
+        Number of layers that still need the block.
     """
 
     box: Box
@@ -41,7 +41,7 @@ class Block:
 
 @dataclass(slots=True, eq=False)
 class Layer:
-    """One inner chunk's depth of one shard.
+    """Part of one shard that is one inner chunk thick along the stream's axis.
 
     Attributes
     ----------
@@ -50,11 +50,12 @@ class Layer:
     depth : int
         Position along the stream's axis in the array's grid of inner chunks.
     box : Box
-        Its elements; inside the array along the other axes.
+        Box of the layer, in coordinates of the array. Along the other axes it is clipped to the
+        array.
     blocks : list of Block
-        What it holds, the last taken last.
+        Blocks in the layer, in the order in which they were given.
     is_fresh : bool
-        Whether it holds anything that was not encoded.
+        Whether a block was added since the layer was encoded last.
     """
 
     shard: Shape
@@ -67,11 +68,11 @@ class Layer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every element is there."""
+        """Whether blocks cover every element of the layer."""
         return self._n_covered == self.box.size
 
     def add(self, block: Block) -> list[Block]:
-        """Take a block; gives those that it makes needless."""
+        """Add a block, and return the blocks that it replaces completely in this layer."""
         common = block.box.intersect(self.box)
         needless: list[Block] = []
         if common == self.box:
@@ -87,7 +88,10 @@ class Layer:
         return needless
 
     def touched(self, chunks: Shape) -> Box:
-        """The box of whole inner chunks around all that it holds."""
+        """Smallest box of whole inner chunks in the layer that contains all of its blocks.
+
+        `chunks` is the shape of an inner chunk.
+        """
         boxes = [block.box.intersect(self.box) for block in self.blocks]
         start = tuple(
             min(values) // c * c
@@ -102,12 +106,12 @@ class Layer:
 
 
 class Layers:
-    """The layers that are open.
+    """Open layers of a stream, which blocks do not cover yet.
 
     Parameters
     ----------
     grid : ShardGrid
-        Of the array; its extent along `axis` does not matter.
+        Grid of the array; its extent along `axis` does not matter.
     axis : int
         The stream's axis.
     """
@@ -117,7 +121,15 @@ class Layers:
         self._open: dict[tuple[Shape, int], Layer] = {}
 
     def add(self, block: Block) -> tuple[list[Layer], list[Block]]:
-        """Take a block; gives the layers that are whole by that, which are open no more, and blocks that it has made needless."""
+        """Sort a block into its layers.
+
+        Returns
+        -------
+        whole : list of Layer
+            Layers that are whole now; they are no longer open.
+        needless : list of Block
+            Blocks that the new one replaces, once for each layer.
+        """
         depth = self._grid.chunks[self._axis]
         whole, needless = [], []
         for shard in self._grid.shards_in(block.box):
@@ -141,10 +153,10 @@ class Layers:
 
     @property
     def fresh(self) -> list[Layer]:
-        """Open layers that hold something which was not encoded."""
+        """Open layers to which a block was added since they were encoded last."""
         return [layer for layer in self._open.values() if layer.is_fresh]
 
     def close(self) -> list[Layer]:
-        """All of them, which are open no more."""
+        """Close all open layers, and return them."""
         layers, self._open = list(self._open.values()), {}
         return layers

@@ -1,4 +1,4 @@
-"""What a stream's writer did, and what it can hold."""
+"""Report of the writer of a stream."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ __all__ = ["StreamReport"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """What a writer has taken so far.
+    """Amounts and times of a stream so far.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path of the array.
     shape : tuple of int
-        Of the array with all that was taken.
+        Shape of the array with all blocks that the writer has accepted.
     n_blocks : int
-        Slices and blocks.
+        Number of slices and blocks.
     raw_nbytes : int
-        Their decoded size.
+        Decoded size of these blocks, in bytes.
     n_commits : int
-        Commits of shards.
+        Number of commits of shards.
     committed_nbytes : int
-        Encoded inner chunks that these have written.
+        Size of the encoded inner chunks in these commits, in bytes.
     n_early : int
-        Layers of inner chunks that were committed before they were whole, because memory ran short.
+        Number of layers that were committed before they were whole, because memory ran short. A
+        layer is the part of a shard that is one inner chunk thick along the stream's axis.
     peak_nbytes : int
-        Most that was held at once, decoded and encoded.
+        Maximum memory that was held at once, decoded and encoded, in bytes.
     seconds : float
-        Since the first block.
+        Time since the first block.
     waited_seconds : float
-        How long callers waited for room, or for a flush.
+        Time that callers waited for memory, or for a flush.
     """
 
     path: str
@@ -52,11 +53,11 @@ class StreamReport:
 
     @property
     def nbytes_per_second(self) -> float:
-        """Decoded bytes per second that the writer could hold without a wait, so far."""
+        """Decoded bytes per second since the first block, including waits; 0 before it."""
         return self.raw_nbytes / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """Return all values as a dictionary that JSON can hold."""
         return {**asdict(self), "nbytes_per_second": self.nbytes_per_second}
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -64,7 +65,10 @@ class StreamReport:
             ("array", f"{self.path}, {self.shape}"),
             (
                 "taken",
-                f"{self.n_blocks:,} blocks, {human(self.raw_nbytes)}, {human(int(self.nbytes_per_second))}/s",
+                (
+                    f"{self.n_blocks:,} blocks, {human(self.raw_nbytes)}, "
+                    f"{human(int(self.nbytes_per_second))}/s"
+                ),
             ),
             ("committed", f"{human(self.committed_nbytes)} in {self.n_commits:,} commits"),
             ("early", f"{self.n_early:,} layers before they were whole, for want of memory"),

@@ -1,7 +1,9 @@
-"""A stretch of the array along the stream's axis, while a process has it under a lease: an update, with a run beside the array.
+"""A stretch of the array that one stream writes under a lease.
 
-The array's shape changes at a flush, under the array's own lock; its receipt, when the stretch ends. After a crash the run is given
-up by the next writer, or by ``abandon``: a stream cannot be run again.
+A stretch is a range of whole shards along the stream's axis. Writing it is an update with a run of
+its own beside the array. The shape of the array changes at a flush, and its receipt when the
+stretch ends, both under the lock of the array. A stream cannot be resumed. After a crash, the next
+writer or ``abandon`` gives the run up.
 """
 
 from __future__ import annotations
@@ -48,27 +50,27 @@ from shardwrite.write.tasks import opened
 __all__ = ["Encoded", "Window"]
 
 _SHARDS = 4096
-"""Shards of a stretch, about."""
+"""Approximate number of shards in a stretch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Inner chunks of a layer.
+    """Encoded inner chunks of a layer.
 
     Attributes
     ----------
     number : int
-        Of two of one layer, the greater is the later.
+        Sequence number; of two versions of one layer, the one with the greater number is later.
     is_whole : bool
-        Whether they are all of it.
+        Whether the stream has given all elements of the layer.
     ranks : numpy.ndarray of int64, shape (n,)
-        Their row-major ranks in the shard.
+        Row-major ranks of the inner chunks in the shard.
     sizes : numpy.ndarray of int64, shape (n,)
-        Encoded sizes; -1 where empty.
+        Encoded sizes in bytes; -1 for an empty inner chunk.
     payload : numpy.ndarray of uint8
-        The bytes, in the same order.
+        Encoded bytes of all inner chunks, in the same order.
     memory : numpy.ndarray of uint8, optional
-        What the payload lies in, where that can be used again.
+        Buffer that contains `payload`, if it can be reused.
     """
 
     number: int
@@ -81,24 +83,24 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch that was begun.
+    """A stretch of the array, with its run and lease.
 
     Attributes
     ----------
     axis : int
-        The stream's axis.
+        Axis of the stream.
     box : Box
-        Its whole shards, in the array's coordinates.
+        Box of the stretch, which consists of whole shards, in coordinates of the array.
     directory : RunDirectory
-        The run.
+        Directory of the run.
     spec : WriteSpec
-        What commits need to know.
+        Settings of the commits.
     ledger : Ledger
-        What is committed.
+        Shards that are committed.
     lease : contextlib.ExitStack
-        Gives the lease back when closed.
+        Releases the lease when it is closed.
     buffers : Buffers
-        For encoded inner chunks.
+        Buffers for encoded inner chunks.
     """
 
     axis: int
@@ -122,12 +124,31 @@ class Window:
         *,
         write_empty: bool,
     ) -> Window:
-        """Begin a stretch around a box.
+        """Begin the run of a stretch around a box, and take its lease.
+
+        Parameters
+        ----------
+        target : Target
+            The array.
+        metadata : ArrayMetadata
+            Metadata of the array.
+        axis : int
+            Axis of the stream.
+        around : Box
+            Box that the stretch must contain, in coordinates of the array.
+        strategy : Strategy
+            Write strategy for shards that exist already.
+        durability : str
+            One of ``"full"``, ``"batch"`` and ``"none"``.
+        buffers : Buffers
+            Buffers for encoded inner chunks.
+        write_empty : bool
+            Store inner chunks that contain only the fill value.
 
         Raises
         ------
         JournalError
-            If another run writes some of its shards.
+            If another run writes shards of the stretch.
         """
         grid = metadata.grid
         box = _stretch(metadata, axis, around)
@@ -178,7 +199,20 @@ class Window:
         return tuple(i - f for i, f in zip(shard, first, strict=True))
 
     def encode(self, layer: Layer, number: int, *, is_whole: bool) -> Encoded:
-        """Encode a layer; what it does not hold of its inner chunks is taken from the shard, or is the fill value."""
+        """Encode the inner chunks of a layer that its blocks touch.
+
+        Elements of these chunks that are in no block are read from the stored shard; if it is
+        missing, they get the fill value.
+
+        Parameters
+        ----------
+        layer : Layer
+            The layer.
+        number : int
+            Sequence number of the result.
+        is_whole : bool
+            Whether the blocks cover the whole layer; the stored shard is then not read.
+        """
         metadata, grid, local = (
             self.spec.metadata,
             self.spec.metadata.grid,
@@ -224,7 +258,17 @@ class Window:
             )
 
     def commit(self, shard: Shape, layers: Sequence[Encoded]) -> None:
-        """Commit a shard's layers, in sequence along the axis; all of it at once where these are all.
+        """Commit encoded layers of a shard.
+
+        If these are all layers of the shard, and whole, a new shard is written. Otherwise the
+        stored shard is revised.
+
+        Parameters
+        ----------
+        shard : tuple of int
+            Position of the shard in the array.
+        layers : sequence of Encoded
+            The layers, in ascending order along the axis.
 
         Raises
         ------
@@ -259,12 +303,20 @@ class Window:
         self.ledger.enter(report.entry)
 
     def take_back(self) -> None:
-        """End it before anything was committed."""
+        """End the run and release the lease of a stretch in which nothing was committed."""
         take_back(self.directory, is_claimed=True)
         self.lease.close()
 
     def publish(self, shape: Sequence[int]) -> None:
-        """Have readers see the array grown to a shape."""
+        """Grow the array to a shape in its metadata, so that readers see it.
+
+        The array never shrinks.
+
+        Raises
+        ------
+        StoreError
+            If the metadata cannot be written.
+        """
         with (
             as_store_error(str(self.directory.target.path), "cannot publish"),
             self.directory.ending(),
@@ -272,7 +324,20 @@ class Window:
             self.directory.grow(shape, self.spec.durability, self.spec.driver)
 
     def end(self, shape: Sequence[int], result: dict[str, Any]) -> None:
-        """Publish, and give the stretch back."""
+        """Publish the shape and the receipt, end the run, and release the lease.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Shape of the array.
+        result : dict
+            Report of the stream, for the receipt.
+
+        Raises
+        ------
+        StoreError
+            If the metadata or the receipt cannot be written.
+        """
         self.publish(shape)
         with as_store_error(str(self.directory.target.path), "cannot end"):
             with self.directory.ending():
@@ -285,7 +350,11 @@ class Window:
 
 
 class _Payload:
-    """Encoded bytes end to end: in one buffer where their size is known, else in pieces until the end."""
+    """Concatenation of encoded inner chunks.
+
+    If their maximum size is known, the bytes are collected in one buffer, else in pieces that
+    :meth:`result` joins. `most_nbytes` is this maximum; 0 means that it is unknown.
+    """
 
     def __init__(self, buffers: Buffers, most_nbytes: int) -> None:
         self.memory = buffers.take(most_nbytes) if most_nbytes else None
@@ -293,7 +362,7 @@ class _Payload:
         self._end = 0
 
     def extend(self, buffers: Sequence[Buffer]) -> None:
-        """Append buffers; they may be reused afterwards."""
+        """Append a copy of each buffer."""
         for buffer in buffers:
             if self.memory is None:
                 self._pieces.append(bytes(buffer))
@@ -303,14 +372,17 @@ class _Payload:
                 self._end += piece.nbytes
 
     def result(self) -> npt.NDArray[np.uint8]:
-        """All of them."""
+        """Return all bytes."""
         if self.memory is None:
             return np.frombuffer(b"".join(self._pieces), dtype=np.uint8)
         return self.memory[: self._end]
 
 
 def _stretch(metadata: ArrayMetadata, axis: int, around: Box) -> Box:
-    """Whole shards around a box, and along the axis so many that there is seldom another stretch to begin."""
+    """Box of whole shards around a box.
+
+    It is so long along the axis that a stream seldom needs another stretch.
+    """
     grid = metadata.grid
     others = 1
     for i, n in enumerate(grid.counts):

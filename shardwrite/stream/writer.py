@@ -1,7 +1,8 @@
-"""The writer of streams: what it holds, and when it encodes and commits.
+"""The writer of streams.
 
-Callers copy blocks in; threads encode layers of inner chunks as these become whole, and commit shards that are full, or of which
-most is held when a quarter of the memory is encoded and not committed. A flush does what is left.
+Callers copy blocks into the writer. Threads encode layers of inner chunks as these become whole,
+and commit shards that are full. When encoded layers fill a quarter of the memory limit, the threads
+also commit the shard with the most of them. A flush encodes and commits the rest.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ def _auto(metadata: ArrayMetadata) -> Strategy:
 
 
 class ShardWriter:
-    """Takes slices, or blocks in any order, and writes them into a sharded array that exists.
+    """Writer of slices, or of blocks in any order, into an existing sharded array.
 
-    Blocks are copied, encoded by threads as inner chunks become whole, and committed as shards fill, when memory runs short, or at
-    :meth:`flush`. What was flushed is durable and seen by readers; with it the array grows along `axis`.
+    Blocks are copied. Threads encode them as inner chunks become whole, and commit them when a
+    shard is full, when memory runs short, or at :meth:`flush`. After a flush, the data are as
+    durable as `durability` says and visible to readers, and the array has grown along `axis`.
 
     Parameters
     ----------
@@ -62,33 +64,40 @@ class ShardWriter:
     name : str, optional
         Path of the array in the store.
     axis : int
-        Along which slices come, and the array grows.
+        Axis along which slices are appended and the array grows.
     strategy : FixedOrder, AppendOnly or str
-        What becomes of shards that were flushed before they were full. ``"auto"`` puts inner chunks of a fixed size straight into
-        their place, and appends others to the shard, and the index after them; where an index has no checksum, to a clone.
+        Write strategy for shards that are flushed before they are full. ``"auto"`` writes inner
+        chunks of a fixed size directly to their place. It appends other inner chunks and a new
+        index to the shard, or to a clone of it if the index has no checksum.
     durability : {"full", "batch", "none"}
         See :func:`to_sharded_zarr`.
     memory_limit : int or str, optional
-        Bytes to hold, decoded and encoded; callers wait while there are more. 1 GiB by default, or a quarter of the memory.
+        Maximum size of the decoded and encoded data that the writer holds, in bytes or as text
+        such as ``"2 GiB"``. Callers wait while it is exceeded. The default is 1 GiB or a quarter
+        of the memory, whichever is less.
     n_threads : int, optional
-        Threads that encode and commit; as many as there are cores by default.
+        Number of threads that encode and commit; by default the number of cores.
     casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
-        What may be lost between the dtypes of blocks and of the array, as in numpy.
+        Rule of NumPy for the conversion of blocks to the dtype of the array.
     write_empty_chunks : bool
-        Store inner chunks of the fill value only, too.
+        Store inner chunks that contain only the fill value.
 
     Raises
     ------
     SpecError
-        No array is there, or it cannot be written to like this.
+        If there is no sharded array, or it cannot be written with these arguments.
+    PlanError
+        If an inner chunk or the index of a shard does not fit into the memory.
     JournalError
-        With the first block: another run writes the same shards.
+        When a block is given, if another run writes the same shards, or if the shape of the array
+        has changed since the writer was opened.
 
     Notes
     -----
-    Several threads may call; their blocks go one after the other. Leaving the context flushes, also after an error. After a crash
-    every shard is as some commit has left it, once the next writer was opened, or ``abandon`` called; slices that were not flushed
-    may be there, beyond the array's shape they are not.
+    Several threads may use one writer; their blocks are accepted one after the other. Leaving the
+    context flushes, also after an error. After a crash, opening the next writer or calling
+    ``abandon`` restores every shard to the state of one of its commits. Slices that were not
+    flushed may then be present inside the shape of the array, but not beyond it.
 
     Examples
     --------
@@ -163,23 +172,25 @@ class ShardWriter:
 
     @property
     def shape(self) -> Shape:
-        """Of the array with all that was taken."""
+        """Shape of the array with all blocks that were accepted."""
         return tuple(self._shape)
 
     def append(self, block: Any) -> None:
-        """Take the next slice along the axis, or several.
+        """Append the next slice along the axis, or several.
 
         Parameters
         ----------
         block : array_like
-            Of the array's rank; or of one less, for a single slice.
+            Several slices, with as many axes as the array, or a single slice without `axis`.
 
         Raises
         ------
         SpecError
-            If it does not fit.
+            If the shape or dtype of the block does not fit, or the writer is closed.
+        JournalError
+            If another run writes the same shards, or has changed the shape of the array.
         ShardwriteError
-            What the encoding or commit of an earlier block ran into.
+            If the encoding or commit of an earlier block failed.
         """
         with self._caller:
             array = np.asarray(block)
@@ -204,7 +215,26 @@ class ShardWriter:
             )
 
     def __setitem__(self, region: Any, block: Any) -> None:
-        """Take a block into a region, slices and integers in the array's coordinates; the array grows if it lies beyond the end."""
+        """Write a block into a region.
+
+        Parameters
+        ----------
+        region : slice, int, Ellipsis or tuple of them
+            Region in coordinates of the array. It may extend beyond the end along `axis`; the
+            array then grows.
+        block : array_like
+            Elements of the region, with its shape.
+
+        Raises
+        ------
+        SpecError
+            If the region is invalid, the shape or dtype of the block does not fit, or the writer
+            is closed.
+        JournalError
+            If another run writes the same shards, or has changed the shape of the array.
+        ShardwriteError
+            If the encoding or commit of an earlier block failed.
+        """
         with self._caller:
             box = as_box(
                 region,
@@ -213,19 +243,27 @@ class ShardWriter:
             array = np.asarray(block)
             shapes = (box.shape, indexed_shape(region, box))
             if array.shape not in shapes or box.stop[self._axis] > _MAX_EXTENT // 2:
-                remedy = f"give a block of the region's shape, and count from the beginning of axis {self._axis}"
+                remedy = (
+                    "give a block of the region's shape, "
+                    f"and count from the beginning of axis {self._axis}"
+                )
                 raise SpecError(
                     "is not the region's", field="block.shape", value=array.shape, remedy=remedy
                 )
             self._take(box, array.reshape(box.shape))
 
     def flush(self) -> None:
-        """Commit all that was taken: on return it is durable, and readers see it.
+        """Commit all accepted blocks.
+
+        On return, they are as durable as `durability` says, and readers see them.
 
         Raises
         ------
+        SpecError
+            If the writer is closed.
         ShardwriteError
-            What went wrong; the writer takes no more then.
+            If something cannot be encoded, committed or published. After a failed encoding or
+            commit, the writer accepts no more blocks.
         """
         with self._caller:
             self._check()
@@ -234,7 +272,13 @@ class ShardWriter:
                 self._window.publish(self._shape)
 
     def close(self) -> None:
-        """Flush, and give the array back; a second time does nothing."""
+        """Flush, end the run, and stop the threads; a second call does nothing.
+
+        Raises
+        ------
+        ShardwriteError
+            If something cannot be encoded, committed or published.
+        """
         with self._caller:
             if self._is_closed:
                 return
@@ -248,7 +292,7 @@ class ShardWriter:
                     self._window.lease.close()
 
     def report(self) -> StreamReport:
-        """What was taken and written so far, and how fast."""
+        """Return the amounts and times of the stream so far."""
         with self._jobs.changed:
             return StreamReport(
                 path=str(self._target.path),
@@ -263,7 +307,7 @@ class ShardWriter:
                 waited_seconds=self._waited,
             )
 
-    # ---- what callers do, one at a time
+    # ---- run by callers, one at a time
 
     def _check(self) -> None:
         self._jobs.check()
@@ -273,7 +317,7 @@ class ShardWriter:
             )
 
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
-        """Copy a block in, and encode what it makes whole."""
+        """Accept a block, and encode the layers that it completes."""
         self._check()
         check_cast(array.dtype, self._metadata.dtype, self._casting, "block")
         if not box.size:
@@ -307,7 +351,7 @@ class ShardWriter:
             self._encode(window, layer, is_whole=True, now=layer in direct)
 
     def _keep(self, block: Block) -> None:
-        """Have a block's elements where its giver does not change them."""
+        """Copy the elements of a block, because its caller may change them afterwards."""
         given = block.array
         if given.dtype.hasobject or given.dtype.kind == "T":
             block.array = given.copy()
@@ -317,7 +361,10 @@ class ShardWriter:
         np.copyto(block.array, given)
 
     def _make_room(self, nbytes: int) -> None:
-        """Wait until a block may be taken; where nothing is under way that would end that wait, commit early."""
+        """Wait until a block of `nbytes` bytes can be accepted.
+
+        If no job runs that could free memory, commit early.
+        """
         start = time.perf_counter()
         while self._jobs.held_nbytes and self._jobs.held_nbytes + nbytes > self._limit:
             if not self._jobs.wait():
@@ -325,7 +372,7 @@ class ShardWriter:
         self._waited += time.perf_counter() - start
 
     def _window_around(self, box: Box) -> Window:
-        """The stretch that the box lies in; at most one is begun at a time."""
+        """Return the stretch around a box; the current one ends if the box is not inside it."""
         if self._window is not None and self._window.box.contains(box):
             return self._window
         self._end_window()
@@ -344,12 +391,15 @@ class ShardWriter:
         return self._window
 
     def _check_shape(self, window: Window) -> None:
-        """Refuse to append where another has appended since this writer looked."""
+        """Refuse to write if the shape of the array has changed since this writer was opened."""
         found = open_sharded(self._target.root, self._target.name or None).metadata.grid.shape
         if found != self.shape:
             self._window = None
             window.take_back()
-            message = f"the shape of {self._target.path} became {found} after this writer was opened; open another one"
+            message = (
+                f"the shape of {self._target.path} became {found} after this writer was opened; "
+                "open another one"
+            )
             raise JournalError(message, path=str(self._target.path))
 
     def _end_window(self) -> None:
@@ -359,23 +409,28 @@ class ShardWriter:
             self._window = None
 
     def _commit_all(self, *, early: bool = False, closing: bool = False) -> None:
-        """Encode and commit what is held; what is not whole stays, to be completed, unless memory is wanted or the stretch ends."""
+        """Encode and commit everything that is held.
+
+        Layers that are not whole are committed as they are. They stay open for further blocks,
+        except with `early` (memory is needed) or `closing` (the stretch ends). With `early`, only
+        the encoded layers are committed if there are any.
+        """
         window = self._window
         if window is None:
             return
         start = time.perf_counter()
         self._jobs.idle()
         if early and self._backlog.pending():
-            self._commit_pending(window)  # that may be room enough
+            self._commit_pending(window)  # this may free enough memory
             return
         layers = self._layers.close() if early or closing else self._layers.fresh
         pending = {
             (shard.index, depth) for shard in self._backlog.pending() for depth in shard.pending
         }
         if any((layer.shard, layer.depth) in pending for layer in layers):
-            self._commit_pending(
-                window
-            )  # of what is encoded, part is written again: into what is there
+            # An older version of a layer must be in the stored shard before the layer is encoded
+            # again, because that reads missing elements from there.
+            self._commit_pending(window)
         for layer in layers:
             if layer.is_fresh:
                 self._encode(window, layer, is_whole=False)
@@ -393,7 +448,11 @@ class ShardWriter:
         self._jobs.idle()
 
     def _encode(self, window: Window, layer: Layer, *, is_whole: bool, now: bool = False) -> None:
-        """Have a layer encoded; at once where that is no more than the copy that would have to be made."""
+        """Encode a layer in a job, or in this thread with `now`.
+
+        `now` is for layers whose encoding takes no longer than the copy of the block that a job
+        would need.
+        """
         layer.is_fresh = False
         self._n_encoded += 1
         shard = self._backlog.begin(layer)
@@ -405,7 +464,7 @@ class ShardWriter:
             self._jobs.submit(self._encode_layer, window, shard, layer, self._n_encoded, is_whole)
 
     def _release(self, blocks: Sequence[Block]) -> None:
-        """Let go of blocks, each for one layer."""
+        """Release each block for one layer; a block that no layer needs frees its memory."""
         with self._jobs.changed:
             for block in blocks:
                 block.n_layers -= 1
@@ -414,7 +473,7 @@ class ShardWriter:
                     if block.memory is not None:
                         self._buffers.give(block.memory)
 
-    # ---- what threads do
+    # ---- run by the threads of the pool
 
     def _encode_layer(
         self, window: Window, shard: OpenShard, layer: Layer, number: int, is_whole: bool

@@ -1,1 +1,1 @@
-"""What tasks do: encode blocks, put shards together, and commit them."""
+"""Work of the tasks: encode blocks, assemble shards, and commit them."""

@@ -1,4 +1,4 @@
-"""Shards put together: encoded units, and what stays of the shard that is there."""
+"""Assembly of shards from encoded units and from inner chunks that the old shard keeps."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["EncodedUnit", "OpenedShard", "assemble", "revise", "rewrite", "split
 
 @dataclass(frozen=True, slots=True)
 class EncodedUnit:
-    """A unit's share of an encoded block.
+    """The share of one unit in an encoded block.
 
     Attributes
     ----------
     ranks : numpy.ndarray of int64, shape (n,)
         Row-major ranks of its inner chunks in the shard.
     sizes : numpy.ndarray of int64, shape (n,)
-        Their encoded sizes; negative where empty.
+        Encoded size of each inner chunk in bytes; negative where it is empty.
     starts : numpy.ndarray of int64, shape (n,)
-        Where each begins in the block's payload.
+        Offset of each inner chunk in the block's payload, in bytes.
     block : int
-        Number of the block.
+        Number of the block, which is also the position of its payload in `Payloads`.
     """
 
     ranks: Ranks
@@ -47,14 +47,14 @@ class EncodedUnit:
 
 @dataclass(frozen=True, slots=True)
 class OpenedShard:
-    """A shard that is to be updated.
+    """A shard that is opened for an update.
 
     Attributes
     ----------
     old : ExistingShard, optional
-        The shard as it is; None where there is no object.
+        The shard as it is. None if it has no object.
     claim : Claim, optional
-        The right to change it where it stands, if that is what the strategy does.
+        The right to change the shard, if the strategy works in place.
     """
 
     old: ExistingShard | None
@@ -69,7 +69,23 @@ def split_block(
     units: dict[Shape, list[EncodedUnit]],
     skip: frozenset[Shape],
 ) -> None:
-    """Add the units of a block to their shards."""
+    """Split an encoded block into its units.
+
+    Parameters
+    ----------
+    spec : WriteSpec
+        Facts about the run.
+    box : Box
+        Box of the block.
+    block : EncodedBlock
+        The encoded block.
+    number : int
+        Number of the block.
+    units : dict of tuple of int to list of EncodedUnit
+        Units by the position of their shard. The block's units are added here.
+    skip : frozenset of tuple of int
+        Positions of shards whose units the block does not hold.
+    """
     grid = spec.metadata.grid
     present = np.maximum(block.chunk_nbytes, 0)
     starts = np.cumsum(present) - present
@@ -87,7 +103,20 @@ def split_block(
 
 @dataclass(frozen=True, slots=True)
 class _Chunks:
-    """Encoded inner chunks of one shard, by rank: sizes, and where the bytes lie."""
+    """Encoded inner chunks of one shard, by rank.
+
+    Attributes
+    ----------
+    sizes : numpy.ndarray of int64, shape (n,)
+        Encoded size in bytes. It is -1 for an inner chunk that is empty, and `KEEP` for one that an
+        update does not touch.
+    starts : numpy.ndarray of int64, shape (n,)
+        Offset in the payload of the block, in bytes.
+    block : numpy.ndarray of int64, shape (n,)
+        Number of the block.
+    payloads : Payloads
+        The bytes of all blocks.
+    """
 
     sizes: Ranks
     starts: Ranks
@@ -95,14 +124,17 @@ class _Chunks:
     payloads: Payloads
 
     def write(self, writer: ObjectWriter, ranks: Ranks) -> None:
-        """Append inner chunks in sequence."""
+        """Append inner chunks in the given sequence."""
         if not len(ranks):
             return
         for buffers in self.payloads.read(self.block[ranks], self.starts[ranks], self.sizes[ranks]):
             writer.write(buffers)
 
     def read(self, rank: int) -> Buffer:
-        """An inner chunk; not to be kept longer than the payloads."""
+        """Encoded bytes of an inner chunk.
+
+        They may be a view of a payload, and are valid only as long as the payloads are open.
+        """
         parts = list(
             itertools.chain.from_iterable(
                 self.payloads.read(self.block[[rank]], self.starts[[rank]], self.sizes[[rank]])
@@ -114,6 +146,7 @@ class _Chunks:
 def _chunks_of(
     spec: WriteSpec, units: Sequence[EncodedUnit], payloads: Payloads, untouched: int
 ) -> _Chunks:
+    """The inner chunks of some units; those in no unit have the size `untouched`."""
     n = spec.metadata.grid.n_chunks_per_shard
     sizes, starts, block = (
         np.full(n, untouched, np.int64),
@@ -138,18 +171,32 @@ def assemble(
 ) -> Written:
     """Write a new shard from its units.
 
+    Inner chunks that are in none of the units are empty.
+
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     transaction : Transaction
-        Where to.
+        The transaction to write in.
     index : tuple of int
-        Position of the shard.
+        Position of the shard in the shard grid.
     units : sequence of EncodedUnit
-        What it is made of.
+        Units of the shard.
     payloads : Payloads
-        Their bytes.
+        Encoded bytes of the units.
+
+    Returns
+    -------
+    Written
+        Facts about the new shard.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    RunEndedError
+        If the run has ended, or was taken over.
     """
     chunks = _chunks_of(spec, units, payloads, -1)
     sequence = spec.strategy.sequence(
@@ -168,14 +215,30 @@ def revise(
     payloads: Payloads,
     there: OpenedShard,
 ) -> Written:
-    """Write the inner chunks of some units into a shard, and leave the others as they are, byte for byte.
+    """Write the inner chunks of some units into an existing shard.
+
+    All other inner chunks keep their encoded bytes. A shard without an object is written as a new
+    one.
 
     Parameters
     ----------
     spec, transaction, index, units, payloads
         See :func:`assemble`.
     there : OpenedShard
-        The shard as it is.
+        The existing shard.
+
+    Returns
+    -------
+    Written
+        Facts about the shard as it is afterwards.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses. The error number is ESTALE if another writer has changed the shard
+        in the meantime.
+    RunEndedError
+        If the run has ended, or was taken over.
     """
     old = there.old
     if old is None:
@@ -184,9 +247,8 @@ def revise(
     emitter = Emitter(spec, transaction, index, old.check_current)
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
-    if not (
-        (chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))
-    ).any():  # what was empty stays so
+    # Nothing is written if the update only leaves inner chunks empty that are empty already.
+    if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():
         return Written(stored.total_nbytes, old.index.checksum, int((stored.nbytes >= 0).sum()))
     sequence = spec.strategy.sequence(
         metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
@@ -211,14 +273,29 @@ def revise(
 
 
 def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: ExistingShard) -> Written:
-    """Write a shard anew, without what nobody refers to; its inner chunks are copied as they are.
+    """Rewrite a shard from its own inner chunks, without the bytes that its index does not use.
+
+    The encoded inner chunks are copied unchanged.
 
     Parameters
     ----------
     spec, transaction, index
         See :func:`assemble`.
     old : ExistingShard
-        The shard as it is.
+        The existing shard.
+
+    Returns
+    -------
+    Written
+        Facts about the new shard.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses. The error number is ESTALE if another writer has changed the shard
+        in the meantime.
+    RunEndedError
+        If the run has ended, or was taken over.
     """
     metadata, stored = spec.metadata, old.stored()
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
@@ -231,7 +308,11 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
 def _change(
     spec: WriteSpec, there: OpenedShard, revision: Revision, chunks: _Chunks, seal: Seal
 ) -> Written:
-    """Write into the shard itself."""
+    """Change a shard in place, under its claim.
+
+    The old bytes that the change overwrites are saved in a record first; see `journal.undo`. Then
+    the new inner chunks are written, and the index if it changes.
+    """
     old, claim = there.old, there.claim
     if old is None or claim is None:
         raise TypeError("a shard is changed in place under a claim")
@@ -242,15 +323,14 @@ def _change(
     writes: Iterable[tuple[int, Buffer]] = (
         (int(revision.offsets[rank]), chunks.read(rank)) for rank in ranks
     )
-    is_same_index = (
-        seal.index.table == old.index.table
-    ).all()  # inner chunks of a fixed size take each other's places
+    # New inner chunks of a fixed size may take the places of the old ones.
+    is_same_index = (seal.index.table == old.index.table).all()
     if not is_same_index or revision.end > old_nbytes:
         at = 0 if seal.prefix else revision.end
         data = seal.prefix or seal.suffix
         spans.append((at, at + len(data)))
         writes = itertools.chain(writes, [(at, data)])
-    # Where an empty inner chunk goes, nothing stands that the old index refers to.
+    # `spans` has no inner chunks that were empty: the old index refers to nothing where they go.
     saved = [(a, old.reader.read(a, min(b, old_nbytes) - a)) for a, b in spans if a < old_nbytes]
     change = Change(old.key, old_nbytes, writes, saved)
     change_in_place(
@@ -261,7 +341,7 @@ def _change(
 
 
 def _mixed(chunks: _Chunks, old: ExistingShard) -> WriteChunks:
-    """Writes inner chunks in sequence, each from where it is: a unit's payload, or the old shard."""
+    """Function that appends inner chunks, each from its unit's payload or from the old shard."""
 
     def write(writer: ObjectWriter, ranks: Ranks) -> None:
         is_old = chunks.sizes[ranks] == KEEP

@@ -1,13 +1,19 @@
-"""One shard, once: how a task commits its shards.
+"""Commit of shards by a task, and its entries in the journal.
 
-What a commit task does, and what a crash after each step leaves behind:
+A commit task takes these steps. The text in italics says what a crash after the step leaves:
 
-1. Say in the journal under which name it is about to write. *Nothing, or temporaries that can be found by that name.*
-2. Commit its shards (see `stores`). *Some shards that are whole, and that the journal does not know: they are written again.*
-3. Enter them into the journal. A task that commits much, or for longer than a second, enters what it has so far, and goes
-   on; in the first second of a process sooner, so that one that is always killed soon gets on. *They are done.*
+1. Enter into the journal the name of the attempt and the shards that it is about to write.
+   *Nothing, or temporaries that can be found by that name.*
+2. Commit the shards (see `stores`). *Whole shards that the journal does not know. They are written
+   again.*
+3. Enter the shards into the journal. *They are done.*
 
-A fault that may pass makes it go through these steps again, a few times and under another name, for what is not committed.
+A task that commits many bytes, or for more than a second, enters what it has committed so far, and
+goes on. In the first second of a process, entries are more frequent, so that a process that is
+always killed early makes progress, too.
+
+After a fault that may pass, the task makes a few more attempts. Each one takes these steps under a
+new name, for the shards that are not committed yet.
 """
 
 from __future__ import annotations
@@ -54,36 +60,38 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSpec:
-    """What every task of a run needs to know.
+    """Facts that every task of a run needs.
 
     Attributes
     ----------
     metadata : ArrayMetadata
-        The array.
+        The array, or the window of shards that an update touches.
     strategy : Strategy
-        Where encoded chunks go.
+        The write strategy, which decides where encoded inner chunks go.
     store : Store
-        Rooted at the array.
+        The store, rooted at the array.
     run_path : str
-        Directory of the run; where it is gone, nothing may be committed.
+        Directory of the run. If it is gone, nothing may be committed.
     parts : str
         Directory for part files.
     driver : str
-        The process on whose behalf tasks run; begins the names of temporaries.
+        Name of the driver for which tasks run. The names of temporaries begin with it.
     durability : {"full", "batch", "none"}
-        When a shard counts as committed.
+        Durability level at which shards are committed.
     write_empty_chunks : bool
-        Store chunks of the fill value only, too.
+        Store also inner chunks that hold only the fill value.
     batch_nbytes : int
         Decoded bytes that a thread encodes at a time.
     spool_ratio : float
-        Encoded over decoded size above which a block goes to a part file.
+        Ratio of encoded to decoded size above which a block goes to a part file.
     source_dtype : numpy.dtype
-        What dask declared.
+        The dtype that dask declares for the source.
     exists : bool
-        Whether the array was there before; then shards may be, too, and one that turns out to be empty is removed.
+        Whether the array existed before the run. If so, shards may exist, and a shard that becomes
+        empty is removed.
     region : Box, optional
-        What the source covers; all of the grid by default. What else is in its shards stays as it is.
+        Region that the source covers, in coordinates of the grid of `metadata`. All of the grid by
+        default. Elements of a shard outside of the region are kept.
     """
 
     metadata: ArrayMetadata
@@ -101,7 +109,13 @@ class WriteSpec:
     region: Box | None = None
 
     def touched(self, box: Box) -> Box:
-        """A box, less the inner chunks that the source does not touch."""
+        """Reduce a box to the inner chunks that the source touches.
+
+        Parameters
+        ----------
+        box : Box
+            A box of whole inner chunks.
+        """
         if self.region is None:
             return box
         grid, common = self.metadata.grid, box.intersect(self.region)
@@ -110,7 +124,7 @@ class WriteSpec:
         return Box(start, stop).intersect(grid.whole) if common.size else common
 
     def covers(self, index: Shape) -> bool:
-        """Whether the source gives all of a shard."""
+        """Whether the source covers all of a shard's elements."""
         grid = self.metadata.grid
         return self.region is None or self.region.contains(
             grid.shard_box(index).intersect(grid.whole)
@@ -118,7 +132,10 @@ class WriteSpec:
 
     @property
     def fixed_nbytes(self) -> int | None:
-        """What `Strategy.lay_out` is told: the encoded size of an inner chunk, where it is fixed and the array was there before."""
+        """Fixed encoded size of an inner chunk in bytes, for `Strategy.lay_out`.
+
+        None if the size depends on the values, or if the array is new.
+        """
         return self.metadata.pipeline.encoded_nbytes if self.exists else None
 
     @property
@@ -127,30 +144,38 @@ class WriteSpec:
         return self.strategy.streams(self.fixed_nbytes)
 
     def check_current(self) -> None:
-        """Refuse to go on with a run that has ended or was taken over."""
+        """Refuse to go on with a run that has ended or was taken over.
+
+        Raises
+        ------
+        RunEndedError
+            If it has.
+        StoreError
+            If the storage does not tell.
+        """
         ensure_current(self.run_path, self.driver)
 
     def attempt(self) -> str:
-        """A name that no other attempt has."""
+        """Make a unique name for an attempt."""
         return f"{self.driver}.{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """What a commit task did.
+    """Report of a commit task.
 
     Attributes
     ----------
     entry : Entry
-        Shard by shard, as the journal has it.
+        Facts about each shard, as in the journal.
     raw_nbytes : int
-        Decoded bytes of these shards, inside the array.
+        Decoded bytes of these shards, inside the array and the region.
     process : str
-        Host and process.
+        Host and number of the process, as ``host:pid``.
     n_left : int
-        Shards that it did not begin, because its process was asked to stop.
+        Number of shards that the task did not begin, because its process was asked to stop.
     part_files : tuple of str
-        Part files that are no longer needed once this report has arrived.
+        Paths of part files that are no longer needed once this report has arrived.
     """
 
     entry: Entry
@@ -161,7 +186,7 @@ class GroupReport:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """Row-major ranks of its shards in the shard grid: all of them are committed, or empty by design."""
+        """Row-major ranks of the task's shards, all of which are committed, or empty by design."""
         return self.entry.shards
 
     @property
@@ -171,13 +196,23 @@ class GroupReport:
 
     @property
     def seconds(self) -> float:
-        """From start to end of the task."""
+        """Seconds from the start to the end of the task."""
         return self.entry.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a shard: bytes of its object, checksum of its index, inner chunks that hold data."""
+    """Facts about a shard that was written.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of its object in bytes; 0 if it has none.
+    index_crc : int
+        crc32c of its index table.
+    n_chunks : int
+        Number of inner chunks that are not empty.
+    """
 
     nbytes: int = 0
     index_crc: int = 0
@@ -185,32 +220,45 @@ class Written:
 
 
 EMPTY_SHARD = Written()
+# error numbers of storage faults that may pass, and the pauses before further attempts
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
 RETRY_SECONDS = (0.05, 0.2, 0.8)
-_ENTRY_NBYTES = (
-    4 * 2**20
-)  # of decoded shards; lines for 1 MiB each would cost small shards 1 % of their time
+# decoded bytes of the shards in an entry; with 1 MiB, entries would take 1 % of the time of small
+# shards
+_ENTRY_NBYTES = 4 * 2**20
 _ENTRY_SECONDS = 1.0
-_FIRST_SECONDS = 0.01  # until the first entry of a process; those that follow take as long as all before, up to `_ENTRY_SECONDS`
+# pause before the first entry of a process; each further pause is as long as all before together,
+# up to `_ENTRY_SECONDS`
+_FIRST_SECONDS = 0.01
 _SHARDS_A_TURN = 32
-_SHARD_SECONDS = 4e-4  # for a small shard that is read, encoded and written: twice what it takes on a memory file system
+# seconds to read, encode and write a small shard: twice as long as on a memory file system
+_SHARD_SECONDS = 4e-4
 
 T = TypeVar("T")
 WriteShard = Callable[[Transaction, Shape], Written]
+"""Writes the shard at a position of the shard grid into a transaction."""
 
 
 def _peak_nbytes() -> int:
+    """Peak of the resident memory of this process, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 class _Progress:
-    """What a task has committed, and its way into the journal.
+    """Shards that a task has committed, and their entry into the journal.
 
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
+
+    Attributes
+    ----------
+    done : dict of tuple of int to Written
+        All shards that are committed so far, by position.
+    proof : Proof or None
+        Proof that the shards of the current attempt belong to the run.
     """
 
     def __init__(self, spec: WriteSpec) -> None:
@@ -225,36 +273,49 @@ class _Progress:
 
     @property
     def seconds(self) -> float:
-        """Since the task began."""
+        """Seconds since the task began."""
         return time.perf_counter() - self._begun
 
     def begin(self, group: Box, attempt: str) -> None:
-        """Say in the journal what an attempt is about to write."""
+        """Enter into the journal what an attempt is about to write (step 1)."""
         beginning = _beginning(self._spec, group, attempt)
         self._journal.append(beginning.to_dict())
         keys = cache(partial(_keys, self._spec.metadata, beginning))
         self.proof = Proof(Path(self._spec.run_path), beginning.to_dict(), keys)
 
     def is_due(self, n_written: int) -> bool:
-        """Whether so many shards, written since the last entry, are enough for another, or that was long enough ago."""
+        """Whether another entry is due, if `n_written` shards were written since the last one."""
         return n_written >= self._n_at_most or time.perf_counter() - self._entered >= self._pause
 
     @property
     def _pause(self) -> float:
-        """Seconds from the last entry to the next: as old as the journal was at the last, but no more than a second."""
+        """Seconds from the last entry to the next one.
+
+        This is the age of the journal at the last entry, within `_FIRST_SECONDS` and
+        `_ENTRY_SECONDS`.
+        """
         return min(_ENTRY_SECONDS, max(_FIRST_SECONDS, self._entered - self._journal.begun))
 
     def enter(self, committed: Mapping[Shape, Written], attempt: str, *, more: bool) -> None:
-        """Enter shards into the journal; where that fails, the next line has them, too.
+        """Enter shards into the journal (step 3).
+
+        If that fails, the next entry has these shards, too.
 
         Parameters
         ----------
-        committed : mapping
-            Shards that no line has yet, and what became of them.
+        committed : mapping of tuple of int to Written
+            Shards that are in no entry yet, by position.
         attempt : str
-            Whose they are.
+            Name of the attempt that committed them.
         more : bool
             Whether the attempt goes on.
+
+        Raises
+        ------
+        RunEndedError
+            If the run has ended.
+        StoreError
+            If the entry cannot be written.
         """
         self.done.update(committed)
         self._waiting.update(committed)
@@ -268,18 +329,30 @@ class _Progress:
 def commit_shards(
     spec: WriteSpec, group: Box, shards: Sequence[Shape], write: WriteShard
 ) -> GroupReport:
-    """Write shards by the protocol above.
+    """Write shards, by the protocol at the head of this module.
 
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     group : Box
-        Where they lie.
+        Box that holds the shards, in elements.
     shards : sequence of tuple of int
         Positions in the shard grid.
     write : callable
-        Writes one of them into a transaction; may be called again.
+        Function that writes one shard into a transaction. It may be called again for the same
+        shard.
+
+    Returns
+    -------
+    GroupReport
+        The shards that are committed. Shards that were not begun are counted in `n_left`.
+
+    Raises
+    ------
+    ShardwriteError
+        The error of the last attempt, for instance a StoreError. Shards that are committed by
+        then are entered into the journal first.
     """
     progress = _Progress(spec)
 
@@ -304,13 +377,30 @@ def commit_shards(
 
 
 def has_small_shards(metadata: ArrayMetadata) -> bool:
-    """Whether threads commit shards of an array one after the other; see `turns`."""
+    """Whether an array's shards are so small that threads take turns; see `host.turns`."""
     return math.prod(metadata.grid.shards) * metadata.itemsize <= SMALL_NBYTES
 
 
 @contextlib.contextmanager
 def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[WriteShard]:
-    """What writes so many shards, for use in the block; where they are small, a thread has its turn until the block ends."""
+    """Make a function take turns if it writes small shards; see `host.turns`.
+
+    The thread gives its last turn back at the end of the block.
+
+    Parameters
+    ----------
+    spec : WriteSpec
+        Facts about the run.
+    n_shards : int
+        Number of shards that will be written.
+    write : callable
+        Function that writes one shard.
+
+    Yields
+    ------
+    callable
+        Function to call in place of `write`.
+    """
     if not has_small_shards(spec.metadata):
         yield write
         return
@@ -327,9 +417,25 @@ def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[Writ
 
 
 def retried(attempt: Callable[[], T]) -> T:
-    """What an attempt gives; one that a passing storage fault ends is made again, at most three times, with a pause that grows.
+    """Call a function, and call it again after storage faults that may pass.
 
-    Nothing is retried inside an attempt: an fsync that failed has lost what it should have made durable.
+    There are at most four calls, with growing pauses. Nothing is retried inside a call, because an
+    fsync that failed has lost the data that it should have made durable.
+
+    Parameters
+    ----------
+    attempt : callable
+        The function.
+
+    Returns
+    -------
+    object
+        What the function returns.
+
+    Raises
+    ------
+    StoreError
+        If the fault does not pass. Other errors are raised at once.
     """
     for wait in RETRY_SECONDS:
         try:
@@ -337,14 +443,23 @@ def retried(attempt: Callable[[], T]) -> T:
         except StoreError as error:
             if error.fields["errno"] not in PASSING:
                 raise
-        time.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311 (many workers should not come back at once)
+        # The pause is random, so that many workers do not come back at once.
+        time.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311
     return attempt()
 
 
 def _try_shards(
     spec: WriteSpec, shards: Sequence[Shape], write: WriteShard, attempt: str, progress: _Progress
 ) -> tuple[dict[Shape, Written], ShardwriteError | None]:
-    """One attempt: what is committed and not in the journal yet, and what stopped it."""
+    """Make one attempt to write shards.
+
+    Returns
+    -------
+    committed : dict of tuple of int to Written
+        Shards that are committed and not in the journal yet.
+    error : ShardwriteError or None
+        The error that ended the attempt.
+    """
     written: dict[Shape, Written] = {}
     transaction = spec.store.transaction(
         spec.durability, attempt, spec.check_current, proof=progress.proof, is_fresh=not spec.exists
@@ -371,7 +486,7 @@ def _try_shards(
 def _committed(
     spec: WriteSpec, written: Mapping[Shape, Written], transaction: Transaction
 ) -> dict[Shape, Written]:
-    """Shards that are as durable as they should be; the others wait for the end of the transaction."""
+    """Shards that have the requested durability; the others wait for the end of the transaction."""
     key, committed = spec.metadata.shard_key, transaction.committed
     return {
         index: facts
@@ -381,6 +496,7 @@ def _committed(
 
 
 def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
+    """Journal line for the beginning of an attempt at the shards of a group."""
     shards = spec.metadata.grid.shards
     start = tuple(a // s for a, s in zip(group.start, shards, strict=True))
     stop = tuple(ceil_div(b, s) for b, s in zip(group.stop, shards, strict=True))
@@ -388,7 +504,7 @@ def _beginning(spec: WriteSpec, group: Box, attempt: str) -> Beginning:
 
 
 def _keys(metadata: ArrayMetadata, beginning: Beginning) -> frozenset[str]:
-    """Keys of the shards that a task has said to write."""
+    """Keys of the shards that an attempt has announced."""
     return frozenset(metadata.shard_key(index) for index in shards_of(beginning, metadata))
 
 
@@ -400,6 +516,7 @@ def _entry(
     *,
     more: bool = False,
 ) -> Entry:
+    """Journal line for shards that an attempt has committed."""
     counts = spec.metadata.grid.counts
     return Entry(
         attempt=attempt,
@@ -414,6 +531,7 @@ def _entry(
 
 
 def _raw_nbytes(spec: WriteSpec, group: Box, done: dict[Shape, Written]) -> int:
+    """Decoded bytes of some shards of a group, inside the array and the region."""
     grid, itemsize = spec.metadata.grid, spec.metadata.itemsize
     if spec.region is not None:
         group = group.intersect(spec.region)

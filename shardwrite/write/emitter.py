@@ -1,13 +1,16 @@
-"""The one way to put a whole shard into a store: a prefix, the inner chunks, and a suffix.
+"""Emitter: writes each whole shard into a store as a prefix, the inner chunks, and a suffix.
 
-The index tells where each inner chunk lies, so it is complete only when all of them are encoded. There are four ways to get there:
+All shards that are not changed in place are written here. The index tells where each inner chunk
+lies, so it is complete only when all of them are encoded. There are four ways to write a shard:
 
-- `put`: the shard is encoded already.
-- `stream`: inner chunks are written as they are encoded. Room for an index at the start is left free and filled in last.
-- `place`: the sizes are known, and a strategy has said where each inner chunk goes.
-- `extend`: a copy of the shard that is there, with new inner chunks behind it.
+- `put` writes a shard that is encoded already.
+- `stream` writes inner chunks as they are encoded. For an index at the start, it leaves room, and
+  fills it in last.
+- `place` writes inner chunks of known sizes to the offsets that a strategy has chosen.
+- `extend` copies the old shard and appends new inner chunks.
 
-A shard without inner chunks has no object. Where the array was there before, the old object is removed.
+A shard whose inner chunks are all empty has no object. If the array existed before the run, an old
+object is removed.
 """
 
 from __future__ import annotations
@@ -29,23 +32,29 @@ from shardwrite.write.commit import EMPTY_SHARD, WriteSpec, Written
 __all__ = ["Emitter", "WriteChunks"]
 
 WriteChunks = Callable[[ObjectWriter, Ranks], None]
-"""Appends the inner chunks of the given ranks, one after the other."""
+"""Appends the inner chunks of the given ranks to an object, in that sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emitter:
-    """One shard on its way into the store.
+    """Writer of one shard.
 
     Attributes
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     transaction : Transaction
-        Where the object is made.
+        The transaction to write in.
     index : tuple of int
-        Position of the shard.
+        Position of the shard in the shard grid.
     guard : callable, optional
-        Called right before the object becomes visible or is removed. What it raises stops that.
+        Called right before the object becomes visible or is removed; an exception from it prevents
+        that.
+
+    Notes
+    -----
+    All methods return facts about the shard, and raise StoreError if the storage refuses, and
+    RunEndedError if the run has ended or was taken over.
     """
 
     spec: WriteSpec
@@ -60,7 +69,7 @@ class Emitter:
         return EMPTY_SHARD
 
     def put(self, shard: EncodedShard) -> Written:
-        """Write a shard that is encoded already, in one call."""
+        """Write an encoded shard in one call."""
         if not shard.buffers:
             return self.nothing()
         writer = self._create()
@@ -69,7 +78,13 @@ class Emitter:
         return Written(shard.nbytes, shard.seal.index.checksum, len(shard.buffers))
 
     def stream(self, batches: Iterable[EncodedBatch]) -> Written:
-        """Write inner chunks end to end as they come; the ranks of the batches are ranks in the shard."""
+        """Write inner chunks end to end, as they are encoded.
+
+        Parameters
+        ----------
+        batches : iterable of EncodedBatch
+            Batches of encoded inner chunks. Their `ranks` are ranks in the shard.
+        """
         base = end = self._codec.base_nbytes
         offsets, nbytes = np.zeros(self._n_chunks, np.int64), np.full(self._n_chunks, -1, np.int64)
         writer, seal = None, None
@@ -81,7 +96,7 @@ class Emitter:
             ends = end + np.cumsum(batch.nbytes)
             offsets[batch.ranks], nbytes[batch.ranks] = ends - batch.nbytes, batch.nbytes
             end = int(ends[-1])
-            if batch.is_last and not base:  # one system call less for shards of one batch
+            if batch.is_last and not base:  # this saves a system call
                 seal = self._seal(offsets, nbytes)
                 writer.write([*batch.buffers, seal.suffix])
             else:
@@ -94,7 +109,17 @@ class Emitter:
         return self._finished(writer, seal, end)
 
     def place(self, placement: Placement, nbytes: Ranks, write: WriteChunks) -> Written:
-        """Write inner chunks of these sizes, by rank, where a strategy has placed them."""
+        """Write inner chunks at the offsets that a strategy has chosen.
+
+        Parameters
+        ----------
+        placement : Placement
+            Offsets of the inner chunks, and the sequence in which they lie.
+        nbytes : numpy.ndarray of int64, shape (n,)
+            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
+        write : callable
+            Function that appends inner chunks.
+        """
         sequence, base = placement.sequence, self._codec.base_nbytes
         if not len(sequence):
             return self.nothing()
@@ -116,7 +141,17 @@ class Emitter:
         return self._finished(writer, seal, end)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
-        """Copy what a revision keeps of an object, and append the new inner chunks."""
+        """Copy the part of an object that a revision keeps, and append new inner chunks.
+
+        Parameters
+        ----------
+        reader : ObjectReader
+            The old object.
+        revision : Revision
+            The bytes to keep, and the index of the new object.
+        write : callable
+            Function that appends inner chunks.
+        """
         seal = self._seal(revision.offsets, revision.nbytes)
         writer = self._create()
         writer.copy(reader, 0, revision.kept_nbytes)
@@ -143,13 +178,13 @@ class Emitter:
         return self._codec.seal(ShardIndex.build(offsets, nbytes))
 
     def _finished(self, writer: ObjectWriter, seal: Seal, end: int) -> Written:
-        """Make the object visible. Its inner chunks end at `end`."""
+        """Finish an object whose inner chunks end at byte `end`."""
         writer.finish(self.guard)
         return Written(end + len(seal.suffix), seal.index.checksum, seal.index.n_present)
 
 
 def _close(writer: ObjectWriter, seal: Seal) -> None:
-    """Write what was not known when the object was begun."""
+    """Write the index, which was not known when the object was begun."""
     if seal.prefix:
         writer.write_at(0, seal.prefix)
     else:

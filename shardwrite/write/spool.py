@@ -1,6 +1,6 @@
-"""Encoded units between the task that encodes and the task that commits: in memory, or in part files.
+"""Encoded units on their way to the commit, in memory or in part files.
 
-Part files are neither synced nor published: a run that loses one encodes the unit again.
+Part files are neither synced nor published. A run that loses one encodes its units again.
 """
 
 from __future__ import annotations
@@ -21,12 +21,21 @@ from shardwrite.stores import as_store_error
 
 __all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads"]
 
+# bytes of a part file to write or read at a time
 _COPY_NBYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PartFile:
-    """Encoded bytes of a block on disk."""
+    """A file that holds the encoded bytes of a block.
+
+    Attributes
+    ----------
+    path : str
+        Path of the file.
+    nbytes : int
+        Size of the file in bytes.
+    """
 
     path: str
     nbytes: int
@@ -34,14 +43,15 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """A block's units, encoded.
+    """The encoded units of a block.
 
     Attributes
     ----------
-    chunk_nbytes : numpy.ndarray of int64
-        Encoded size of each inner chunk, unit after unit, row-major in each; -1 where empty.
+    chunk_nbytes : numpy.ndarray of int64, shape (n,)
+        Encoded size of each inner chunk in bytes, unit by unit, row-major in each unit. It is -1
+        for an inner chunk that is empty.
     payload : numpy.ndarray of uint8, or PartFile
-        The bytes, in the same order.
+        The encoded bytes, in the same order.
     """
 
     chunk_nbytes: npt.NDArray[np.int64]
@@ -49,20 +59,22 @@ class EncodedBlock:
 
     @property
     def resident_nbytes(self) -> int:
-        """Memory it holds; what dask's `sizeof` is told."""
+        """Memory that the block takes, in bytes; dask uses it to decide what to spill."""
         payload = 0 if isinstance(self.payload, PartFile) else self.payload.nbytes
         return 256 + self.chunk_nbytes.nbytes + payload
 
 
 class Payload:
-    """Encoded bytes that grow: in memory up to a limit, in a part file beyond.
+    """Encoded bytes that are appended: kept in memory up to a limit, then in a part file.
+
+    If the ``with`` block is left by an exception, the part file is removed.
 
     Parameters
     ----------
     path : pathlib.Path
-        Of the part file, should there be one.
+        Path of the part file. It is created only when the limit is exceeded.
     limit_nbytes : float
-        Bytes to hold in memory at most.
+        Number of bytes to keep in memory.
     """
 
     def __init__(self, path: Path, limit_nbytes: float) -> None:
@@ -79,19 +91,26 @@ class Payload:
         if self._fd >= 0:
             os.close(self._fd)
             if kind is not None:
-                with contextlib.suppress(
-                    OSError
-                ):  # it must not hide the error that led here; the end of the run removes it
+                # An error here must not hide the first one. The end of the run removes the file.
+                with contextlib.suppress(OSError):
                     self._path.unlink()
 
     def extend(self, buffers: Sequence[Buffer]) -> None:
-        """Append buffers; they may be reused afterwards."""
+        """Append buffers, which may be reused afterwards.
+
+        Raises
+        ------
+        StoreError
+            If the part file cannot be written.
+        """
         for buffer in buffers:
-            self._memory += memoryview(buffer)  # an array would be added, not appended
+            # Without the memoryview, numpy would add an array to the bytes element by element.
+            self._memory += memoryview(buffer)
         if len(self._memory) > self._limit or (self._fd >= 0 and len(self._memory) >= _COPY_NBYTES):
             self._spool()
 
     def _spool(self) -> None:
+        """Move the bytes in memory to the end of the part file."""
         with as_store_error(str(self._path), "cannot write part file"):
             if self._fd < 0:
                 self._fd = os.open(
@@ -108,7 +127,13 @@ class Payload:
         self._memory.clear()
 
     def result(self) -> npt.NDArray[np.uint8] | PartFile:
-        """All of the bytes, wherever they are."""
+        """All bytes: an array if they are still in memory, else the part file.
+
+        Raises
+        ------
+        StoreError
+            If the part file cannot be written.
+        """
         if self._fd < 0:
             return np.frombuffer(self._memory, dtype=np.uint8)
         self._spool()
@@ -116,7 +141,15 @@ class Payload:
 
 
 class Payloads:
-    """Encoded bytes of several blocks, wherever they are."""
+    """Encoded bytes of several blocks, in memory or in part files.
+
+    Part files are opened on first use, and closed at the end of the ``with`` block.
+
+    Parameters
+    ----------
+    payloads : sequence of numpy.ndarray of uint8 or PartFile
+        The payload of each block.
+    """
 
     def __init__(self, payloads: Sequence[npt.NDArray[np.uint8] | PartFile]) -> None:
         self._payloads = payloads
@@ -135,7 +168,29 @@ class Payloads:
         starts: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
     ) -> Iterator[list[Buffer]]:
-        """Chunks in sequence, neighbours in one block's payload as one buffer."""
+        """Read inner chunks in sequence.
+
+        Inner chunks that lie next to each other in a payload come as one buffer.
+
+        Parameters
+        ----------
+        block : numpy.ndarray of int64, shape (n,)
+            Number of the block of each inner chunk; at least one.
+        starts : numpy.ndarray of int64, shape (n,)
+            Offset of each inner chunk in the payload of its block, in bytes.
+        sizes : numpy.ndarray of int64, shape (n,)
+            Encoded size of each inner chunk in bytes.
+
+        Yields
+        ------
+        list of buffer
+            Consecutive bytes. A payload in a part file comes in pieces of at most 4 MiB.
+
+        Raises
+        ------
+        StoreError
+            If a part file cannot be read, or is too short.
+        """
         breaks = (
             np.flatnonzero((block[1:] != block[:-1]) | (starts[1:] != starts[:-1] + sizes[:-1])) + 1
         )
@@ -161,6 +216,7 @@ class Payloads:
             yield buffers
 
     def _pread(self, number: int, payload: PartFile, offset: int, nbytes: int) -> bytes:
+        """Read exactly `nbytes` bytes of a part file from byte `offset` on."""
         parts = []
         with as_store_error(payload.path, "cannot read part file"):
             if number not in self._fds:

@@ -1,7 +1,8 @@
-"""What a dask task does: encode the units of a block, commit the shards of a group, or both at once.
+"""Functions that dask runs as tasks: encode a block, commit a group, or both at once.
 
-A task is called with whole arrays and gives back numbers, or encoded bytes on their way to a commit. It
-may run twice, or beside its own duplicate: temporary names differ by attempt, and the bytes are the same.
+A task takes whole arrays, and returns numbers, or encoded bytes for a commit. It may run twice, or
+at the same time as its own duplicate: each attempt has its own names for temporaries, and the bytes
+are the same.
 """
 
 from __future__ import annotations
@@ -55,22 +56,22 @@ from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
-_SHARD_SECONDS = 1e-4  # for one of many small shards: twice what it takes on a memory file system
-_UPDATE_NBYTES = (
-    64 * 2**20
-)  # of what a task encodes for a shard that exists; more goes by way of a part file
+# seconds for each of many small shards: twice as long as on a memory file system
+_SHARD_SECONDS = 1e-4
+# encoded bytes of a shard that a task keeps in memory before it places them; more go to a part file
+_UPDATE_NBYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePieces:
-    """What a task takes from the source.
+    """Boxes of a task and of its source arrays.
 
     Attributes
     ----------
     box : Box
-        What the task writes.
+        Box that the task writes: a group or a block.
     pieces : tuple of Box
-        Where its source arrays lie.
+        Box of each source array, in coordinates of the grid.
     skip : frozenset of tuple of int
         Positions of shards in the box that are done already.
     """
@@ -80,7 +81,20 @@ class SourcePieces:
     skip: frozenset[Shape] = frozenset()
 
     def load(self, arrays: Sequence[Any], dtype: np.dtype[Any]) -> Pieces:
-        """The arrays, checked against what dask declared."""
+        """The source arrays with their positions, after a check of their shapes and dtypes.
+
+        Parameters
+        ----------
+        arrays : sequence of array
+            Source arrays, one for each of `pieces`.
+        dtype : numpy.dtype
+            The dtype that dask declares.
+
+        Raises
+        ------
+        SourceError
+            If an array has another shape or dtype, or masked elements.
+        """
         checked = [
             check_block(array, box, dtype) for array, box in zip(arrays, self.pieces, strict=True)
         ]
@@ -88,16 +102,36 @@ class SourcePieces:
 
 
 def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> GroupReport:
-    """Encode and commit the shards of a group, streaming: no encoded shard is ever held.
+    """Encode and commit the shards of a group.
+
+    Shards are streamed: inner chunks are written as they are encoded. This is not possible if the
+    strategy must know all inner chunks first, or if the source covers a shard only in part. The
+    unit of such a shard is encoded first, in memory or in a part file.
 
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     source : SourcePieces
-        The group, and where the arrays lie.
+        Boxes of the group and of the arrays.
     arrays : sequence of numpy.ndarray
-        The source's pieces.
+        Source arrays, one for each of ``source.pieces``.
+
+    Returns
+    -------
+    GroupReport
+        The shards that are committed.
+
+    Raises
+    ------
+    SourceError
+        If an array is not as dask declares it, or a value cannot be encoded.
+    CorruptShardError
+        If an existing shard that the source covers in part is not valid.
+    StoreError
+        If the storage refuses.
+    RunEndedError
+        If the run has ended, or was taken over.
     """
     with busy():
         pieces = source.load(arrays, spec.source_dtype)
@@ -123,10 +157,11 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
 
 
 def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> GroupReport:
-    """Encode several shards at a time, and commit each."""
+    """Encode and commit the shards of a group, several shards in one batch."""
     metadata = spec.metadata
     is_small = has_small_shards(metadata)
-    compresses = metadata.pipeline.encoded_nbytes is None  # which threads had better do at a time
+    # Threads compress at the same time, but take turns at files of small shards.
+    compresses = metadata.pipeline.encoded_nbytes is None
     with Turn() as turn:
         if is_small and not compresses:
             turn.take(_SHARD_SECONDS)
@@ -162,7 +197,7 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
 def _stream_shard(
     spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces
 ) -> Written:
-    """Encode one shard into the store."""
+    """Encode one shard, and write its inner chunks as they are encoded."""
     in_shard = ranks_in_shard(spec.metadata.grid, index, unit)
     batches = _encoded(spec, unit, pieces, spec.strategy.streaming_order)
     return Emitter(spec, transaction, index).stream(
@@ -172,7 +207,23 @@ def _stream_shard(
 
 @contextlib.contextmanager
 def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
-    """A shard to be updated; under a claim, and whole again, if it is to be changed where it stands."""
+    """Open a shard for an update.
+
+    If the strategy works in place, the shard is claimed first, and a change that was interrupted is
+    undone.
+
+    Yields
+    ------
+    OpenedShard
+        The shard, and the claim if there is one.
+
+    Raises
+    ------
+    CorruptShardError, JournalError
+        If the index of the shard is not valid, or an interrupted change cannot be undone.
+    StoreError
+        If the shard cannot be opened or claimed.
+    """
     key = spec.metadata.shard_key(index)
     with as_store_error(key, "cannot update"), contextlib.ExitStack() as stack:
         claim = None
@@ -186,7 +237,10 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
 def _splice_shard(
     spec: WriteSpec, transaction: Transaction, index: Shape, unit: Box, pieces: Pieces
 ) -> Written:
-    """Encode what the source touches of a shard, then have the strategy place it: in a new shard, or among what is there."""
+    """Encode the inner chunks of a shard that the source touches, and let the strategy place them.
+
+    They go into a new shard if the source covers all of it, else into the existing shard.
+    """
     metadata = spec.metadata
     with contextlib.ExitStack() as stack:
         there = (
@@ -217,7 +271,13 @@ def _extend(
     pieces: Pieces,
     old: ExistingShard | None,
 ) -> npt.NDArray[np.int64]:
-    """Add an encoded unit to a payload; gives the sizes of its inner chunks, row-major."""
+    """Encode a unit into a payload.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+        Encoded size of each inner chunk of the unit in bytes, row-major; -1 where it is empty.
+    """
     sizes = np.full(math.prod(spec.metadata.grid.chunk_counts_in(unit)), -1, dtype=np.int64)
     backdrop = Backdrop(spec.metadata, index, old, spec.region) if spec.region is not None else None
     for batch in _encoded(spec, unit, pieces, "C", backdrop):
@@ -229,7 +289,7 @@ def _extend(
 def _encoded(
     spec: WriteSpec, unit: Box, pieces: Pieces, order: str, background: Background | None = None
 ) -> Iterator[Any]:
-    """Batches of a unit."""
+    """Encode a unit, batch by batch."""
     batches = encode_unit(
         spec.metadata,
         unit,
@@ -246,7 +306,13 @@ def _encoded(
 
 @contextlib.contextmanager
 def _as_source_error(spec: WriteSpec, box: Box) -> Iterator[None]:
-    """What the source's values make a codec raise is told with the region."""
+    """Turn an error about values of the source into a SourceError with the region.
+
+    Raises
+    ------
+    SourceError
+        If the block raises TypeError or ValueError, and that is no error of this package.
+    """
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -258,16 +324,32 @@ def _as_source_error(spec: WriteSpec, box: Box) -> Iterator[None]:
 
 
 def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupReport:
-    """Write the shards of a group anew, from themselves.
+    """Rewrite the shards of a group from their own inner chunks.
+
+    Shards without an object stay empty.
 
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     group : Box
-        Whole shards.
+        Box of the group.
     skip : frozenset of tuple of int
         Positions of shards in the group that stay as they are.
+
+    Returns
+    -------
+    GroupReport
+        The shards that are committed.
+
+    Raises
+    ------
+    CorruptShardError
+        If the index of a shard is not valid.
+    StoreError
+        If the storage refuses.
+    RunEndedError
+        If the run has ended, or was taken over.
     """
 
     def write(transaction: Transaction, index: Shape) -> Written:
@@ -283,16 +365,30 @@ def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupR
 
 
 def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> EncodedBlock:
-    """Encode a block's units, to be committed by another task.
+    """Encode the units of a block, so that another task can commit them.
 
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     source : SourcePieces
-        The block, and where the arrays lie.
+        Boxes of the block and of the arrays.
     arrays : sequence of numpy.ndarray
-        The source's pieces.
+        Source arrays, one for each of ``source.pieces``.
+
+    Returns
+    -------
+    EncodedBlock
+        The encoded units, in memory or in a part file.
+
+    Raises
+    ------
+    SourceError
+        If an array is not as dask declares it, or a value cannot be encoded.
+    CorruptShardError
+        If an existing shard that the source covers in part is not valid.
+    StoreError
+        If a part file cannot be written, or an old shard cannot be read.
     """
     with busy():
         pieces = source.load(arrays, spec.source_dtype)
@@ -300,7 +396,7 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
 
 
 def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> EncodedBlock:
-    """One attempt."""
+    """Make one attempt to encode the units of a block."""
     metadata = spec.metadata
     sizes = [np.empty(0, dtype=np.int64)]
     path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
@@ -324,20 +420,34 @@ def commit_group(
     encoded: Sequence[EncodedBlock],
     skip: frozenset[Shape] = frozenset(),
 ) -> GroupReport:
-    """Place encoded units into shards, and commit these.
+    """Place encoded units into the shards of a group, and commit the shards.
 
     Parameters
     ----------
     spec : WriteSpec
-        The run.
+        Facts about the run.
     group : Box
-        Whole shards.
+        Box of the group.
     blocks : sequence of Box
-        The group's blocks, in the plan's order.
+        Blocks of the group, in the plan's order.
     encoded : sequence of EncodedBlock
-        What each became.
+        Encoded units of each block.
     skip : frozenset of tuple of int
         Positions of shards in the group that are done already.
+
+    Returns
+    -------
+    GroupReport
+        The shards that are committed, and the part files that are no longer needed.
+
+    Raises
+    ------
+    CorruptShardError
+        If an existing shard that the source covers in part is not valid.
+    StoreError
+        If the storage refuses, or a part file cannot be read.
+    RunEndedError
+        If the run has ended, or was taken over.
     """
     units: dict[Shape, list[EncodedUnit]] = {}
     for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):

@@ -1,4 +1,5 @@
-"""Timings of the pure parts, taken with ``pytest tests/benchmarks/test_pure.py --benchmark-enable``; else each runs once."""
+"""Timings of the pure parts, taken with ``pytest tests/benchmarks/test_pure.py --benchmark-
+enable``; else each runs once."""
 
 from __future__ import annotations
 

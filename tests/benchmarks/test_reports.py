@@ -1,4 +1,5 @@
-"""What the side-by-side comparison makes of its figures, and the commands of the page of all figures."""
+"""What the side-by-side comparison makes of its figures, and the commands of the page of all
+figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The throughput benchmark at a tiny scale: its lines, its page, and that it refuses to quote a wrong layout. No timing."""
+"""The throughput benchmark at a tiny scale: its lines, its page, and that it refuses to quote a
+wrong layout. No timing."""
 
 from __future__ import annotations
 

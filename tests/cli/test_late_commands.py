@@ -1,4 +1,5 @@
-"""Commands are imported when they are called; what the program says of them before is what they say themselves."""
+"""Commands are imported when they are called; what the program says of them before is what they say
+themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Codecs: the bytes are zarr-python's in both directions, and wrong bytes are refused without taking memory."""
+"""Codecs: the bytes are zarr-python's in both directions, and wrong bytes are refused without
+taking memory."""
 
 import contextlib
 import gzip
@@ -366,7 +367,8 @@ def test_pcodec():
 def test_vlen_utf8(rest, shape):
     codecs = [codec("vlen-utf8"), *rest]
     check_compatible(codecs, np.dtypes.StringDType(), shape)
-    # transposed, zarr-python reads what we write, but not what it writes itself: it lays the elements in memory order
+    # transposed, zarr-python reads what we write, but not what it writes itself: it lays the
+    # elements in memory order
     transposed = [codec("transpose", order=list(range(len(shape)))[::-1]), *codecs]
     pipeline, document = pipeline_for(transposed, shape, np.dtypes.StringDType())
     chunk = sample(np.dtypes.StringDType(), shape)
@@ -720,7 +722,8 @@ for name, bomb in bombs:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and RLIMIT_AS")
 @pytest.mark.parametrize("libraries", ["fast", "plain"])
 def test_bombs_are_refused_under_a_memory_limit(libraries):
-    """256 MB in a few kB, in a process that may not take 96 MB more: what is allocated would end it."""
+    """256 MB in a few kB, in a process that may not take 96 MB more: what is allocated would end
+    it."""
     done = subprocess.run(
         [sys.executable, "-c", BOMBS, libraries], capture_output=True, text=True, timeout=120
     )

@@ -1,8 +1,9 @@
-"""What is written here reads back identically elsewhere, and what is written elsewhere verifies here.
+"""What is written here reads back identically elsewhere, and what is written elsewhere verifies
+here.
 
-Readers: zarr-python with its own and with zarrs' pipeline, tensorstore, and zarrita on node. By default a stated sample of the
-matrix codec x dtype x strategy x index location x geometry is taken; `make test-long` takes all of it.
-What a reader cannot do is in `CANNOT`, with the reason.
+Readers: zarr-python with its own and with zarrs' pipeline, tensorstore, and zarrita on node. By
+default a stated sample of the matrix codec x dtype x strategy x index location x geometry is taken;
+`make test-long` takes all of it. What a reader cannot do is in `CANNOT`, with the reason.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ DTYPES = [
 ]
 STRATEGIES = ["C", "F", "morton", "append-only"]
 LOCATIONS = ["end", "start"]
-# shape, shards, inner chunks: dividing, overhanging, one shard over all, one chunk a shard, many axes
+# shape, shards, inner chunks: dividing, overhanging, one shard over all, one chunk a shard, many
+# axes
 GEOMETRIES = {
     "1d": ((100,), (30,), (10,)),
     "divides": ((32, 48), (16, 24), (8, 8)),

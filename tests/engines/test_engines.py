@@ -139,7 +139,8 @@ def test_an_encoded_block_tells_dask_its_size():
 
 
 def counting(tmp_path):
-    """A function of a block that notes each call in a file of its own, so that it counts in any process."""
+    """A function of a block that notes each call in a file of its own, so that it counts in any
+    process."""
 
     def note(block, block_info=None):
         where = "-".join(map(str, block_info[0]["chunk-location"]))

@@ -1,9 +1,11 @@
-"""The campaign whose table stands in docs/reliability.md: hours of faults, in any number of sittings, as root.
+"""The campaign whose table stands in docs/reliability.md: hours of faults, in any number of
+sittings, as root.
 
-``python tests/faults/campaign.py run --minutes 60`` runs the harnesses beside this file in batches, each as its own command. It
-adds the result of each batch, with the commit that it was measured on, to ``campaign.jsonl``, and ends when every row has what it
-wants. ``python tests/faults/campaign.py table --write docs/reliability.md`` makes the table of what is stored. To measure a row
-anew, remove its lines from ``campaign.jsonl``.
+``python tests/faults/campaign.py run --minutes 60`` runs the harnesses beside this file in batches,
+each as its own command. It adds the result of each batch, with the commit that it was measured on,
+to ``campaign.jsonl``, and ends when every row has what it wants. ``python tests/faults/campaign.py
+table --write docs/reliability.md`` makes the table of what is stored. To measure a row anew, remove
+its lines from ``campaign.jsonl``.
 
 A batch in which anything was lost or went wrong is stored as well, and shows in the table.
 """
@@ -62,7 +64,8 @@ class Numbers:
     troubles : list of str
         What else went wrong.
     redone : list of [int, int]
-        For each kill of a job: shards written again, and those that its last second and its tasks in flight had written.
+        For each kill of a job: shards written again, and those that its last second and its tasks
+        in flight had written.
     """
 
     runs: int
@@ -86,7 +89,8 @@ class Row:
     wanted, batch : int
         How many runs there shall be, and how many one command makes.
     command : str
-        The harness and its arguments; ``{n}`` stands for the number of runs, ``{seed}`` for the seed.
+        The harness and its arguments; ``{n}`` stands for the number of runs, ``{seed}`` for the
+        seed.
     read : callable
         Gives the numbers of what the harness wrote.
     needs_shim : bool

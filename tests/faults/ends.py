@@ -1,7 +1,9 @@
-"""A kill before every effect of an operation, then the same call again: it succeeds and leaves nothing beside the array.
+"""A kill before every effect of an operation, then the same call again: it succeeds and leaves
+nothing beside the array.
 
-Each case runs in a process forked for it, which kills itself. So nothing is cleaned up, and the real lifetimes of leases and locks
-hold. Run as ``python tests/faults/ends.py --operations write repair --every 1 --json out.json``, or through `test_ends.py`.
+Each case runs in a process forked for it, which kills itself. So nothing is cleaned up, and the
+real lifetimes of leases and locks hold. Run as ``python tests/faults/ends.py --operations write
+repair --every 1 --json out.json``, or through `test_ends.py`.
 """
 
 from __future__ import annotations
@@ -240,7 +242,8 @@ def in_child(action: Callable[[], object], kill_at: int = 0, stage: Path | None 
 
 @contextlib.contextmanager
 def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[[], int]]:
-    """Call `strike` right before the `k`-th effect of this process on the file system; gives a function that counts the effects.
+    """Call `strike` right before the `k`-th effect of this process on the file system; gives a
+    function that counts the effects.
 
     No effect is the zeroth.
     """
@@ -342,7 +345,8 @@ def count_effects(action: Callable[[], object], into: Path) -> None:
 
 
 def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list[Case]:
-    """Kill some operations before every effect, or every so many and each of the last; `twice` kills the second call, too."""
+    """Kill some operations before every effect, or every so many and each of the last; `twice`
+    kills the second call, too."""
     done: list[Case] = []
     top = Path(
         tempfile.mkdtemp(prefix="ends-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)

@@ -1,18 +1,21 @@
-"""Two processes on one array of two shards, their effects interleaved: every way to switch between them up to a depth.
+"""Two processes on one array of two shards, their effects interleaved: every way to switch between
+them up to a depth.
 
 A schedule says after how many effects the first process stands still, after how many the second
-does, and so on; with depth d there are d switches. While it stands still a process is slow (its lease
-is touched), frozen (its lease runs out) or killed. Only the first process is frozen, or both are, each
-until it is its turn again. "Late" means that both are frozen, that the first then runs to its end, and that
-the second is killed right after the one effect before which it stood, so that it mends nothing itself. If
-that effect has made a temporary file, nobody knows of it, and `repair` has to remove it. A process that waits
-for the other gives way without that being counted. When both have ended the oracle judges, and a third
-process has to take over whatever is left.
+does, and so on; with depth d there are d switches. While it stands still a process is slow (its
+lease is touched), frozen (its lease runs out) or killed. Only the first process is frozen, or both
+are, each until it is its turn again. "Late" means that both are frozen, that the first then runs to
+its end, and that the second is killed right after the one effect before which it stood, so that it
+mends nothing itself. If that effect has made a temporary file, nobody knows of it, and `repair` has
+to remove it. A process that waits for the other gives way without that being counted. When both
+have ended the oracle judges, and a third process has to take over whatever is left.
 
-Only effects that the other process can see are places to switch at. Left out are syncs, which matter to power cuts alone, and
-writes into files of a name that nobody else looks for: temporaries and drafts before their rename or link, probes, clocks.
+Only effects that the other process can see are places to switch at. Left out are syncs, which
+matter to power cuts alone, and writes into files of a name that nobody else looks for: temporaries
+and drafts before their rename or link, probes, clocks.
 
-Run as ``python tests/faults/explorer.py --depth 2 --json out.json``, for all scenarios; ``--cases 100`` takes a sample.
+Run as ``python tests/faults/explorer.py --depth 2 --json out.json``, for all scenarios; ``--cases
+100`` takes a sample.
 """
 
 from __future__ import annotations
@@ -78,7 +81,8 @@ class Case:
     operation, takeover, way : str
         What the two processes do, and how one stands still.
     turns : list of int
-        Effects after which the first, the second, the first ... stands still; then each in turn runs to its end.
+        Effects after which the first, the second, the first ... stands still; then each in turn
+        runs to its end.
     stood : list of str
         The effects before which they stood.
     outcomes : list of str
@@ -259,7 +263,8 @@ def compare(case: Case, path: Path, outcomes: list[str], acked: list[set[int]]) 
 def versions(operations, musts: list[bool], outcomes: list[str]) -> Iterator[np.ndarray]:
     """What may be there after some of the operations, each of those that must have been among them.
 
-    What was given up has not written over what is done. What was killed may have: it may have come later.
+    What was given up has not written over what is done. What was killed may have: it may have come
+    later.
     """
     for n in range(3):
         for order in itertools.permutations(range(2), n):

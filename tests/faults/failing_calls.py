@@ -1,8 +1,9 @@
 """The k-th system call fails, for every k until none does: run, judge, run again, judge again.
 
-Started with `shim.c` preloaded and its path in ``SHIM``; each case is a run of a small array in this process, so that thousands
-are a matter of minutes. Run as ``python tests/faults/failing_calls.py --calls rename --json out.json`` after building the shim, or
-through `test_system_calls.py`, which does that.
+Started with `shim.c` preloaded and its path in ``SHIM``; each case is a run of a small array in
+this process, so that thousands are a matter of minutes. Run as ``python
+tests/faults/failing_calls.py --calls rename --json out.json`` after building the shim, or through
+`test_system_calls.py`, which does that.
 """
 
 from __future__ import annotations

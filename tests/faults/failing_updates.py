@@ -1,6 +1,8 @@
-"""The k-th system call fails under an update of an array, or under a stream of slices: the same call again makes it whole.
+"""The k-th system call fails under an update of an array, or under a stream of slices: the same
+call again makes it whole.
 
-Started as `failing_calls.py` is, with `shim.c` preloaded and its path in ``SHIM``, or through `test_system_calls.py`.
+Started as `failing_calls.py` is, with `shim.c` preloaded and its path in ``SHIM``, or through
+`test_system_calls.py`.
 """
 
 from __future__ import annotations

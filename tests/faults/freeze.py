@@ -1,11 +1,13 @@
-"""A process is frozen before each of its effects, another takes over, the first thaws: nothing that was acknowledged is lost.
+"""A process is frozen before each of its effects, another takes over, the first thaws: nothing that
+was acknowledged is lost.
 
-For every operation, every way to take over from it, and every k: SIGSTOP right before the k-th effect on the array or beside it.
-The lease runs out, since its life is made short by the setting. A second process takes over and ends. The first goes on (SIGCONT)
-and runs to its end. Then the oracle judges.
+For every operation, every way to take over from it, and every k: SIGSTOP right before the k-th
+effect on the array or beside it. The lease runs out, since its life is made short by the setting. A
+second process takes over and ends. The first goes on (SIGCONT) and runs to its end. Then the oracle
+judges.
 
-Run as ``python tests/faults/freeze.py --freezes 500 --json out.json``; without ``--freezes`` every one is tried. It builds the
-shim and starts itself anew with it.
+Run as ``python tests/faults/freeze.py --freezes 500 --json out.json``; without ``--freezes`` every
+one is tried. It builds the shim and starts itself anew with it.
 """
 
 from __future__ import annotations
@@ -133,7 +135,8 @@ def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
 
 
 def weight(effect: str) -> float:
-    """How late an effect is drawn: first those on shards, then those on the array, then those beside it."""
+    """How late an effect is drawn: first those on shards, then those on the array, then those
+    beside it."""
     call, _, path = effect.partition(" ")
     if "/x.zarr/c/" in path and call in ("rename", "unlink", "pwrite", "ftruncate"):
         return 0.001

@@ -1,10 +1,12 @@
-"""A fuzzer of every file that is read: mutants of documents, shards, receipts, plans, journals, leases, locks and redo records.
+"""A fuzzer of every file that is read: mutants of documents, shards, receipts, plans, journals,
+leases, locks and redo records.
 
-A mutant is one file of a scene (an array, and what lies beside it) changed as its number says, and one operation on that scene. It
-ends well if the operation succeeds or raises a typed error, within seconds and a bounded amount of memory, and if everything that
-was not mutated is still there and has its values. Run as ``python tests/faults/fuzz.py --mutants 100000 --json out.json``; a mutant
-of a campaign is run again with ``--seed S --only NUMBER``. A few processes run thousands of mutants each; one that hangs or dies is
-replaced, and that counts as a failure.
+A mutant is one file of a scene (an array, and what lies beside it) changed as its number says, and
+one operation on that scene. It ends well if the operation succeeds or raises a typed error, within
+seconds and a bounded amount of memory, and if everything that was not mutated is still there and
+has its values. Run as ``python tests/faults/fuzz.py --mutants 100000 --json out.json``; a mutant of
+a campaign is run again with ``--seed S --only NUMBER``. A few processes run thousands of mutants
+each; one that hangs or dies is replaced, and that counts as a failure.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ def interrupt(_):
 
 
 def make_whole(path):
-    """A finished array in a group with consolidated metadata, and its receipt, which knows of an update."""
+    """A finished array in a group with consolidated metadata, and its receipt, which knows of an
+    update."""
     SOURCE.to_sharded_zarr(path, name="x", **KEYWORDS)
     da.from_array(OLD[:16], chunks=16).to_sharded_zarr(
         path, name="x", region=REGION, source_id="same", durability="none"
@@ -115,7 +118,8 @@ def _leave_lease(run):
 
 
 def make_updated(path):
-    """An array, and an update in place that a kill has ended: its claim, and the record that undoes the change."""
+    """An array, and an update in place that a kill has ended: its claim, and the record that undoes
+    the change."""
     SOURCE.to_sharded_zarr(path, **KEYWORDS)
     run = _interrupted_update(path, FixedOrder(in_place=True))
     key, claim = "c/0/0", run / "claim-c.0.0"
@@ -126,7 +130,8 @@ def make_updated(path):
 
 
 def make_appended(path):
-    """The same as the first version left it, with a record of what was to be written; and the claim of an end."""
+    """The same as the first version left it, with a record of what was to be written; and the claim
+    of an end."""
     SOURCE.to_sharded_zarr(path, **KEYWORDS)
     run = _interrupted_update(path, AppendOnly(in_place=True))
     key = "c/0/1"
@@ -440,7 +445,8 @@ def mutate_record(data, rng):
 
 
 def mutate_plan(data, rng):
-    """A plan with one value changed: as an older version's, without a checksum; or with one that is made right again."""
+    """A plan with one value changed: as an older version's, without a checksum; or with one that is
+    made right again."""
     found = mutate_document(json.loads(data), rng)
     if isinstance(found, dict):
         found.pop("crc32c", None)
@@ -450,7 +456,8 @@ def mutate_plan(data, rng):
 
 
 def mutate(file, data, rng, scene):
-    """What becomes of a file: the name of the mutation, and other bytes, or nothing where something else is put in its place."""
+    """What becomes of a file: the name of the mutation, and other bytes, or nothing where something
+    else is put in its place."""
     if rng.random() < 0.03:
         return rng.choice(["pipe", "directory", "zeros", "sparse", "socket", "gone", "loop"]), None
     if rng.random() < 0.4:
@@ -643,7 +650,8 @@ class Case:
     scene, file, kind, operation : str
         What was mutated, how, and what was done.
     outcome : str
-        Class of the error that was raised, or ``success``; ``vast`` for the document of an array that is left out for its size.
+        Class of the error that was raised, or ``success``; ``vast`` for the document of an array
+        that is left out for its size.
     seconds : float
         Of the operation.
     trouble : str
@@ -842,7 +850,8 @@ def box_of(array, key):
 
 
 def is_vast(data):
-    """Whether a mutant is the document of a whole array that takes long to go through because it is large."""
+    """Whether a mutant is the document of a whole array that takes long to go through because it is
+    large."""
     try:
         grid = parse_metadata(data.decode()).grid
     except (ShardwriteError, UnicodeDecodeError):

@@ -1,9 +1,11 @@
-"""Readers that never rest while an array is updated: how often they read, how often that fails, and whether a value is ever wrong.
+"""Readers that never rest while an array is updated: how often they read, how often that fails, and
+whether a value is ever wrong.
 
-Every element says which version it belongs to and where; an inner chunk of mixed versions, or at the wrong place, is a wrong value.
-None is ever empty: one that reads as the fill value is counted apart. For zarr-python 3.1 looks at the index, then at the chunk,
-and takes what lies beyond the end of a shard that a compaction has made shorter meanwhile for an empty one.
-Run as ``python tests/faults/hammer.py --seconds 30``; prints a table of errors per thousand reads.
+Every element says which version it belongs to and where; an inner chunk of mixed versions, or at
+the wrong place, is a wrong value. None is ever empty: one that reads as the fill value is counted
+apart. For zarr-python 3.1 looks at the index, then at the chunk, and takes what lies beyond the end
+of a shard that a compaction has made shorter meanwhile for an empty one. Run as ``python
+tests/faults/hammer.py --seconds 30``; prints a table of errors per thousand reads.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ def hammer(directory: Path, strategy: str, seconds: float) -> dict[str, dict]:
             )
             if (
                 version % 20 == 0
-            ):  # far from updates, for a reader that sleeps through two replacements is promised nothing
+                # far from updates, for a reader that sleeps through two replacements is promised
+                # nothing
+            ):
                 time.sleep(PAUSE)
                 shardwrite.compact(path, above=0.1, durability="none")
                 time.sleep(PAUSE)

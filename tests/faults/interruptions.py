@@ -1,10 +1,13 @@
-"""Power cuts and kills under every operation: what was acknowledged is there, whatever is done next.
+"""Power cuts and kills under every operation: what was acknowledged is there, whatever is done
+next.
 
 Each case makes an array, and strikes right before some effect of an operation on the file system:
 the power is cut (on the machine of `power_cut.py`, whose head says what that simulates), or the
-process is killed. What is there is judged, then a user's next step is taken, and it is judged again.
+process is killed. What is there is judged, then a user's next step is taken, and it is judged
+again.
 
-Run as ``python tests/faults/interruptions.py --fault cut --filesystem ext4 --cases 500``, as root, or with ``--fault kill``.
+Run as ``python tests/faults/interruptions.py --fault cut --filesystem ext4 --cases 500``, as root,
+or with ``--fault kill``.
 """
 
 from __future__ import annotations

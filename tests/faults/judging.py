@@ -1,6 +1,8 @@
-"""Cases of interrupted operations: how they are drawn, what users may do next, the judgement of what is there, and totals.
+"""Cases of interrupted operations: how they are drawn, what users may do next, the judgement of
+what is there, and totals.
 
-`lossy_disk.py` and `interruptions.py` interrupt the operations of `scenarios.py`, and judge by this.
+`lossy_disk.py` and `interruptions.py` interrupt the operations of `scenarios.py`, and judge by
+this.
 
 Acknowledged is what a flush that returned has taken, a shard that was reported or entered into a
 journal, and all of a call that returned.
@@ -109,7 +111,8 @@ class Case:
         return bool(self.lost or self.torn or self.false or self.trouble or self.left)
 
     def enter_error(self, error: Exception) -> None:
-        """What the operation raised when it was interrupted; anything but an error of this package is a trouble."""
+        """What the operation raised when it was interrupted; anything but an error of this package
+        is a trouble."""
         self.error = f"{type(error).__name__}: {error}"[:300]
         if not isinstance(error, shardwrite.ShardwriteError):
             self.trouble = f"an error that is not ours: {self.error}"
@@ -118,7 +121,8 @@ class Case:
 def draw(
     number: int, rng: np.random.Generator, kinds: Sequence[tuple[str, str]] = KINDS
 ) -> dict[str, Any]:
-    """What every case has, as keywords: operations, strategies and follow-ups take turns, and all else is drawn."""
+    """What every case has, as keywords: operations, strategies and follow-ups take turns, and all
+    else is drawn."""
     operation, strategy = kinds[number % len(kinds)]
     return {
         "number": number,
@@ -133,7 +137,8 @@ def draw(
 
 @contextlib.contextmanager
 def set_up(case: Case, home: Path, seed: int) -> Iterator[Scenario]:
-    """The scenario of a case, in a directory that is made for it; what goes wrong in the block is entered as a trouble."""
+    """The scenario of a case, in a directory that is made for it; what goes wrong in the block is
+    entered as a trouble."""
     start = time.perf_counter()
     home.mkdir()
     scenario = SCENARIOS[case.operation](
@@ -164,7 +169,8 @@ def follow(scenario: Scenario, what: str) -> None:
 
 @contextlib.contextmanager
 def refusals_of(scenario: Scenario) -> Iterator[None]:
-    """Pass over the refusal of what must wait for the end of the run that makes or repairs an array.
+    """Pass over the refusal of what must wait for the end of the run that makes or repairs an
+    array.
 
     A refusal that names a live process is none of these: nobody is at work.
     """
@@ -303,7 +309,8 @@ def check_verify(case: Case, scenario: Scenario) -> None:
 
 
 def totals(cases: Sequence[Case], evidence: Sequence[Case]) -> dict[str, Any]:
-    """What both harnesses tell of their cases; `evidence` are those in which something was interrupted."""
+    """What both harnesses tell of their cases; `evidence` are those in which something was
+    interrupted."""
     return {
         "cases": len(cases),
         "vacuous": len(cases) - len(evidence),
@@ -325,7 +332,8 @@ def totals(cases: Sequence[Case], evidence: Sequence[Case]) -> dict[str, Any]:
 
 
 def tell(document: dict[str, Any], cases: Sequence[Case], out: Path | None) -> None:
-    """Print a summary and the cases that are bad, and write it with all cases to a file if one is named."""
+    """Print a summary and the cases that are bad, and write it with all cases to a file if one is
+    named."""
     power_cut.tell(document, cases, out)
     for case in cases:
         if case.is_bad:

@@ -1,10 +1,12 @@
 """SIGKILL at random moments: write, kill, judge, write again, judge again.
 
-One process that never starts a thread imports everything and forks a child for each step, so that a kill costs milliseconds,
-not the start of an interpreter. The child that writes is killed; another judges what is left; a third makes the same call again.
+One process that never starts a thread imports everything and forks a child for each step, so that a
+kill costs milliseconds, not the start of an interpreter. The child that writes is killed; another
+judges what is left; a third makes the same call again.
 
-Run as ``python tests/faults/kills.py --kills 200 --seed 0 --json out.json``, or with ``--shards 10000 --kills 20 --one-array`` for
-one job that is killed again and again; with ``--groups`` instead, its groups have thousands of shards, and each kill is told of.
+Run as ``python tests/faults/kills.py --kills 200 --seed 0 --json out.json``, or with ``--shards
+10000 --kills 20 --one-array`` for one job that is killed again and again; with ``--groups``
+instead, its groups have thousands of shards, and each kill is told of.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Kill:
     keywords : dict
         Of the call.
     acked, there, lost : int
-        Shards that were acknowledged before the kill; that were there after it; acknowledged ones that were not, or wrong.
+        Shards that were acknowledged before the kill; that were there after it; acknowledged ones
+        that were not, or wrong.
     redone, in_flight : int
         Shards that were there and were written again; most that were in flight when the kill came.
     redone_acked : int
@@ -331,13 +334,15 @@ def journalled(path):
 
 
 def lately(path, shards, seconds):
-    """How many shards were written so shortly before the last one, and those that were in flight then."""
+    """How many shards were written so shortly before the last one, and those that were in flight
+    then."""
     last = max(time_ns for _, time_ns in shards.values())
     return sum(time_ns >= last - seconds * 1e9 for _, time_ns in shards.values()) + N_THREADS
 
 
 def kill_groups(n_shards, n_kills, seed) -> list[Kill]:
-    """One array in a few groups of very many shards each, killed again and again; what a kill costs is told for each."""
+    """One array in a few groups of very many shards each, killed again and again; what a kill costs
+    is told for each."""
     import dask.array as da
 
     rng = np.random.default_rng(seed)

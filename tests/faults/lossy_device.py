@@ -184,7 +184,8 @@ class Disk:
 
 
 def _loop_device(image: Path) -> str:
-    """Set a loop device up; another process may take the free one first, and then the next is tried."""
+    """Set a loop device up; another process may take the free one first, and then the next is
+    tried."""
     for _ in range(20):
         done = subprocess.run(
             ["losetup", "--find", "--show", str(image)], capture_output=True, text=True

@@ -1,7 +1,9 @@
-"""What every fault test judges by: values that tell where and when they belong, acknowledgements kept elsewhere, three readers.
+"""What every fault test judges by: values that tell where and when they belong, acknowledgements
+kept elsewhere, three readers.
 
-A value is a function of its coordinate and of the version of the array, so a stale, torn, mixed or misplaced chunk
-shows. Acknowledgements go to a file outside the store, one shard a line, as reports come in.
+A value is a function of its coordinate and of the version of the array, so a stale, torn, mixed or
+misplaced chunk shows. Acknowledgements go to a file outside the store, one shard a line, as reports
+come in.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from shardwrite.grid import Box
 
 
 def values(shape, version=0, empty=None):
-    """The array of a version: uint32, never the fill value 0 but inside the box `empty` (a tuple of slices)."""
+    """The array of a version: uint32, never the fill value 0 but inside the box `empty` (a tuple of
+    slices)."""
     linear = np.arange(np.prod(shape, dtype=np.uint64), dtype=np.uint64).reshape(shape)
     mixed = (linear * np.uint64(2654435761) + np.uint64(version) * np.uint64(97531)) & np.uint64(
         0xFFFFFFFF
@@ -95,7 +98,8 @@ READERS = {
 
 
 def read_everywhere(path, metadata: ArrayMetadata) -> dict[str, np.ndarray]:
-    """The whole array by three readers, from a copy that has the metadata if the array has none yet.
+    """The whole array by three readers, from a copy that has the metadata if the array has none
+    yet.
 
     Any reader that cannot read raises: no key may be unreadable.
     """
@@ -110,7 +114,8 @@ def read_everywhere(path, metadata: ArrayMetadata) -> dict[str, np.ndarray]:
 
 
 def check_partial(path, acked, *candidates):
-    """After a fault: acknowledged shards are there; every shard is one version's, whole, or not there.
+    """After a fault: acknowledged shards are there; every shard is one version's, whole, or not
+    there.
 
     Parameters
     ----------
@@ -148,7 +153,8 @@ def check_partial(path, acked, *candidates):
 
 
 def check_whole(path, wanted):
-    """After a run that said success: three readers agree with the source, and nothing is left lying about."""
+    """After a run that said success: three readers agree with the source, and nothing is left lying
+    about."""
     for reader, found in read_everywhere(path, metadata_of(path)).items():
         np.testing.assert_array_equal(found, wanted, err_msg=reader)
     check_tidy(path)

@@ -1,23 +1,28 @@
 """Power cuts on real file systems: run, cut, mount again, judge, run again.
 
-The set-up is two file systems, one in the other. The *disk* is a file, ``drive/image``; the file system under test is
-mounted from it through a loop device. What the loop device was told to write lies in the page cache of that file, which so
-plays the write cache of a drive; a flush, sent by the file system under test, is an fsync of it. The drive's own file system
-lies in another image. A cut is the ioctl ``FS_IOC_SHUTDOWN`` with ``NOLOGFLUSH``, to the drive first, and at once to the file
+The set-up is two file systems, one in the other. The *disk* is a file, ``drive/image``; the file
+system under test is mounted from it through a loop device. What the loop device was told to write
+lies in the page cache of that file, which so plays the write cache of a drive; a flush, sent by the
+file system under test, is an fsync of it. The drive's own file system lies in another image. A cut
+is the ioctl ``FS_IOC_SHUTDOWN`` with ``NOLOGFLUSH``, to the drive first, and at once to the file
 system under test, so that the writer stops.
 
-What this simulates: everything in the page cache of the machine and everything in the cache of the drive that was not
-flushed is gone, at one moment, with system calls, writeback and journal commits under way; then the file system recovers from
-its log. In half of the states the drive has, before the cut, written random parts of its cache in random order, so writes
-that were not flushed are lost *or* kept, page by page, later ones without earlier ones. So a missing fsync shows, and a file
-system that does not flush as well: a control mounts ext4 with ``barrier=0`` and sees acknowledged shards vanish.
+What this simulates: everything in the page cache of the machine and everything in the cache of the
+drive that was not flushed is gone, at one moment, with system calls, writeback and journal commits
+under way; then the file system recovers from its log. In half of the states the drive has, before
+the cut, written random parts of its cache in random order, so writes that were not flushed are lost
+*or* kept, page by page, later ones without earlier ones. So a missing fsync shows, and a file
+system that does not flush as well: a control mounts ext4 with ``barrier=0`` and sees acknowledged
+shards vanish.
 
-What it does not simulate: sectors torn inside a page of 4096 bytes, drives that lie about flushes, bits that rot, memory
-that is garbage while the power fades; nor workers of another process. The machine does not in fact restart, so the boot id that a
-journal compares is replaced by another after each cut. ext4 and xfs make more durable than they promise: an fsync commits
-whatever was in the log before it. A protocol that forgets to sync an ancestor is not caught here.
+What it does not simulate: sectors torn inside a page of 4096 bytes, drives that lie about flushes,
+bits that rot, memory that is garbage while the power fades; nor workers of another process. The
+machine does not in fact restart, so the boot id that a journal compares is replaced by another
+after each cut. ext4 and xfs make more durable than they promise: an fsync commits whatever was in
+the log before it. A protocol that forgets to sync an ancestor is not caught here.
 
-Run as ``python tests/faults/power_cut.py --states 200 --filesystem ext4 --durability full --seed 0 --json out.json``, as root.
+Run as ``python tests/faults/power_cut.py --states 200 --filesystem ext4 --durability full --seed 0
+--json out.json``, as root.
 """
 
 from __future__ import annotations
@@ -61,7 +66,8 @@ _SHUTDOWN = (
 )  # FS_IOC_SHUTDOWN, that is _IOR('X', 125, __u32)
 _NO_LOG_FLUSH = struct.pack("I", 2)
 _NBYTES = {"ext4": 48 * 2**20, "xfs": 304 * 2**20}  # xfs makes none smaller than 300 MiB
-# Nothing is discarded, so that the drive's file keeps its blocks and every write to it is one in place.
+# Nothing is discarded, so that the drive's file keeps its blocks and every write to it is one in
+# place.
 MKFS = {
     "ext4": ["mkfs.ext4", "-q", "-F", "-E", "nodiscard,lazy_itable_init=0"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-K"],
@@ -99,7 +105,8 @@ def missing(filesystem: str) -> str:
 
 
 def mount_loop(arguments: list[str]) -> None:
-    """Mount by way of a loop device; another process may take the free one first, and then the next is tried."""
+    """Mount by way of a loop device; another process may take the free one first, and then the next
+    is tried."""
     for _ in range(20):
         done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
         if not done.returncode:
@@ -206,7 +213,8 @@ class Machine:
         )
 
     def _destage(self, rng: np.random.Generator) -> None:
-        """Have the drive write random parts of its cache, which is not a flush: no later write waits for them."""
+        """Have the drive write random parts of its cache, which is not a flush: no later write
+        waits for them."""
         libc = ctypes.CDLL(None, use_errno=True)
         parts = rng.permutation(_NBYTES[self._filesystem] // _DESTAGED_NBYTES)
         fd = os.open(self._image, os.O_RDONLY)
@@ -230,7 +238,8 @@ def is_mounted(path: Path) -> bool:
 
 
 def unmount(path: Path, seconds: float) -> str:
-    """Unmount what is mounted at a path, in whatever state it is; what was in the way until time was up, or nothing."""
+    """Unmount what is mounted at a path, in whatever state it is; what was in the way until time
+    was up, or nothing."""
     deadline, trouble = time.monotonic() + seconds, ""
     while is_mounted(path):
         done = subprocess.run(["umount", path], capture_output=True, text=True)
@@ -349,7 +358,8 @@ class Recorder:
 
 @contextlib.contextmanager
 def scheduler(name: str) -> Iterator[None]:
-    """A dask scheduler whose tasks have all ended at the end, those too that an error has made useless."""
+    """A dask scheduler whose tasks have all ended at the end, those too that an error has made
+    useless."""
     with (
         ThreadPoolExecutor(_N_WORKERS) as pool,
         dask.config.set(scheduler=name, pool=pool, num_workers=_N_WORKERS),
@@ -360,7 +370,8 @@ def scheduler(name: str) -> Iterator[None]:
 def judge(
     path: Path, metadata, acked: set[int], wanted: np.ndarray
 ) -> tuple[int, list[int], list[int]]:
-    """How many shards are there, which of the acknowledged are lost, and which of the others are torn; by all readers."""
+    """How many shards are there, which of the acknowledged are lost, and which of the others are
+    torn; by all readers."""
     boxes = oracle.shard_boxes(metadata)
     whole, absent = set(boxes), set(boxes)
     for ranks, found in _readings(path, metadata, boxes):
@@ -374,7 +385,8 @@ def judge(
 
 
 def _readings(path, metadata, boxes) -> Iterator[tuple[set[int], np.ndarray | None]]:
-    """Shards and the array as a reader sees it; alone, shard by shard, where some shard is unreadable."""
+    """Shards and the array as a reader sees it; alone, shard by shard, where some shard is
+    unreadable."""
     try:
         yield from (
             (set(boxes), found) for found in oracle.read_everywhere(path, metadata).values()
@@ -398,8 +410,9 @@ def _readings(path, metadata, boxes) -> Iterator[tuple[set[int], np.ndarray | No
 def draw(rng: np.random.Generator, durability: str) -> tuple[np.ndarray, da.Array, str, dict]:
     """Values, the source that has them, a scheduler, and keywords for the writer.
 
-    A small memory limit is what makes small tasks, and so many acknowledgements. Shards of 64 KiB exceed it, and are encoded
-    in several tasks and committed in another; of smaller ones a task takes one or some, of level batch more.
+    A small memory limit is what makes small tasks, and so many acknowledgements. Shards of 64 KiB
+    exceed it, and are encoded in several tasks and committed in another; of smaller ones a task
+    takes one or some, of level batch more.
     """
     name = ["sync", "threads"][rng.integers(2)]
     n_threads = _N_WORKERS if name == "threads" else 1
@@ -529,7 +542,8 @@ def run(
     durability : {"full", "batch", "none"}
         Of the writer.
     n_states, seed : int
-        How many, and which. Moments are drawn with the seed, but where they fall in the run depends on the machine.
+        How many, and which. Moments are drawn with the seed, but where they fall in the run depends
+        on the machine.
     resume : bool
         Run the same command again after each judgement, and have that judged.
     """
@@ -560,7 +574,8 @@ def summary(states: list[State]) -> dict:
 
 
 def parser(description: str, what: str, n: int) -> argparse.ArgumentParser:
-    """The arguments of a harness that mounts a file system of its own, and makes so many states or cases by default."""
+    """The arguments of a harness that mounts a file system of its own, and makes so many states or
+    cases by default."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument(f"--{what}", type=int, default=n)
     made.add_argument("--filesystem", choices=FILESYSTEMS, default="ext4")

@@ -1,4 +1,5 @@
-"""Power cuts under streams: what was flushed at level full is there afterwards, and the next writer goes on.
+"""Power cuts under streams: what was flushed at level full is there afterwards, and the next writer
+goes on.
 
 The machine and the cuts are those of `power_cut.py`, whose head says what they simulate. Run as
 ``python tests/faults/stream_cuts.py --states 100 --filesystem ext4``, as root.
@@ -32,7 +33,8 @@ SHAPE, SHARDS, CHUNKS = (24, 64, 64), (8, 64, 32), (1, 32, 32)
 
 @dataclass
 class State:
-    """What one cut left: slices flushed before it, of these the lost, and inner chunks that are neither there nor empty."""
+    """What one cut left: slices flushed before it, of these the lost, and inner chunks that are
+    neither there nor empty."""
 
     flushed: int = 0
     lost: int = 0

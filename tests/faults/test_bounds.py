@@ -68,7 +68,8 @@ def within(seconds=5):
 
 @contextlib.contextmanager
 def little_memory():
-    """Have the system refuse more than 512 MiB above what this process has now, where tests run in a process of their own."""
+    """Have the system refuse more than 512 MiB above what this process has now, where tests run in
+    a process of their own."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES, before[1]))
@@ -153,7 +154,8 @@ def changes(path, source):
 
 
 def outcomes(calls):
-    """What each of some calls raised, None for nothing; anything that is not a typed error is raised."""
+    """What each of some calls raised, None for nothing; anything that is not a typed error is
+    raised."""
     found = []
     for call in calls:
         try:
@@ -227,7 +229,8 @@ def test_a_group_whose_metadata_is_a_pipe(tmp_path, source):
 
 
 def test_documents_that_are_bombs(path):
-    """Nested without end, and with more values than fit memory; a limit that is raised lets them pass."""
+    """Nested without end, and with more values than fit memory; a limit that is raised lets them
+    pass."""
     deep = b'{"a":' * 100_000
     many = b"[" + b"{}," * (10 * 2**20) + b"{}]"
     for data in (deep, many, many + b" " * 2**25):
@@ -313,9 +316,9 @@ def test_bombs_in_chunks_of_variable_length(tmp_path, without, monkeypatch):
         x.to_sharded_zarr(path, shards=1, chunks=1, serializer="vlen-utf8", compressors=[codec])
         (path / "c/0").write_bytes(shard_of(data))
         for call in (
-            lambda: shardwrite.from_sharded_zarr(path).compute(),
-            lambda: shardwrite.verify(path, deep=True),
-        ):  # noqa: B023
+            lambda: shardwrite.from_sharded_zarr(path).compute(),  # noqa: B023
+            lambda: shardwrite.verify(path, deep=True),  # noqa: B023
+        ):
             with within(20), little_memory(), dask.config.set(scheduler="sync"):
                 try:
                     report = call()
@@ -325,7 +328,8 @@ def test_bombs_in_chunks_of_variable_length(tmp_path, without, monkeypatch):
 
 
 def test_more_elements_than_a_chunk_has_bytes_for(tmp_path):
-    """A count of four billion, as the metadata say, would take 32 GiB before the first of them is looked at."""
+    """A count of four billion, as the metadata say, would take 32 GiB before the first of them is
+    looked at."""
     path = tmp_path / "x.zarr"
     x = da.from_array(np.array(["a"], dtype=object), chunks=1)
     x.to_sharded_zarr(path, shards=1, chunks=1, serializer="vlen-utf8", compressors=None)

@@ -1,4 +1,5 @@
-"""Fault family 12: each seeded bug is a patch that makes a test fail, and that test passes without it.
+"""Fault family 12: each seeded bug is a patch that makes a test fail, and that test passes without
+it.
 
 Apply one by hand with ``patch -p1 < tests/faults/bugs/<name>.patch``.
 """
@@ -93,7 +94,8 @@ N_FREEZES = 12
 
 
 LATE = {"late-recovery": ["update in place raw", "same", "pwrite .*/claim-c.0.0/"]}
-"""Bugs that interleaved processes find, too (see `explorer`): operation, takeover, and where the first process stands."""
+"""Bugs that interleaved processes find, too (see `explorer`): operation, takeover, and where the
+first process stands."""
 
 
 def test_every_patch_is_listed():

@@ -56,10 +56,10 @@ def test_an_error_of_close_is_raised(tmp_path, monkeypatch, number):
         raise OSError(number, "on close")
 
     monkeypatch.setattr(posix.PosixWriter, "close", close)
-    with (
+    with (  # noqa: PT012
         pytest.raises(StoreError, match="on close"),
         PosixStore(tmp_path).transaction("none", "a.b") as transaction,
-    ):  # noqa: PT012
+    ):
         writer = transaction.create("x")
         writer.write([b"x"])
         writer.finish()
@@ -78,10 +78,10 @@ def test_the_system_is_asked_whether_the_close_went_well(tmp_path, monkeypatch):
             raise OSError(errno.EDQUOT, "over quota")
 
     monkeypatch.setattr(os, "close", close)
-    with (
+    with (  # noqa: PT012
         pytest.raises(StoreError, match="over quota"),
         PosixStore(tmp_path).transaction("full", "a.b") as transaction,
-    ):  # noqa: PT012
+    ):
         writer = transaction.create("x")
         writer.write([b"x"])
         writer.finish()

@@ -1,4 +1,5 @@
-"""Fault families 3 and 4: the disk is full, has no inodes, becomes read-only, files may not grow; memory runs out, workers die."""
+"""Fault families 3 and 4: the disk is full, has no inodes, becomes read-only, files may not grow;
+memory runs out, workers die."""
 
 from __future__ import annotations
 

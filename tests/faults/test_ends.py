@@ -1,4 +1,5 @@
-"""A kill before every effect of an operation: the same call again succeeds, and nothing is left beside the array."""
+"""A kill before every effect of an operation: the same call again succeeds, and nothing is left
+beside the array."""
 
 from __future__ import annotations
 

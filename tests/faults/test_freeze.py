@@ -1,4 +1,5 @@
-"""Fault family 13: a process is frozen before any of its effects, and thaws when another has taken over; see `freeze`."""
+"""Fault family 13: a process is frozen before any of its effects, and thaws when another has taken
+over; see `freeze`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A sample of the fuzzer's mutants: each succeeds or ends in a typed error, soon, in little memory, and without a loss."""
+"""A sample of the fuzzer's mutants: each succeeds or ends in a typed error, soon, in little memory,
+and without a loss."""
 
 from __future__ import annotations
 

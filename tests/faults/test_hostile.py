@@ -1,4 +1,5 @@
-"""Fault family 11: hostile shards, journals, plans and receipts; none crashes, none is taken for good where a checksum exists."""
+"""Fault family 11: hostile shards, journals, plans and receipts; none crashes, none is taken for
+good where a checksum exists."""
 
 from __future__ import annotations
 
@@ -120,7 +121,8 @@ def test_five_hundred_mutated_shards(tmp_path, source, seed):
                 n_raised += 1
                 assert not report.is_good, "what cannot be read is reported"
             else:
-                if report.is_good:  # bytes that belong to nothing may differ; an entry may be empty where the chunk was
+                # bytes that belong to nothing may differ; an entry may be empty where the chunk was
+                if report.is_good:
                     differs = found != wanted
                     assert not differs.any() or not found[differs].any(), (
                         "a wrong value was taken for good"
@@ -200,7 +202,8 @@ def test_mutated_receipts(tmp_path, source):
 
 
 def test_a_shard_in_anothers_place_is_told_by_the_journal(tmp_path):
-    """By its size or its index: shards of equal sizes are told from each other only by comparing with the source."""
+    """By its size or its index: shards of equal sizes are told from each other only by comparing
+    with the source."""
     wanted = oracle.values(SHAPE)
     wanted[::16, ::16] = 7
     wanted[:, 5:12] = 3  # the shards on the left compress better

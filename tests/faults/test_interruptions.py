@@ -1,4 +1,5 @@
-"""Power cuts and kills before effects of every operation lose nothing that was acknowledged; see `interruptions.py`."""
+"""Power cuts and kills before effects of every operation lose nothing that was acknowledged; see
+`interruptions.py`."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def test_many_strikes(tmp_path, fault, filesystem):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("step", "n_cases"), [("file", N_KINDS), ("directory", 3 * N_KINDS)])
 def test_a_missing_sync_is_seen(tmp_path, monkeypatch, step, n_cases):
-    """A control: where files or their directories are not synced, acknowledged data or the run's own files are lost."""
+    """A control: where files or their directories are not synced, acknowledged data or the run's
+    own files are lost."""
     if why := why_not("ext4"):
         pytest.skip(why)
     if step == "file":

@@ -1,4 +1,5 @@
-"""SIGKILL at any moment: acknowledged shards are there, the same call makes the rest, and little is written twice."""
+"""SIGKILL at any moment: acknowledged shards are there, the same call makes the rest, and little is
+written twice."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_two_hundred_kills(tmp_path):
 def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     summary, kills = run(tmp_path, "--one-array", "--shards", "10000", "--kills", "20")
     check_kills(summary, [], most_vacuous=1)
-    in_flight = 0  # when the kills so far came, and not written again yet: a run may be killed before it comes to all of it
+    # when the kills so far came, and not written again yet: a run may be killed before it comes to
+    # all of it
+    in_flight = 0
     for kill in kills:
         assert kill["redone_acked"] == 0, kill
         assert kill["redone"] <= in_flight, kill
@@ -72,7 +75,8 @@ def test_ten_thousand_shards_killed_twenty_times(tmp_path):
     [(900, 3), pytest.param(10_000, 20, marks=[pytest.mark.long, pytest.mark.timeout(900)])],
 )
 def test_groups_of_many_shards(tmp_path, n_shards, n_kills):
-    """What is written again is what a second of work and the tasks in flight had written, and no group."""
+    """What is written again is what a second of work and the tasks in flight had written, and no
+    group."""
     summary, kills = run(tmp_path, "--groups", "--shards", str(n_shards), "--kills", str(n_kills))
     assert summary["troubles"] == []
     killed = [kill for kill in kills if not kill["finished"]]
@@ -101,7 +105,8 @@ CALLS = ("rename", "fsync", "writev", "link,linkat", "mkdir", "unlink", "rmdir,u
     [pytest.param(call, marks=[] if call == "rename" else pytest.mark.long) for call in CALLS],
 )
 def test_killed_at_a_system_call(tmp_path, call):
-    """Right before the k-th call of a kind on the array or beside it, for steps of k until there is none."""
+    """Right before the k-th call of a kind on the array or beside it, for steps of k until there is
+    none."""
     n_killed = 0
     for k in (1, 5, 14):
         path, acks = tmp_path / f"x{k}", oracle.Acks(tmp_path / f"acks{k}")

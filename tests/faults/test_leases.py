@@ -1,4 +1,5 @@
-"""Two writers of one target, on one host and on two; leases of the dead; writers that freeze and thaw."""
+"""Two writers of one target, on one host and on two; leases of the dead; writers that freeze and
+thaw."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def test_the_same_plan_in_two_processes_at_once(tmp_path):
 
 
 def test_many_processes_write_one_plan(tmp_path):
-    """All begin within milliseconds of each other, a few times: nobody takes a writer that has just come for a dead one."""
+    """All begin within milliseconds of each other, a few times: nobody takes a writer that has just
+    come for a dead one."""
     script = (
         f"import sys, time; sys.path.insert(0, {str(Path(__file__).parent)!r}); import oracle, shardwrite\n"
         "print('ready', flush=True); start = float(sys.stdin.readline())\n"
@@ -171,7 +173,8 @@ def test_many_processes_write_one_plan(tmp_path):
 
 
 def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monkeypatch):
-    """The lease of a writer is older than the first line of its journal; so leases are looked at after journals."""
+    """The lease of a writer is older than the first line of its journal; so leases are looked at
+    after journals."""
     interrupted(tmp_path / "x")
     run = find_run(resolve_target(tmp_path / "x", None))
     late, beginning = run.path / "lease-late.json", Beginning("late.1", (0, 0), (1, 1))
@@ -406,7 +409,8 @@ def test_parts_of_a_run_that_nobody_began(tmp_path):
 
 
 def test_storage_that_cannot_tell_does_not_end_a_run(tmp_path, monkeypatch):
-    """A dead file system is not a run that somebody else has ended: its own error is what people see."""
+    """A dead file system is not a run that somebody else has ended: its own error is what people
+    see."""
     interrupted(tmp_path / "x")
     run = find_run(resolve_target(tmp_path / "x", None))
     real = os.stat

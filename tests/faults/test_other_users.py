@@ -1,4 +1,5 @@
-"""Run state of other users: planted beside an array, shared by colleagues, or unreadable; and commands that only look."""
+"""Run state of other users: planted beside an array, shared by colleagues, or unreadable; and
+commands that only look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was acknowledged outlives a power cut, at the levels that say so; where a sync is missing, the test sees it."""
+"""What was acknowledged outlives a power cut, at the levels that say so; where a sync is missing,
+the test sees it."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def test_no_acknowledged_shard_is_lost(cuts):
 
 
 def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
-    """A control: without barriers ext4 flushes nothing, so even what was synced is only in the drive's cache."""
+    """A control: without barriers ext4 flushes nothing, so even what was synced is only in the
+    drive's cache."""
     states = cuts("ext4", "full", 4, options="barrier=0", resume=False)
     assert any(state.lost for state in states), power_cut.summary(states)
 

@@ -1,4 +1,5 @@
-"""Fault family 8: readers while a run goes on; no value is ever wrong, and a shard is there whole or not at all."""
+"""Fault family 8: readers while a run goes on; no value is ever wrong, and a shard is there whole
+or not at all."""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def test_with_publish_last_nobody_sees_an_array_that_is_not_whole(tmp_path):
 
 
 def check_hammered(directory, strategy, seconds):
-    """Whatever a reader meets is one version, or an error; of shards that are replaced whole, tensorstore meets no error."""
+    """Whatever a reader meets is one version, or an error; of shards that are replaced whole,
+    tensorstore meets no error."""
     for reader, met in hammer.hammer(directory, strategy, seconds).items():
         assert met["reads"] > 20, met
         assert met["versions"] > 1, "it never read what was new"

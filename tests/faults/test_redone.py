@@ -1,4 +1,5 @@
-"""What a kill costs: shards of the last second and those in flight, never a group, however many shards it has."""
+"""What a kill costs: shards of the last second and those in flight, never a group, however many
+shards it has."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def test_one_group_of_729_shards(tmp_path):
 
 @pytest.mark.parametrize("n_shards", [4, pytest.param(25, marks=pytest.mark.long)])
 def test_a_run_goes_on_that_is_killed_again_and_again_within_half_a_second(tmp_path, n_shards):
-    """Nothing was in the journal before a second had passed, so that it began with the same shard for ever."""
+    """Nothing was in the journal before a second had passed, so that it began with the same shard
+    for ever."""
     path, n_done = tmp_path / "x.zarr", 0
     command = [sys.executable, "-c", PROGRAM, path, str(n_shards), str(0.5 / n_shards)]
     for _ in range(4):
@@ -224,7 +226,8 @@ def test_a_line_of_before_ends_its_task(tmp_path, run):
 
 @pytest.mark.parametrize("durability", ["full", "batch", "none"])
 def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
-    """A line after each shard, where that is possible; each shard in one line, and none before its directory is synced."""
+    """A line after each shard, where that is possible; each shard in one line, and none before its
+    directory is synced."""
     monkeypatch.setattr(commit, "_ENTRY_SECONDS", 0.0, raising=False)
     visible, durable, lines = set(), set(), []
     publish, sync, append = posix.PosixWriter.publish, PosixStore.sync_parents, JournalWriter.append

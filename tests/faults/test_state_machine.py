@@ -1,6 +1,8 @@
-"""Fault family 10: write, crash, resume, start over, replace, damage, repair, in any sequence, against a model in memory.
+"""Fault family 10: write, crash, resume, start over, replace, damage, repair, in any sequence,
+against a model in memory.
 
-A crash here is an error at a random step of the commit path after which nothing is cleaned up, as if the process had been killed.
+A crash here is an error at a random step of the commit path after which nothing is cleaned up, as
+if the process had been killed.
 """
 
 from __future__ import annotations

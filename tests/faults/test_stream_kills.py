@@ -1,4 +1,5 @@
-"""Fault family 10 for streams: killed before any effect, what was flushed is there, and the next writer goes on."""
+"""Fault family 10 for streams: killed before any effect, what was flushed is there, and the next
+writer goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ QUICK = [CASES[2]]
 
 
 def stream(path, strategy, first):
-    """Slices from `first` on, of inner chunks that are two deep, with flushes between them; yields how many are flushed."""
+    """Slices from `first` on, of inner chunks that are two deep, with flushes between them; yields
+    how many are flushed."""
     with ShardWriter(path, strategy=strategy, durability="none", n_threads=1) as writer:
         for t in range(first, len(WHOLE)):
             writer.append(WHOLE[t])

@@ -1,4 +1,5 @@
-"""Fault family 1: any system call of a run fails, once or from then on; see `failing_calls` and `failing_updates`."""
+"""Fault family 1: any system call of a run fails, once or from then on; see `failing_calls` and
+`failing_updates`."""
 
 from __future__ import annotations
 

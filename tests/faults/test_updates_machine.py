@@ -1,6 +1,8 @@
-"""Fault family 10 for updates: regions, growth, erasing, compaction, by every strategy, killed at any step, against a numpy model.
+"""Fault family 10 for updates: regions, growth, erasing, compaction, by every strategy, killed at
+any step, against a numpy model.
 
-A kill here is the first effect on the file system that does not happen; nothing that would come after it happens either.
+A kill here is the first effect on the file system that does not happen; nothing that would come
+after it happens either.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ def box_of(fractions, shape):
 
 
 class Updates(RuleBasedStateMachine):
-    """`model` is what readers see; `pending` an operation that was killed, with what it would have made of the model."""
+    """`model` is what readers see; `pending` an operation that was killed, with what it would have
+    made of the model."""
 
     def __init__(self):
         super().__init__()
@@ -278,7 +281,8 @@ class Updates(RuleBasedStateMachine):
             self.done(operation)
 
     def after_a_kill(self):
-        """Where shards are replaced whole, every reader sees each of them old or new, and the array whole."""
+        """Where shards are replaced whole, every reader sees each of them old or new, and the array
+        whole."""
         kind, _, strategy, _, _ = self.pending
         if kind == "compact" or not STRATEGIES[strategy].in_place:
             self.old_or_new(self.read())
@@ -299,7 +303,8 @@ class Updates(RuleBasedStateMachine):
     @precondition(lambda self: self.pending is not None)
     @rule()
     def resume(self):
-        """The same call again finishes it; an append that came as far as its new shape is not done twice."""
+        """The same call again finishes it; an append that came as far as its new shape is not done
+        twice."""
         operation = self.pending
         grown = shardwrite.open_sharded(self.path).shape != self.model.shape
         is_begun = any(self.path.with_name("x.shardwrite").rglob("plan.json"))
@@ -372,7 +377,8 @@ QUICK = [(STRATEGIES[0], "end", True), (STRATEGIES[3], "end", True), (STRATEGIES
     ],
 )
 def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
-    """Given up, each shard is old or new; called again, all is new: for a kill before each effect on the file system."""
+    """Given up, each shard is old or new; called again, all is new: for a kill before each effect
+    on the file system."""
     monkeypatch.setattr("shardwrite.journal.lease.TTL_SECONDS", -1.0)
     old, new = oracle.values((10, 12), 1), oracle.values((10, 12), 2)
     after = old.copy()

@@ -1,7 +1,9 @@
-"""Two processes on one small array: what the first does, how the second takes over, and what must hold at the end.
+"""Two processes on one small array: what the first does, how the second takes over, and what must
+hold at the end.
 
-`freeze.py` and `explorer.py` interleave their effects. A process that never starts a thread imports everything and forks
-a child for each step, so that a case costs milliseconds. It runs with `shim.c` preloaded and the path of the shim in ``SHIM``.
+`freeze.py` and `explorer.py` interleave their effects. A process that never starts a thread imports
+everything and forks a child for each step, so that a case costs milliseconds. It runs with `shim.c`
+preloaded and the path of the shim in ``SHIM``.
 """
 
 from __future__ import annotations
@@ -273,7 +275,8 @@ def abandon() -> Operation:
 
 
 def kill_amid_change(place: Place, strategy: str, **layout) -> None:
-    """An update that was killed when the record of a change in place was durable, and the change was not made."""
+    """An update that was killed when the record of a change in place was durable, and the change
+    was not made."""
     make(place, **layout)
     operation = update(1, REGION, strategy)
     for at in range(1, 1000):
@@ -417,10 +420,10 @@ def library():
 def start(run, place: Place, *, at=0, strike=0, ask=-1, go=-1, closes=()) -> int:
     """Run something in a process of its own; its pid.
 
-    Before effect number `at` on the array it gets the signal `strike`, and with 0 none; or, where `ask`
-    and `go` are descriptors, it asks before each. The effects are told in the file ``ask-<who>``, or to
-    `ask`. `closes` are descriptors that it does not need. What it came to is in its notes. It dies with
-    this process.
+    Before effect number `at` on the array it gets the signal `strike`, and with 0 none; or, where
+    `ask` and `go` are descriptors, it asks before each. The effects are told in the file
+    ``ask-<who>``, or to `ask`. `closes` are descriptors that it does not need. What it came to is
+    in its notes. It dies with this process.
     """
     pid = os.fork()
     if pid:
@@ -488,8 +491,9 @@ def shortened(outcome: str) -> str:
 def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
     """What must hold when both processes have ended; raises what does not.
 
-    All that the second was acknowledged is there, and what the first was acknowledged and the second has not written over.
-    Each shard is of one version, no chunk is unreadable, nothing is left beside the array.
+    All that the second was acknowledged is there, and what the first was acknowledged and the
+    second has not written over. Each shard is of one version, no chunk is unreadable, nothing is
+    left beside the array.
     """
     first, second = Place(home, "first"), Place(home, "second")
     one, two = first.notes()["outcome"], second.notes()["outcome"]
@@ -563,7 +567,8 @@ def judge_stream(found: np.ndarray, first: Place, second: Place, takeover: str) 
 
 
 def warm_up() -> None:
-    """Do everything once, so that what is imported or compiled at first use is there before a child is forked."""
+    """Do everything once, so that what is imported or compiled at first use is there before a child
+    is forked."""
     with tempfile.TemporaryDirectory() as directory:
         for number, name in enumerate(("stream", "compact", "erase", "write")):
             home = Path(directory) / str(number)

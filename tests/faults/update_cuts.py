@@ -1,5 +1,5 @@
-"""Power cuts under updates of an array that exists, by every strategy: after recovery each shard is old or new, and what was
-acknowledged is new.
+"""Power cuts under updates of an array that exists, by every strategy: after recovery each shard is
+old or new, and what was acknowledged is new.
 
 The machine and the cuts are those of `power_cut.py`, whose head says what they simulate. Run as
 ``python tests/faults/update_cuts.py --states 100 --filesystem ext4 --json out.json``, as root.

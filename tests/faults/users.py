@@ -1,7 +1,8 @@
-"""Actions of several users on one file system: a process that has everything imported forks a child for each of them.
+"""Actions of several users on one file system: a process that has everything imported forks a child
+for each of them.
 
-The child takes on a user's ids and umask, performs one action, and tells what came of it. The process
-that forks never starts a thread. Needs root.
+The child takes on a user's ids and umask, performs one action, and tells what came of it. The
+process that forks never starts a thread. Needs root.
 """
 
 from __future__ import annotations

@@ -275,7 +275,8 @@ def test_truncated_and_zeroed_indexes_are_refused(codecs):
 
 
 def test_zeroed_index_without_checksum_names_no_bytes():
-    """Nothing tells it from a shard of zero-length chunks; these fail later, when a codec meets no bytes."""
+    """Nothing tells it from a shard of zero-length chunks; these fail later, when a codec meets no
+    bytes."""
     assert IndexCodec([LITTLE], GRID, "end").decode(bytes(16 * N), 16 * N + 50).used_nbytes == 0
 
 

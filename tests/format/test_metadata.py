@@ -1,4 +1,5 @@
-"""Documents: other readers accept what is made, bits survive, and whatever cannot be followed is refused with a remedy."""
+"""Documents: other readers accept what is made, bits survive, and whatever cannot be followed is
+refused with a remedy."""
 
 import copy
 import json
@@ -307,7 +308,8 @@ def test_shard_keys(encoding, key, scalar_key):
     scalar = make(shape=(), shards=(), chunks=(), chunk_key_encoding=encoding)
     assert scalar.shard_key(()) == scalar_key
     for made, index in ((metadata, (1, 1)), (scalar, ())):
-        # zarr-python cannot write a sharded array of no axes, but its keys are those of unsharded chunks
+        # zarr-python cannot write a sharded array of no axes, but its keys are those of unsharded
+        # chunks
         document = {**made.document, "codecs": made.inner_codecs}
         memory = {"zarr.json": ZarrBuffer.from_bytes(json.dumps(document).encode())}
         array = zarr.open_array(zarr.storage.MemoryStore(memory), mode="r+")

@@ -1,4 +1,5 @@
-"""Shards in shards, and codecs around them: read as zarr-python reads them, and never more than the metadata allow."""
+"""Shards in shards, and codecs around them: read as zarr-python reads them, and never more than the
+metadata allow."""
 
 from __future__ import annotations
 

@@ -123,7 +123,8 @@ def test_random_grids(shape, order, max_cells):
     st.integers(1, 200),
 )
 def test_boxes_use_the_room_they_have(shape, order, max_cells):
-    """Not one cell at a time where more fit: C and F fill more than half, Morton the power of two that fits."""
+    """Not one cell at a time where more fit: C and F fill more than half, Morton the power of two
+    that fits."""
     largest = max(box.size for box in boxes(tuple(shape), order, max_cells))
     room = min(max_cells, math.prod(shape))
     if order == "morton":

@@ -28,7 +28,8 @@ def cut(grid, step):
 
 
 def check_placement(nbytes, placement, base):
-    """The chunks that hold data tile ``[base, base + data_nbytes)``: no gap, no overlap, none left out."""
+    """The chunks that hold data tile ``[base, base + data_nbytes)``: no gap, no overlap, none left
+    out."""
     present = [rank for rank, n in enumerate(nbytes) if n >= 0]
     assert sorted(placement.sequence.tolist()) == present
     assert placement.data_nbytes == sum(int(nbytes[rank]) for rank in present)

@@ -101,7 +101,8 @@ def test_lines_of_a_job_script():
 
 
 def test_dask_may_not_have_loaded_its_own_settings_yet():
-    """Those of `distributed` come with its import, and go where a context that began before it ends."""
+    """Those of `distributed` come with its import, and go where a context that began before it
+    ends."""
     with dask.config.set({"distributed": {}}):
         assert len(exports()) == len(ALLOCATOR)
         with configured():

@@ -1,4 +1,5 @@
-"""Turns at the files of small shards: one thread at a time, but nobody waits for a thread that waits for storage."""
+"""Turns at the files of small shards: one thread at a time, but nobody waits for a thread that
+waits for storage."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def write_by_two_threads(path, compressors):
 
 @pytest.mark.parametrize("compressors", [None, "auto"])
 def test_small_shards_are_committed_by_one_thread_at_a_time(tmp_path, monkeypatch, compressors):
-    """As long as storage answers in time: here each turn lasts for minutes, and ends with its group."""
+    """As long as storage answers in time: here each turn lasts for minutes, and ends with its
+    group."""
     real, under_way, n_together = posix.PosixWriter.publish, [], []
 
     def noted(self):

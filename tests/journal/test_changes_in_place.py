@@ -1,4 +1,5 @@
-"""Changes in place: claims, what is written down before a shard is touched, and how a change is taken back."""
+"""Changes in place: claims, what is written down before a shard is touched, and how a change is
+taken back."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def read(path):
 
 @contextlib.contextmanager
 def frozen_at(owner, name, function, is_it=lambda *arguments: True):
-    """Call a function right before the first of some calls; gives a list that has an item for each of these calls."""
+    """Call a function right before the first of some calls; gives a list that has an item for each
+    of these calls."""
     real, calls = getattr(owner, name), []
 
     def wrapped(*arguments, **keywords):
@@ -81,7 +83,8 @@ def begins(source, target):
 
 
 def failing(name, number, times):
-    """A method of the editor does its work, and then fails some times: as if written bytes were dropped."""
+    """A method of the editor does its work, and then fails some times: as if written bytes were
+    dropped."""
     real, left = getattr(PosixEditor, name), [times]
 
     def wrapped(self, *arguments):
@@ -103,7 +106,8 @@ def failing(name, number, times):
     ids=str,
 )
 def test_after_a_failed_sync_the_shard_is_another_file(tmp_path, strategy, times):
-    """What was appended reads back, but that proves nothing; so the old content goes to a new file before the next attempt."""
+    """What was appended reads back, but that proves nothing; so the old content goes to a new file
+    before the next attempt."""
     path = made(tmp_path)
     kept = tmp_path / "kept"
     kept.hardlink_to(path / KEY)  # so that its number is not given to another file
@@ -202,7 +206,8 @@ def test_a_writer_that_thaws_amid_a_change_in_place_harms_nobody(tmp_path, step,
 
 
 def test_a_shard_is_erased_by_its_own_run_alone(tmp_path):
-    """A process that is frozen right before it removes a shard may thaw after another has written a new one."""
+    """A process that is frozen right before it removes a shard may thaw after another has written a
+    new one."""
     path = made(tmp_path)
 
     def take_over():
@@ -271,7 +276,8 @@ def test_a_claim_excludes(tmp_path):
 
 @pytest.mark.parametrize("is_recorded", [False, True])
 def test_of_a_holder_and_its_successor_one_ends_the_change(tmp_path, is_recorded):
-    """A holder that was taken for dead cannot end its change any more, nor remove its successor's claim."""
+    """A holder that was taken for dead cannot end its change any more, nor remove its successor's
+    claim."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(lock.exclusive(tmp_path / "claim", tmp_path))
         first.check()
@@ -345,7 +351,8 @@ def test_a_holder_that_thaws_amid_its_recovery_does_not_end_its_change(tmp_path)
 
 
 def test_a_recovery_that_comes_late_takes_nothing_back(tmp_path):
-    """It began before the writer made its record void; what a third process has written since then stays."""
+    """It began before the writer made its record void; what a third process has written since then
+    stays."""
     with contextlib.ExitStack() as stack:
         change = Handover(tmp_path, stack)
 
@@ -508,7 +515,8 @@ def test_a_record_that_is_larger_than_all_that_a_shard_can_hold(tmp_path, name):
 
 
 def test_only_the_claimed_shard_is_recovered(tmp_path):
-    """Names of shards may begin alike, and whoever holds the claim of one has no right to another's record."""
+    """Names of shards may begin alike, and whoever holds the claim of one has no right to another's
+    record."""
     path = made(tmp_path)
     run = tmp_path / "run"
     run.mkdir()

@@ -1,4 +1,5 @@
-"""Write one array on a cluster of two workers and print what they held; run in a process of its own by the tests."""
+"""Write one array on a cluster of two workers and print what they held; run in a process of its own
+by the tests."""
 
 from __future__ import annotations
 

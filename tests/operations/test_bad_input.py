@@ -1,5 +1,6 @@
-"""Bad input, a row each. What is refused before any byte is written names field, value and remedy, and changes nothing; what
-goes wrong in a task commits no shard; what is wrong with a shard is told with its key and chunk. Round trips: `test_values.py`.
+"""Bad input, a row each. What is refused before any byte is written names field, value and remedy,
+and changes nothing; what goes wrong in a task commits no shard; what is wrong with a shard is told
+with its key and chunk. Round trips: `test_values.py`.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def tree(path):
 
 @contextlib.contextmanager
 def refused(root, *, field, value, remedy, error=SpecError):
-    """It fails, its message names field, value and remedy, and everything below `root` is as it was."""
+    """It fails, its message names field, value and remedy, and everything below `root` is as it
+    was."""
     before = tree(root)
     with pytest.raises(error) as caught:
         yield caught
@@ -778,7 +780,8 @@ def test_a_block_without_a_mask_is_taken(tmp_path, x):
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], x.compute())
 
 
-# ---- reading shards: (what to do to the bytes of a shard of 16 inner chunks, the chunk that is named)
+# ---- reading shards: (what to do to the bytes of a shard of 16 inner chunks, the chunk that is
+# named)
 
 N_CHUNKS = 16
 MAX = 2**64 - 1

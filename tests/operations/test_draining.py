@@ -1,4 +1,5 @@
-"""A process that is asked to stop amid its last or only group has not done all: every operation says so."""
+"""A process that is asked to stop amid its last or only group has not done all: every operation
+says so."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def test_a_part_whose_last_shards_were_in_flight_is_complete(tmp_path, x, monkey
 
 
 def test_what_other_threads_had_in_flight_is_not_called_missing(tmp_path, draining):
-    """Two threads, each with a group: the report of the second does not come, but its journal lines do."""
+    """Two threads, each with a group: the report of the second does not come, but its journal lines
+    do."""
     x = da.from_array(VALUES, chunks=(24, 48))
     with dask.config.set(num_workers=2):
         plan = shardwrite.plan(x, memory_limit="40kB", **KEYWORDS)
@@ -185,10 +187,10 @@ def test_operations(tmp_path, x, monkeypatch, scheduler, operation):
 
 def test_a_stream(tmp_path):
     shardwrite.create(tmp_path / "x", shape=(0, 48), dtype="u4", shards=8, chunks=4)
-    with (
+    with (  # noqa: PT012
         pytest.raises(IncompleteError, match="asked to stop"),
         shardwrite.ShardWriter(tmp_path / "x", axis=0) as writer,
-    ):  # noqa: PT012
+    ):
         writer.append(VALUES[:16])
         writer.flush()
         stopping.request_drain()

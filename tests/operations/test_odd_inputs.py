@@ -1,5 +1,5 @@
-"""What users give and names say: credentials are shown nowhere, control characters move no cursor, and nothing is taken for
-something else.
+"""What users give and names say: credentials are shown nowhere, control characters move no cursor,
+and nothing is taken for something else.
 """
 
 from __future__ import annotations

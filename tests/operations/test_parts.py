@@ -1,4 +1,5 @@
-"""Parts without a scheduler: one plan for all, whatever the machines; checked and healed by themselves."""
+"""Parts without a scheduler: one plan for all, whatever the machines; checked and healed by
+themselves."""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def test_finalize_looks_at_shards_and_the_same_part_heals_them(tmp_path, x, harm
 
 
 def test_what_a_dead_attempt_on_another_host_has_left_is_swept(tmp_path, x):
-    """Its lease has not run out, so that it might live; once the array is whole it cannot commit any more."""
+    """Its lease has not run out, so that it might live; once the array is whole it cannot commit
+    any more."""
     path = tmp_path / "x"
     shardwrite.prepare(x, path, shardwrite.plan(x, **KEYWORDS))
     for k in range(2):
@@ -212,7 +214,8 @@ def test_directories_are_made_once(tmp_path, x, monkeypatch):
 
 
 def test_stripes_on_lustre(tmp_path, x, monkeypatch):
-    """A program that stands for Lustre's: called once, on the array's directory while nothing is in it."""
+    """A program that stands for Lustre's: called once, on the array's directory while nothing is in
+    it."""
     program = tmp_path / "lfs"
     program.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\nls "$4" >> {tmp_path}/called\n')
     program.chmod(0o755)

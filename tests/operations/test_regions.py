@@ -1,4 +1,5 @@
-"""Updates of arrays that exist: what is read, what is written, what stays to the byte, and what is refused."""
+"""Updates of arrays that exist: what is read, what is written, what stays to the byte, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -645,7 +646,8 @@ def test_later(path):
 @pytest.mark.parametrize("how", ["erase", "compact"])
 @pytest.mark.parametrize("location", ["start", "end"])
 def test_an_old_index_does_not_lead_to_another_chunk(tmp_path, how, location):
-    """A reader takes the index, sleeps, and reads an inner chunk; here all are of one size, so that they would change places."""
+    """A reader takes the index, sleeps, and reads an inner chunk; here all are of one size, so that
+    they would change places."""
     path, whole = tmp_path / "x", values((64, 64))
     x = da.from_array(whole, chunks=64)
     x.to_sharded_zarr(

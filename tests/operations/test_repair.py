@@ -1,4 +1,5 @@
-"""Repair writes exactly what is bad, and nobody reads a fill value meanwhile; salvage finds what an append left."""
+"""Repair writes exactly what is bad, and nobody reads a fill value meanwhile; salvage finds what an
+append left."""
 
 from __future__ import annotations
 
@@ -168,7 +169,8 @@ def test_a_torn_append_is_cut_back_by_a_scan_only_on_request(path, a):
 
 
 def test_nobody_updates_a_shard_during_its_salvage(path, a, monkeypatch):
-    """It went on without a run, and renamed the old state over whatever an update had written since its last look."""
+    """It went on without a run, and renamed the old state over whatever an update had written since
+    its last look."""
     good = appended(path, "c/1/2")
     new = da.from_array(a[16:32, 32:48] + 1, chunks=16)
     real, told = salvage_module.keep_copy, []
@@ -260,7 +262,8 @@ def test_a_salvage_and_a_repair_at_once(path, a):
 
 
 def test_a_scan_leaves_shards_that_are_not_torn(tmp_path, a):
-    """Another codec in the metadata makes every inner chunk bad, and the index of an inner shard fits, too."""
+    """Another codec in the metadata makes every inner chunk bad, and the index of an inner shard
+    fits, too."""
     codecs = [zarr.codecs.BytesCodec(), zarr.codecs.GzipCodec(level=1)]
     inner = zarr.codecs.ShardingCodec(chunk_shape=(2, 2), codecs=codecs)
     sharding = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[inner])

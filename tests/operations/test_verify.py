@@ -132,7 +132,8 @@ def test_mutated_shards_are_never_taken_for_good(array, data):
     ids=["verify()", "census()", "info", "verify"],
 )
 def test_a_command_looks_at_run_state_once(tmp_path, monkeypatch, kind, command):
-    """Beside an unfinished run of 1,000 journals it was 3,021 calls, and with each update that had not ended twice as many more."""
+    """Beside an unfinished run of 1,000 journals it was 3,021 calls, and with each update that had
+    not ended twice as many more."""
     path = tmp_path / "x"
     x = da.from_array(np.arange(64, dtype="u4").reshape(8, 8), chunks=4)
     if kind == "run":

@@ -66,7 +66,8 @@ def printed(census, width, **options):
 
 
 def shards_of(picture, shape, y, x):
-    """Shards of a cell: the box from its first to its last in the planes; a run of planes, or of shards in a line."""
+    """Shards of a cell: the box from its first to its last in the planes; a run of planes, or of
+    shards in a line."""
     first, last = int(picture.first[y, x]), int(picture.last[y, x])
     if first < 0:
         return []

@@ -1,4 +1,5 @@
-"""Shapes beyond what a plan can hold: they end at once, in an error that names field, value and remedy, and no memory is taken."""
+"""Shapes beyond what a plan can hold: they end at once, in an error that names field, value and
+remedy, and no memory is taken."""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.integers(1, 4000))
 def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
-    """A group of several shards fits the task; so does a block that is larger than the source's chunks and the inner ones."""
+    """A group of several shards fits the task; so does a block that is larger than the source's
+    chunks and the inner ones."""
     grid, source = case
     assume(grid.whole.size)
     fused = make_partition(grid, source, 1, task_nbytes=task_nbytes, fused=True)

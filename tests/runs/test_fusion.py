@@ -1,4 +1,5 @@
-"""Small source tasks in the tasks of groups: the same values, one task a group, and nothing run twice."""
+"""Small source tasks in the tasks of groups: the same values, one task a group, and nothing run
+twice."""
 
 from __future__ import annotations
 

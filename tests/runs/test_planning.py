@@ -210,7 +210,8 @@ def _zeros(block_info):
 
 @pytest.mark.parametrize(("memory_limit", "n_waves"), [("1GB", 1), ("70MB", 2)])
 def test_memory_with_source_chunks_across_shards(tmp_path, memory_limit, n_waves):
-    """Such a chunk is kept until the last of its shards is written; thinner waves keep fewer of them."""
+    """Such a chunk is kept until the last of its shards is written; thinner waves keep fewer of
+    them."""
     chunks = da.core.normalize_chunks((50, 55, 45), (256, 512, 512))
     x = da.map_blocks(_zeros, chunks=chunks, dtype="u2", meta=np.empty((0, 0, 0), "u2"))
     keywords = {

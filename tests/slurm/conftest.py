@@ -25,7 +25,8 @@ N_SHARDS = 256
 
 
 def pytest_collection_modifyitems(items):
-    """All of them in one process of those that run tests side by side, as there is one cluster; and first, as they take long."""
+    """All of them in one process of those that run tests side by side, as there is one cluster; and
+    first, as they take long."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("slurm"))

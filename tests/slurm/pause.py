@@ -1,7 +1,7 @@
 """Slows commits down by ``PAUSE`` seconds, so that there is something to interrupt.
 
-Until the file ``HURRY`` is there, or with ``PAUSE_ONCE`` until the job is put back into the queue: what comes after an interruption
-need not last.
+Until the file ``HURRY`` is there, or with ``PAUSE_ONCE`` until the job is put back into the queue:
+what comes after an interruption need not last.
 
 The task ``HOG`` of a job array takes more memory than it has. Also a preload of dask's workers.
 """

@@ -1,4 +1,5 @@
-"""The command ``shardwrite`` of this source tree, as the tests' jobs find it; with ``PAUSE`` in the environment, slower."""
+"""The command ``shardwrite`` of this source tree, as the tests' jobs find it; with ``PAUSE`` in the
+environment, slower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write docs/slurm.md``, as root, ten minutes.
+"""The table of interruptions in the documentation: ``python tests/slurm/table.py --write
+docs/slurm.md``, as root, ten minutes.
 
 Runs the tests of the three ways on a real SLURM, and takes what they measured.
 """

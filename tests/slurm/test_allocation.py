@@ -1,4 +1,5 @@
-"""A dask cluster inside one allocation, on a real SLURM: whatever interrupts it, the same again finishes it."""
+"""A dask cluster inside one allocation, on a real SLURM: whatever interrupts it, the same again
+finishes it."""
 
 from __future__ import annotations
 
@@ -178,7 +179,8 @@ def test_a_node_goes_down(cluster, work, allocation):
 
 @long
 def test_preemption_with_grace(cluster, work, allocation):
-    """SLURM ends the workers at once, and says nothing to the script: the program finds itself alone."""
+    """SLURM ends the workers at once, and says nothing to the script: the program finds itself
+    alone."""
     cluster.run("scontrol", "update", "partitionname=low", "gracetime=20")
     try:
         work.allocation_script("--sbatch=--partition=low", n_nodes=2)

@@ -1,4 +1,5 @@
-"""The job array on a real SLURM: whatever interrupts it, the same again finishes it, and redoes what was in flight."""
+"""The job array on a real SLURM: whatever interrupts it, the same again finishes it, and redoes
+what was in flight."""
 
 from __future__ import annotations
 
@@ -105,7 +106,8 @@ def test_usr1_drains_and_the_task_comes_again_by_itself_and_alone(cluster, work)
 
 @long
 def test_submit(cluster, work):
-    """From a login node: everything is begun and submitted by one command, and by the same again nothing is written twice."""
+    """From a login node: everything is begun and submitted by one command, and by the same again
+    nothing is written twice."""
     command = [
         "shardwrite",
         "slurm",
@@ -167,7 +169,8 @@ def test_submit(cluster, work):
 
 @long
 def test_two_arrays_of_one_name(cluster, work, tmp_path):
-    """Each has scripts of its own, so that finalize of one submits its own parts again, and nothing is mixed up."""
+    """Each has scripts of its own, so that finalize of one submits its own parts again, and nothing
+    is mixed up."""
     made, again = {}, {}
     for name in ("one", "other"):
         path = tmp_path / name / "scan.zarr"
@@ -210,7 +213,8 @@ def test_two_arrays_of_one_name(cluster, work, tmp_path):
 
 @long
 def test_cancel_of_tasks_that_put_themselves_back(cluster, work):
-    """While the processes of a task end, SLURM shows it as completing; it would come again. Nobody has submitted it here."""
+    """While the processes of a task end, SLURM shows it as completing; it would come again. Nobody
+    has submitted it here."""
     work.init()
     work.scripts(2)
     job = work.array(PAUSE=0.3)
@@ -227,7 +231,8 @@ def test_cancel_of_tasks_that_put_themselves_back(cluster, work):
 
 @long
 def test_a_time_limit(cluster, work):
-    """The real thing: USR1 comes, and the task requeues itself until all is written. SLURM may send it a minute too early."""
+    """The real thing: USR1 comes, and the task requeues itself until all is written. SLURM may send
+    it a minute too early."""
     work.init()
     work.scripts(1, "--time", "00:02:00", "--lead", 30)
     job = work.array(PAUSE=6, PAUSE_ONCE=1)
@@ -354,7 +359,8 @@ def test_a_task_that_runs_out_of_memory(cluster, work):
 
 @long
 def test_kill_at_random_points(cluster, work):
-    """No torn shard is ever visible, and nothing lies about in the end, although leases of other hosts look alive."""
+    """No torn shard is ever visible, and nothing lies about in the end, although leases of other
+    hosts look alive."""
     work.init()
     work.scripts(4)
     chance = random.Random(5)

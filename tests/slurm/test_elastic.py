@@ -1,4 +1,5 @@
-"""Workers that are jobs of their own, on a real SLURM: whatever interrupts them or their driver, the same again finishes."""
+"""Workers that are jobs of their own, on a real SLURM: whatever interrupts them or their driver,
+the same again finishes."""
 
 from __future__ import annotations
 
@@ -211,7 +212,8 @@ def test_cancel_ends_a_driver_that_is_no_job(cluster, work, elastic):
 
 @long
 def test_signals_to_the_driver(cluster, work, elastic):
-    """TERM leaves at once, USR1 when the shards in flight are written; no worker stays behind either."""
+    """TERM leaves at once, USR1 when the shards in flight are written; no worker stays behind
+    either."""
     driver = elastic.start()
     elastic.underway()
     driver.send_signal(signal.SIGTERM)

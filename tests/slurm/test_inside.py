@@ -1,4 +1,5 @@
-"""A dask cluster inside an allocation, without SLURM: its directory, keys and address, and the script's loop."""
+"""A dask cluster inside an allocation, without SLURM: its directory, keys and address, and the
+script's loop."""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
 
 
 def test_a_cluster_that_is_lost_is_no_error_of_the_program():
-    """Exit code 85, and the job comes again; where the scheduler is well, an error stays what it is."""
+    """Exit code 85, and the job comes again; where the scheduler is well, an error stays what it
+    is."""
     with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
         with pytest.raises(ZeroDivisionError), engine(None, None, cluster.scheduler_address):
             raise ZeroDivisionError
@@ -190,7 +192,8 @@ da.ones((64, 64), chunks=16, dtype="u1").to_sharded_zarr("x.zarr", shards=16, ch
 
 @pytest.fixture
 def script(tmp_path):
-    """The script of an allocation, as a job of one node would have it, with an `srun` that starts one task here."""
+    """The script of an allocation, as a job of one node would have it, with an `srun` that starts
+    one task here."""
     (tmp_path / "my.py").write_text(USERS)
     programs = {
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
@@ -228,7 +231,8 @@ def shards(tmp_path):
 
 @pytest.mark.long
 def test_usr1_before_the_program_listens_and_while_it_works(script, tmp_path):
-    """The first stops it before anything was written, so that it is not put back; the second goes on, and is."""
+    """The first stops it before anything was written, so that it is not put back; the second goes
+    on, and is."""
     process = script("0")
     while not (
         tmp_path / "shardwrite-runs"
@@ -276,7 +280,8 @@ esac
 def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(
     script, tmp_path, restarts, asked
 ):
-    """After a minute, here a second, it is ended; the script puts the job back, as often as the program would."""
+    """After a minute, here a second, it is ended; the script puts the job back, as often as the
+    program would."""
     (tmp_path / "shardwrite").write_text(DEAF)
     process = script(patience=2, restarts=restarts)
     _, said = process.communicate(timeout=30)
@@ -287,7 +292,8 @@ def test_a_program_that_does_not_notice_that_its_scheduler_is_lost(
 
 @pytest.mark.long
 def test_the_scheduler_is_lost(script, tmp_path):
-    """What was written is known from the disk, so the job is put back and goes on: it ends as by a request to stop."""
+    """What was written is known from the disk, so the job is put back and goes on: it ends as by a
+    request to stop."""
     process = script("0")
     while len(shards(tmp_path)) < 3:
         assert process.poll() is None, process.communicate()

@@ -25,7 +25,8 @@ esac
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a script with programs that stand for SLURM's and ours; what they start does what it is told."""
+    """Starts a script with programs that stand for SLURM's and ours; what they start does what it
+    is told."""
     for name, text in {
         "srun": "exec sleep 30",
         "shardwrite": SHARDWRITE,
@@ -82,7 +83,8 @@ def test_keys_are_removed(start, tmp_path, kind, end):
 
 
 def test_keys_of_killed_starts_go_with_the_next(tmp_path):
-    """A killed shell removes nothing; the job that comes again does. Another job's keys are not touched."""
+    """A killed shell removes nothing; the job that comes again does. Another job's keys are not
+    touched."""
     environ = {"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(tmp_path)}
     for number in (0, 1):
         make_run_directory({**environ, "SLURM_RESTART_COUNT": str(number)})

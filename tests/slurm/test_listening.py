@@ -47,7 +47,8 @@ def speaks_http(host, port):
 
 
 def check(pid, n_http):
-    """HTTP, which dask always starts, is there and on the loopback alone; and no other process is asked."""
+    """HTTP, which dask always starts, is there and on the loopback alone; and no other process is
+    asked."""
     deadline = time.monotonic() + 60
     while sum(speaks_http(*address) for address in listening(pid)) < n_http:
         assert time.monotonic() < deadline, f"nothing listens: {listening(pid)}"

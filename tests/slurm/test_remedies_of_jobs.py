@@ -1,4 +1,5 @@
-"""Remedies in messages about jobs, carried out without SLURM: what the message says makes the next call go through."""
+"""Remedies in messages about jobs, carried out without SLURM: what the message says makes the next
+call go through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Submissions, their directories and their jobs, with programs that stand for SLURM's: what is refused, noted and told."""
+"""Submissions, their directories and their jobs, with programs that stand for SLURM's: what is
+refused, noted and told."""
 
 from __future__ import annotations
 
@@ -178,7 +179,8 @@ def in_job(monkeypatch, *words, **environ):
 
 
 def test_jobs_that_nobody_has_submitted_here_are_known(cluster, monkeypatch):
-    """Allocations, and arrays by scripts of the user's, once they have worked; but no interactive job, which is its user's."""
+    """Allocations, and arrays by scripts of the user's, once they have worked; but no interactive
+    job, which is its user's."""
     run("init", "x.npy", "x.zarr", *LAYOUT)
     part = ["write-part", "x.npy", "x.zarr", "0/4"]
     batch = {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"}
@@ -193,7 +195,8 @@ def test_jobs_that_nobody_has_submitted_here_are_known(cluster, monkeypatch):
 
 
 def killed(monkeypatch, job):
-    """A part that ends in the middle of a commit, as one does that is killed: without a word in its journal."""
+    """A part that ends in the middle of a commit, as one does that is killed: without a word in its
+    journal."""
 
     def end(*_):
         raise KeyboardInterrupt
@@ -207,7 +210,8 @@ def killed(monkeypatch, job):
 
 
 def test_how_jobs_ended(cluster, monkeypatch):
-    """As SLURM tells it, by squeue for some minutes and by sacct for longer; else what is known of any."""
+    """As SLURM tells it, by squeue for some minutes and by sacct for longer; else what is known of
+    any."""
     run("init", "x.npy", "x.zarr", *LAYOUT)
     states = {
         "11": "OUT_OF_MEMORY",

@@ -1,4 +1,5 @@
-"""Workers that are jobs, without SLURM: what would be submitted, what is refused, and what is cancelled."""
+"""Workers that are jobs, without SLURM: what would be submitted, what is refused, and what is
+cancelled."""
 
 from __future__ import annotations
 
@@ -232,7 +233,8 @@ def dead():
 
 
 class Stand:
-    """``squeue`` and ``scancel`` that keep their jobs in a directory, one file each; a driver submits once more when it ends."""
+    """``squeue`` and ``scancel`` that keep their jobs in a directory, one file each; a driver
+    submits once more when it ends."""
 
     def __init__(self, directory, monkeypatch):
         self.directory = directory / "bin"
@@ -259,7 +261,8 @@ class Stand:
 
 
 def test_cancel(begun, tmp_path, monkeypatch):
-    """Drivers first, then what is left of arrays and workers, also of those that a driver had yet to write down."""
+    """Drivers first, then what is left of arrays and workers, also of those that a driver had yet
+    to write down."""
     _, path = begun
     target = resolve_target(path, None)
     run = find_run(target)
@@ -302,7 +305,8 @@ def test_cancel_where_nothing_is_known_or_slurm_is_not_here(begun, tmp_path, mon
 
 
 def test_a_cancelled_driver_submits_no_more_and_the_next_does(begun, monkeypatch):
-    """A driver that is no job is told by a file; it says when it has ended, and until then it is named."""
+    """A driver that is no job is told by a file; it says when it has ended, and until then it is
+    named."""
     _, path = begun
     target = resolve_target(path, None)
     monkeypatch.setattr(slurm_jobs, "_GONE_SECONDS", 0.2)
@@ -328,7 +332,8 @@ def test_a_cancelled_driver_submits_no_more_and_the_next_does(begun, monkeypatch
 
 
 def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
-    """Nothing beside a driver that lives; workers without one are cancelled, those of this job's earlier start among them."""
+    """Nothing beside a driver that lives; workers without one are cancelled, those of this job's
+    earlier start among them."""
     _, path = begun
     target = resolve_target(path, None)
     run = find_run(target)

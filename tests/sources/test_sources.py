@@ -1,4 +1,5 @@
-"""Sources: every format gives back what was written, region by region, and refuses what it cannot read."""
+"""Sources: every format gives back what was written, region by region, and refuses what it cannot
+read."""
 
 from __future__ import annotations
 

@@ -120,7 +120,8 @@ def test_an_object_that_cannot_be_looked_at_is_not_taken_for_removed(tmp_path, n
 
 
 def test_metadata_of_a_run_that_ends_meanwhile(tmp_path, monkeypatch):
-    """They are read once: between two reads another process may end the run, and that is no foreign document."""
+    """They are read once: between two reads another process may end the run, and that is no foreign
+    document."""
     path = tmp_path / "x.zarr"
 
     def stop(_):

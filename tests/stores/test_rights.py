@@ -1,4 +1,5 @@
-"""Modes, groups, owners and access control lists: what takes a file's place keeps them, and is never wider while it is partial."""
+"""Modes, groups, owners and access control lists: what takes a file's place keeps them, and is
+never wider while it is partial."""
 
 from __future__ import annotations
 
@@ -281,7 +282,8 @@ AS_USER = """
 
 
 def rewritten(modes, groups, value=None):
-    """Mode, owner and group of files of OWNER and GROUP, and their list, after a user of some groups has written them anew."""
+    """Mode, owner and group of files of OWNER and GROUP, and their list, after a user of some
+    groups has written them anew."""
     directory = Path(tempfile.mkdtemp(prefix="shardwrite-rights-"))  # where other users may go, too
     try:
         directory.chmod(0o777)

@@ -1,4 +1,5 @@
-"""Streams of slices: whatever comes in whatever order, what is flushed is there, within the memory allowed."""
+"""Streams of slices: whatever comes in whatever order, what is flushed is there, within the memory
+allowed."""
 
 from __future__ import annotations
 
@@ -147,7 +148,8 @@ BLOCKS = st.lists(
     maker=st.sampled_from(["shardwrite", "zarr-python"]),
 )
 def test_blocks_in_any_order(tmp_path_factory, blocks, chunk, axis, strategy, limit, raw, maker):
-    """Blocks that overlap, leave gaps, cross shards and lie beyond the end, with memory for all, for some, or for none."""
+    """Blocks that overlap, leave gaps, cross shards and lie beyond the end, with memory for all,
+    for some, or for none."""
     path, extents = tmp_path_factory.mktemp("stream") / "x", [14, 14]
     extents[axis] = 5
     model, before = np.zeros((40, 40), dtype="u4"), values(tuple(extents))

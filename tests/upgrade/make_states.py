@@ -1,12 +1,15 @@
-"""What the version of commit f91bbb9 leaves on disk where it is killed: made by that version, and stored in ``states.tar.xz``.
+"""What the version of commit f91bbb9 leaves on disk where it is killed: made by that version, and
+stored in ``states.tar.xz``.
 
-A process that is killed before one of its effects on the file system leaves what lies there at that moment. So each operation of
-`operations.py` runs once, and what lies there is copied before every second effect, while no thread has another. Host, user,
-boot and process that it names are made up, and so are times, so that a state tells nothing of the machine that it was made on.
-With a checkout of that commit in a directory ``old`` beside this repository, the archive is made anew by::
+A process that is killed before one of its effects on the file system leaves what lies there at that
+moment. So each operation of `operations.py` runs once, and what lies there is copied before every
+second effect, while no thread has another. Host, user, boot and process that it names are made up,
+and so are times, so that a state tells nothing of the machine that it was made on. With a checkout
+of that commit in a directory ``old`` beside this repository, the archive is made anew by::
 
     git worktree add --detach ../old f91bbb9
-    (cd ../old && PYTHONPATH=. python "$OLDPWD/tests/upgrade/make_states.py" "$OLDPWD/tests/upgrade/states.tar.xz")
+    (cd ../old && PYTHONPATH=. python "$OLDPWD/tests/upgrade/make_states.py"
+    "$OLDPWD/tests/upgrade/states.tar.xz")
 
 The threads of a stream take turns as they like, so two archives may differ a little.
 """
@@ -128,7 +131,8 @@ ended: list[list[int]] = []
 
 
 def note_ends() -> None:
-    """Have each run that ends noted, before its end begins: all that it writes was acknowledged by then."""
+    """Have each run that ends noted, before its end begins: all that it writes was acknowledged by
+    then."""
     end = rundir.RunDirectory.end
 
     def noted(run: rundir.RunDirectory) -> None:
@@ -166,7 +170,8 @@ def acknowledged(home: Path, source_id: str, state: str = "*") -> list[list[int]
 
 
 def contents(home: Path) -> list[tuple[str, bytes | None]]:
-    """All that lies in a directory, by name; None for directories. Receipts say where the array lay, and nothing else does."""
+    """All that lies in a directory, by name; None for directories. Receipts say where the array
+    lay, and nothing else does."""
     return [
         (
             str(path.relative_to(home)),

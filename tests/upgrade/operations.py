@@ -1,7 +1,8 @@
-"""Operations that the version of commit f91bbb9 and the present one have in common, on an array of 20 x 20 numbers.
+"""Operations that the version of commit f91bbb9 and the present one have in common, on an array of
+20 x 20 numbers.
 
-`make_states.py` interrupts them with the old version, `test_states.py` goes on with the present one. So only
-what both versions know is used here.
+`make_states.py` interrupts them with the old version, `test_states.py` goes on with the present
+one. So only what both versions know is used here.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def interrupt_update(path: Path) -> None:
 
 
 def staged(path: Path) -> object:
-    """The same by way of part files: rows of the source lie across many shards, and what counts as small is smaller."""
+    """The same by way of part files: rows of the source lie across many shards, and what counts as
+    small is smaller."""
     x = da.from_array(NEW, chunks=(10, 20))
     with mock.patch.multiple("shardwrite.plan.make", _TASK_NBYTES=(128, 128), _FUSE_NBYTES=0):
         return x.to_sharded_zarr(

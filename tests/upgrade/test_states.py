@@ -1,7 +1,9 @@
-"""What an older version left where it was interrupted, or had finished, is recognised, finished, given up or refused.
+"""What an older version left where it was interrupted, or had finished, is recognised, finished,
+given up or refused.
 
-`make_states.py` made the states with the version of commit f91bbb9. Its leases name another host and a time long ago, so that they
-have run out. A call either does what it is to do, or is refused with a remedy; that is carried out here, and loses nothing.
+`make_states.py` made the states with the version of commit f91bbb9. Its leases name another host
+and a time long ago, so that they have run out. A call either does what it is to do, or is refused
+with a remedy; that is carried out here, and loses nothing.
 """
 
 from __future__ import annotations
@@ -137,7 +139,8 @@ class Shard:
     values: np.ndarray | None
 
     def holds(self, wanted: np.ndarray, but: int | None = None) -> bool:
-        """Whether it holds these values, and the fill value beyond them; `but` may stand everywhere."""
+        """Whether it holds these values, and the fill value beyond them; `but` may stand
+        everywhere."""
         if self.values is None:
             return False
         whole = np.zeros(
@@ -243,7 +246,8 @@ class Judge:
             np.testing.assert_array_equal(zarr.open_array(replaced, mode="r")[:, :], OLD)
 
     def _is_whole(self, shard: Shard, but: int | None) -> bool:
-        """Whether a shard is one version's; of a stream, whose rows come one by one, whether it can be read."""
+        """Whether a shard is one version's; of a stream, whose rows come one by one, whether it can
+        be read."""
         does = self._state.does
         if does.kind == "stream":
             return shard.values is not None

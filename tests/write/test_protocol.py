@@ -1,4 +1,5 @@
-"""The commit protocol as the system sees it: one open and one rename a shard, no read, and every sync in its place."""
+"""The commit protocol as the system sees it: one open and one rename a shard, no read, and every
+sync in its place."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_batches_abort_together(tmp_path):
 
 @pytest.mark.parametrize("durability", ["none", "full", "batch"])
 def test_a_rename_whose_answer_was_lost_is_done(tmp_path, monkeypatch, durability):
-    """The system made it twice, and tells of the second; it counts only if what is there is what was to be renamed."""
+    """The system made it twice, and tells of the second; it counts only if what is there is what
+    was to be renamed."""
     real, lost = os.rename, []
 
     def rename(source, target):
@@ -170,10 +172,10 @@ def test_a_rename_whose_answer_was_lost_is_done(tmp_path, monkeypatch, durabilit
             writer.finish()
         assert transaction.committed == {f"c/{n}"}
         assert store.open(f"c/{n}").read(0, 1) == b"%d" % n
-    with (
+    with (  # noqa: PT012
         pytest.raises(StoreError, match="No such file"),
         store.transaction(durability, "a") as transaction,
-    ):  # noqa: PT012
+    ):
         writer = transaction.create("c/2")
         writer.write([b"mine"])
         writer.finish()
