@@ -87,6 +87,10 @@ class Strategy(Protocol):
     def in_place(self) -> bool:
         """Whether shards that exist are changed where they stand."""
 
+    @property
+    def replaces(self) -> bool:
+        """Whether an update writes every shard anew, without anything of the old object."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
@@ -132,6 +136,11 @@ class FixedOrder:
     def streaming_order(self) -> str:
         """The order itself."""
         return self.order
+
+    @property
+    def replaces(self) -> bool:
+        """See :meth:`Strategy.replaces`; unless it writes in place."""
+        return not self.in_place
 
     def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need them)
         """See :meth:`Strategy.sequence`; depends on the grid only."""
@@ -247,6 +256,11 @@ class AppendOnly:
     def streaming_order(self) -> str:
         """Row-major: one task with the whole shard is one unit."""
         return "C"
+
+    @property
+    def replaces(self) -> bool:
+        """See :meth:`Strategy.replaces`; never."""
+        return False
 
     def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:  # noqa: ARG002 (others need it)
         """See :meth:`Strategy.sequence`; depends on the units."""

@@ -71,8 +71,11 @@ def resolve_shapes(
         The array's shape.
     itemsize : int
         Bytes of an element.
-    shards, chunks : tuple of int, int, str or None
-        A shape, one size for all axes, a byte size, or ``"auto"`` (also None).
+    shards : tuple of int, int, str or None
+        A shape, one size for all axes, a byte size, or ``"auto"``; None for an array without
+        shards, whose objects are single chunks.
+    chunks : tuple of int, int, str or None
+        The same, where None is ``"auto"``, too.
     source_chunks : sequence of sequence of int
         The source's chunk sizes for each axis.
 
@@ -99,8 +102,11 @@ def resolve_shapes(
         notes.append(
             f"chunks {explicit_chunks}: {human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}"
         )
-    if explicit_shards is None:
-        if shards in (None, "auto"):
+    if shards is None:
+        explicit_shards = explicit_chunks
+        notes.append("no shards: each chunk is a file")
+    elif explicit_shards is None:
+        if shards == "auto":
             explicit_shards, why = _auto_shards(shape, itemsize, explicit_chunks, source_chunks)
         else:
             target = parse_nbytes(str(shards), "shards")

@@ -111,7 +111,20 @@ def region_plan(
 
 
 def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
-    """Refuse to change shards in place where what a crash leaves could not be told."""
+    """Refuse to change shards in place where nobody could tell what a crash leaves.
+
+    Raises
+    ------
+    SpecError
+        If the index has no checksum, or if the array has no shards.
+    """
+    if not metadata.is_sharded and not strategy.replaces:
+        raise SpecError(
+            "changes shards, and the array has none: its chunks are replaced one by one",
+            field="strategy",
+            value=strategy.label,
+            remedy='give "fixed-order"',
+        )
     if strategy.in_place and not metadata.index_codec.has_checksum:
         raise SpecError(
             "changes shards in place, and without a checksum nobody could tell an index that is torn",
