@@ -14,7 +14,7 @@ from shardwrite.grid import Shape, ceil_div
 from shardwrite.plan.limits import check_extents
 from shardwrite.plan.render import human
 
-__all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
+__all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 
 Sized = int | str | Sequence[int] | None
 
@@ -92,8 +92,8 @@ def resolve_shapes(
     """
     notes = []
     check_extents("shape", shape, shape)
-    explicit_shards = _explicit(shards, len(shape), "shards")
-    explicit_chunks = _explicit(chunks, len(shape), "chunks")
+    explicit_shards = explicit_sizes(shards, len(shape), "shards")
+    explicit_chunks = explicit_sizes(chunks, len(shape), "chunks")
     for field, sizes in (("shards", explicit_shards), ("chunks", explicit_chunks)):
         check_extents(field, sizes, sizes or ())
     if explicit_chunks is None:
@@ -126,7 +126,7 @@ def resolve_shapes(
     return explicit_shards, explicit_chunks, tuple(notes)
 
 
-def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
+def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
     """A shape, or None where `value` is a byte size or left to us."""
     if value is None or isinstance(value, str):
         return None
