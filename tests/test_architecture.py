@@ -4,6 +4,8 @@ things are never done."""
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -202,16 +204,27 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
             assert node.func.attr not in asked, f"line {node.lineno}: {node.func.attr}"
 
 
+def n_lines_of_code(path: Path) -> int:
+    """Lines of a file without blank ones, comments and docstrings."""
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER):
+            lines |= set(range(token.start[0], token.end[0] + 1)) if token.string.strip() else set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= set(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(lines)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_stay_small(path):
     tree = ast.parse(path.read_text())
-    assert len(path.read_text().splitlines()) <= 450
+    assert len(path.read_text().splitlines()) <= 600
+    assert n_lines_of_code(path) <= 400
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
-            documented = ast.get_docstring(node, clean=False) or ""
-            assert node.end_lineno - node.lineno - documented.count("\n") <= 70, (
-                f"{node.name} is long"
-            )
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            assert not body or body[-1].end_lineno - body[0].lineno < 80, f"{node.name} is long"
     assert ast.get_docstring(tree), "a module says what it is for"
 
 

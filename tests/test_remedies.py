@@ -8,6 +8,7 @@ source, and fails if one of them is missing.
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -41,7 +42,7 @@ from shardwrite import (
 )
 from shardwrite.cli import main
 from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.journal import lock
+from shardwrite.journal import find_run, lock
 from shardwrite.slurm.status import status
 from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 
@@ -233,6 +234,19 @@ def test_a_run_that_makes_the_array_is_given_up_by_nothing_but_itself(tmp_path, 
     assert is_tidy(path)
     update(path)
     np.testing.assert_array_equal(read(path), updated())
+
+
+def test_a_run_whose_writer_dies_while_it_is_looked_at_is_not_given_up(tmp_path, monkeypatch):
+    """It was alive at the first look and dead at the second: still it makes the array."""
+    path = tmp_path / "x"
+    before = interrupted_write(path, publish="first")
+    run = find_run(resolve_target(path, None))
+    neighbours = importlib.import_module("shardwrite.journal.neighbours")
+    alive = [{"host": "there", "age_seconds": 1.0}]
+    monkeypatch.setattr(neighbours, "live_holders", lambda path: alive)
+    with pytest.raises(JournalError, match="is being written"):
+        neighbours.give_up(run)
+    assert shards(path) == before
 
 
 @carries_out(": call shardwrite finalize again")

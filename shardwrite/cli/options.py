@@ -30,12 +30,14 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Sizes(click.ParamType[Any]):
-    """Option type for sizes: ``64``, ``64,64,32``, ``256MB`` or ``auto``."""
+    """Option type for sizes: ``64``, ``64,64,32``, ``256MB``, ``auto`` or ``none``."""
 
     name = "sizes"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Return one integer or a tuple of integers; any other text is left for the planner."""
+        """Return one integer, a tuple of integers, or None; other text is left for the planner."""
+        if value == "none":
+            return None
         parts = str(value).split(",")
         if all(part.strip().lstrip("-").isdigit() for part in parts):
             sizes = tuple(int(part) for part in parts)
@@ -97,7 +99,8 @@ layout_options = _options(
         "--shards",
         type=Sizes(),
         default="auto",
-        help="Shard shape: 256 or 256,256,64 elements, 256MB, or auto.",
+        help="Shard shape: 256 or 256,256,64 elements, 256MB, auto, or none for an array without "
+        "shards.",
     ),
     click.option("--chunks", type=Sizes(), default="auto", help="Inner chunk shape, likewise."),
     click.option(

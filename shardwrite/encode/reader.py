@@ -91,7 +91,8 @@ class ShardReader:
                 )
             self.index_span = codec.span(size)
             start, stop = self.index_span
-            self.index: ShardIndex = codec.decode(source.read(start, stop - start), size)
+            encoded = source.read(start, stop - start) if stop > start else b""
+            self.index: ShardIndex = codec.decode(encoded, size)
         except CorruptShardError as error:
             raise error.located(key=key) from error
 

@@ -78,14 +78,16 @@ class Layout:
 
 
 def make_metadata(
-    shape: Shape, dtype: np.dtype[Any], shards: Shape, chunks: Shape, layout: Layout
+    shape: Shape, dtype: np.dtype[Any], shards: Shape | None, chunks: Shape, layout: Layout
 ) -> ArrayMetadata:
-    """Make the metadata of a new sharded array.
+    """Make the metadata of a new array.
 
     Parameters
     ----------
-    shape, shards, chunks : tuple of int
-        Shapes of the array, of a shard and of an inner chunk, in elements.
+    shape, chunks : tuple of int
+        Shapes of the array and of an inner chunk, in elements.
+    shards : tuple of int or None
+        Shape of a shard, in elements; None for an array without shards.
     dtype : numpy.dtype
         Dtype of the source.
     layout : Layout
@@ -116,6 +118,9 @@ def make_metadata(
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
     check_fill(document, native, layout.fill_value)
     document["fill_value"] = exact_fill(document, native, layout.fill_value)
+    if shards is None:
+        _refuse_index(layout)
+        return parse_metadata(json.dumps(document, indent=2), writing=True)
     index_codecs = (
         DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
     )
@@ -132,6 +137,15 @@ def make_metadata(
     ]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def _refuse_index(layout: Layout) -> None:
+    """Refuse what is about an index, for an array that has none."""
+    for field, usual in {"index_location": "end", "index_codecs": None}.items():
+        value = getattr(layout, field)
+        if value != usual:
+            remedy = "leave it out, or give shards="
+            raise SpecError("is for sharded arrays", field=field, value=value, remedy=remedy)
 
 
 def _listed(value: Any) -> list[Any]:

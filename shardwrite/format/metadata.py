@@ -14,8 +14,10 @@ import numpy as np
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, zarr_dtype
 from shardwrite.errors import CodecError, SpecError
+from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import IndexCodec
 from shardwrite.format.nested import build_with_sharding
+from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
 __all__ = ["ArrayMetadata", "parse_metadata"]
@@ -23,7 +25,9 @@ __all__ = ["ArrayMetadata", "parse_metadata"]
 
 @dataclass(frozen=True)
 class ArrayMetadata:
-    """The metadata document of a sharded array, and the values derived from it.
+    """The metadata document of an array, and the values derived from it.
+
+    The objects of an array without sharding count as shards of one inner chunk.
 
     Parameters
     ----------
@@ -56,9 +60,20 @@ class ArrayMetadata:
         """Shapes of the array (or the window), of its shards and of its inner chunks."""
         return ShardGrid(
             tuple(self.document["shape"]) if self.window is None else self.window[1],
-            tuple(self.document["chunk_grid"]["configuration"]["chunk_shape"]),
-            tuple(self.sharding["chunk_shape"]),
+            tuple(self._regular_shape),
+            tuple(self.sharding["chunk_shape"] if self.is_sharded else self._regular_shape),
         )
+
+    @property
+    def _regular_shape(self) -> list[int]:
+        """Shape of the boxes of the chunk grid, each of which is an object."""
+        shape: list[int] = self.document["chunk_grid"]["configuration"]["chunk_shape"]
+        return shape
+
+    @cached_property
+    def is_sharded(self) -> bool:
+        """Whether an object holds several inner chunks and an index; else it is one chunk."""
+        return any(codec["name"] == "sharding_indexed" for codec in self.document["codecs"])
 
     @cached_property
     def _position(self) -> int:
@@ -79,13 +94,16 @@ class ArrayMetadata:
     @property
     def codecs_around(self) -> tuple[list[Any], list[Any]]:
         """Codecs before and after ``sharding_indexed``; both lists are empty in most arrays."""
+        if not self.is_sharded:
+            return [], []
         codecs = self.document["codecs"]
         return codecs[: self._position], codecs[self._position + 1 :]
 
     @property
     def inner_codecs(self) -> list[dict[str, Any]]:
         """Codecs of the inner chunks."""
-        codecs: list[dict[str, Any]] = self.sharding["codecs"]
+        holder = self.sharding if self.is_sharded else self.document
+        codecs: list[dict[str, Any]] = holder["codecs"]
         return codecs
 
     @cached_property
@@ -126,8 +144,10 @@ class ArrayMetadata:
         )
 
     @cached_property
-    def index_codec(self) -> IndexCodec:
-        """Codec of the shard index."""
+    def index_codec(self) -> ObjectFormat:
+        """Codec of the shard index, or `NoIndex` for an array without shards."""
+        if not self.is_sharded:
+            return NoIndex()
         sharding = self.sharding
         return IndexCodec(
             sharding["index_codecs"],
@@ -215,7 +235,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     Raises
     ------
     SpecError
-        If the document does not describe a sharded array, or is not valid, or asks for a feature
+        If the document does not describe an array, or is not valid, or asks for a feature
         that is not supported.
     """
     metadata = ArrayMetadata(text)
@@ -245,12 +265,12 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
         )
     _check_codecs(document.get("codecs"), "codecs")
     names = [codec["name"] for codec in document["codecs"]]
-    if names.count("sharding_indexed") != 1:
+    if names.count("sharding_indexed") > 1:
         raise SpecError(
-            "not a sharded array",
+            "several shardings around each other's bytes",
             field="codecs",
             value=names,
-            remedy='exactly one codec must be "sharding_indexed"',
+            remedy='at most one codec may be "sharding_indexed"',
         )
     if document.get("storage_transformers"):
         found = document["storage_transformers"]
@@ -314,12 +334,13 @@ def _check_keys(encoding: Any) -> None:
 
 def _check_structure(metadata: ArrayMetadata) -> None:
     """Check that shapes are lists of integers, and that names, if any, fit the axes."""
-    document, sharding = metadata.document, metadata.sharding
+    document = metadata.document
     shapes = {
         "shape": (document["shape"], 0),
         "chunk_grid": (document["chunk_grid"]["configuration"]["chunk_shape"], 1),
-        "chunk_shape": (sharding["chunk_shape"], 1),
     }
+    if metadata.is_sharded:
+        shapes["chunk_shape"] = (metadata.sharding["chunk_shape"], 1)
     for field, (sizes, least) in shapes.items():
         if not isinstance(sizes, list) or any(
             type(size) is not int or size < least for size in sizes

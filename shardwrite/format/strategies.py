@@ -92,6 +92,10 @@ class Strategy(Protocol):
     def in_place(self) -> bool:
         """Whether existing shards are changed in place, instead of being replaced."""
 
+    @property
+    def replaces(self) -> bool:
+        """Whether an update writes every shard anew, without anything of the old object."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
@@ -146,6 +150,11 @@ class FixedOrder:
     def streaming_order(self) -> str:
         """Order of inner chunks, the same as `order`."""
         return self.order
+
+    @property
+    def replaces(self) -> bool:
+        """See :meth:`Strategy.replaces`; unless it writes in place."""
+        return not self.in_place
 
     def sequence(
         self,
@@ -285,6 +294,11 @@ class AppendOnly:
     def streaming_order(self) -> str:
         """Row-major order, because a task that encodes a whole shard has one unit."""
         return "C"
+
+    @property
+    def replaces(self) -> bool:
+        """See :meth:`Strategy.replaces`; never."""
+        return False
 
     def sequence(
         self,

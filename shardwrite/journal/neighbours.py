@@ -289,8 +289,9 @@ def give_up(run: RunDirectory) -> None:
     JournalError
         If a process works on the run, or if the run makes the array.
     """
-    if run.makes_array and not live_holders(run.path):
-        raise unfinished(run)
+    if run.makes_array:  # which goes with nothing but a write of the whole array
+        holders = live_holders(run.path)
+        raise held(run, holders[0]) if holders else unfinished(run)
     take_away(run)
 
 

@@ -80,7 +80,8 @@ def create(
     whole = tuple((n,) for n in extents)
     shard_shape, chunk_shape, _ = resolve_shapes(extents, kind.itemsize or 1, shards, chunks, whole)
     check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
-    metadata = make_metadata(extents, kind, shard_shape, chunk_shape, layout_from(layout))
+    sharded = None if shards is None else shard_shape
+    metadata = make_metadata(extents, kind, sharded, chunk_shape, layout_from(layout))
     edges = tuple((0, n) if n else (0,) for n in extents)
     plan = Plan(
         metadata=metadata,

@@ -60,6 +60,13 @@ def table_html(title: str, rows: Rows) -> str:
     return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
 
 
+def _index(plan: Plan) -> str:
+    codec = plan.metadata.index_codec
+    if not plan.metadata.is_sharded:
+        return "none: each chunk is a file"
+    return f"{human(codec.encoded_nbytes)} at the {codec.location} of each shard"
+
+
 def _rows(plan: Plan) -> list[tuple[str, str]]:
     grid = plan.metadata.grid
     per_shard = math.prod(grid.shards) * plan.metadata.itemsize
@@ -81,13 +88,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
         ),
         ("overhang", f"{grid.overhang_fraction:.1%} of the shards' volume lies beyond the array"),
         ("codecs", " + ".join(codec["name"] for codec in plan.metadata.inner_codecs)),
-        (
-            "index",
-            (
-                f"{human(plan.metadata.index_codec.encoded_nbytes)} "
-                f"at the {plan.metadata.index_codec.location} of each shard"
-            ),
-        ),
+        ("index", _index(plan)),
         ("strategy", plan.strategy.label),
         (
             "source",

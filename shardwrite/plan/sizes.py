@@ -14,7 +14,7 @@ from shardwrite.grid import Shape, ceil_div
 from shardwrite.plan.limits import check_extents
 from shardwrite.plan.render import human
 
-__all__ = ["Sized", "parse_nbytes", "resolve_shapes"]
+__all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 
 Sized = int | str | Sequence[int] | None
 
@@ -78,8 +78,11 @@ def resolve_shapes(
         The array's shape.
     itemsize : int
         Bytes of an element.
-    shards, chunks : tuple of int, int, str or None
-        A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"`` (also None).
+    shards : tuple of int, int, str or None
+        A shape, one size for all axes, a decoded size in bytes as text, or ``"auto"``. None is an
+        array without shards, whose objects are single chunks.
+    chunks : tuple of int, int, str or None
+        The same; here None means ``"auto"``.
     source_chunks : sequence of sequence of int
         The source's chunk sizes for each axis.
 
@@ -98,8 +101,8 @@ def resolve_shapes(
     """
     notes = []
     check_extents("shape", shape, shape)
-    explicit_shards = _explicit(shards, len(shape), "shards")
-    explicit_chunks = _explicit(chunks, len(shape), "chunks")
+    explicit_shards = explicit_sizes(shards, len(shape), "shards")
+    explicit_chunks = explicit_sizes(chunks, len(shape), "chunks")
     for field, sizes in (("shards", explicit_shards), ("chunks", explicit_chunks)):
         check_extents(field, sizes, sizes or ())
     if explicit_chunks is None:
@@ -109,8 +112,11 @@ def resolve_shapes(
             f"chunks {explicit_chunks}: "
             f"{human(itemsize * math.prod(explicit_chunks))} each, near {human(target)}"
         )
-    if explicit_shards is None:
-        if shards in (None, "auto"):
+    if shards is None:
+        explicit_shards = explicit_chunks
+        notes.append("no shards: each chunk is a file")
+    elif explicit_shards is None:
+        if shards == "auto":
             explicit_shards, why = _auto_shards(shape, itemsize, explicit_chunks, source_chunks)
         else:
             target = parse_nbytes(str(shards), "shards")
@@ -132,7 +138,7 @@ def resolve_shapes(
     return explicit_shards, explicit_chunks, tuple(notes)
 
 
-def _explicit(value: Sized, ndim: int, field: str) -> Shape | None:
+def explicit_sizes(value: Sized, ndim: int, field: str) -> Shape | None:
     """Return the shape that `value` gives, or None if it is None or a text."""
     if value is None or isinstance(value, str):
         return None

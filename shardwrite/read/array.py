@@ -23,6 +23,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 from shardwrite.plan.limits import check_chunks
+from shardwrite.plan.sizes import explicit_sizes
 from shardwrite.stores import ObjectReader, PosixStore, Store, is_file, parse_json, read_file
 from shardwrite.target import resolve_target
 
@@ -79,7 +80,10 @@ class ShardedArray:
         CorruptShardError
             If a shard is damaged.
         """
-        bounds, local = zip(*map(_bounds, key, self.shape), strict=True) if self.ndim else ((), ())
+        indices = _one_for_each_axis(key, self.ndim)
+        bounds, local = (
+            zip(*map(_bounds, indices, self.shape), strict=True) if self.ndim else ((), ())
+        )
         found = self.read(Box(tuple(a for a, _ in bounds), tuple(b for _, b in bounds)))
         for axis in reversed(range(self.ndim)):  # last axis first: an integer removes its axis
             found = found[(*[slice(None)] * axis, local[axis])]
@@ -149,6 +153,17 @@ class ShardedArray:
         out[(*here, ...)] = chunk[(*there, ...)]
 
 
+def _one_for_each_axis(key: Any, ndim: int) -> list[Any]:
+    """Indices of all axes; an axis that is not named is taken as a whole."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    n_ellipses = sum(item is Ellipsis for item in items)
+    n_left = ndim - len(items) + n_ellipses
+    if n_ellipses > 1 or n_left < 0:
+        raise IndexError(f"{len(items)} indices for an array of {ndim} axes: {key!r}")
+    at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
+    return [*items[:at], *[slice(None)] * n_left, *items[at + 1 :]]
+
+
 def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
     """Smallest interval of an axis of `n` elements that holds an index, and the index inside it."""
     if isinstance(item, slice):
@@ -160,9 +175,17 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
         end = numbers[-1] - low + (1 if step > 0 else -1)
         return (low, high + 1), slice(numbers[0] - low, None if end < 0 else end, step)
     wanted = np.asarray(item)
-    wanted = (
-        np.flatnonzero(wanted) if wanted.dtype == bool else np.where(wanted < 0, wanted + n, wanted)
-    )
+    if wanted.size == 0:
+        return (0, 0), wanted.astype(np.int64)
+    if wanted.dtype == bool:
+        if wanted.shape != (n,):
+            raise IndexError(f"a mask of shape {wanted.shape} for an axis of {n} elements")
+        wanted = np.flatnonzero(wanted)
+    elif wanted.dtype.kind not in "iu":
+        raise IndexError(f"{item!r} is no integer, slice, or array of integers or booleans")
+    elif (wanted < -n).any() or (wanted >= n).any():
+        raise IndexError(f"{item!r} is out of bounds for an axis of {n} elements")
+    wanted = np.where(wanted < 0, wanted + n, wanted)
     if wanted.size == 0:
         return (0, 0), wanted.astype(np.int64)
     low = int(wanted.min())
@@ -216,7 +239,7 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
 
 
 def from_sharded_zarr(
-    store: Any, *, name: str | None = None, chunks: Sequence[int] | None = None
+    store: Any, *, name: str | None = None, chunks: int | Sequence[int] | None = None
 ) -> dask.array.Array:
     """Open a sharded array as a dask array with one chunk for each shard.
 
@@ -226,7 +249,7 @@ def from_sharded_zarr(
         A directory or ``file://`` URL.
     name : str, optional
         Path of the array in the store.
-    chunks : sequence of int, optional
+    chunks : int or sequence of int, optional
         Chunk shape of the dask array, in elements; the shape of a shard by default.
 
     Returns
@@ -253,7 +276,13 @@ def from_sharded_zarr(
     (((40, 40, 20),), 83)
     """
     view = open_sharded(store, name)
-    sizes = tuple(chunks) if chunks is not None else view.metadata.grid.shards
+    sizes = view.metadata.grid.shards
+    if chunks is not None:
+        given = explicit_sizes(chunks, view.ndim, "chunks")
+        if given is None:
+            remedy = f"give {view.ndim} sizes, or one for all axes"
+            raise SpecError("not sizes in elements", field="chunks", value=chunks, remedy=remedy)
+        sizes = given
     sizes = tuple(max(1, min(size, n)) for size, n in zip(sizes, view.shape, strict=True))
     check_chunks(view.shape, sizes)
     array: dask.array.Array = dask.array.from_array(

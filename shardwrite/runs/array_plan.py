@@ -192,7 +192,8 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         source.shape, itemsize, given["shards"], given["chunks"], source.chunks
     )
     check_new(source.shape, itemsize, shards, chunks)
-    metadata = make_metadata(source.shape, source.dtype, shards, chunks, layout)
+    sharded = None if given["shards"] is None else shards
+    metadata = make_metadata(source.shape, source.dtype, sharded, chunks, layout)
     made = make_plan(
         metadata,
         as_strategy(given["strategy"]),

@@ -146,15 +146,24 @@ def region_plan(
 
 
 def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
-    """Refuse to change shards in place if the index has no checksum.
+    """Refuse to update an array by a strategy that does not fit it.
 
-    Without a checksum, an index that a crash has torn cannot be recognised.
+    Without a checksum, an index that a crash has torn cannot be recognised. Without shards, chunks
+    can only be replaced.
 
     Raises
     ------
     SpecError
-        If the strategy changes shards in place and the index has no checksum.
+        If the strategy changes shards in place and the index has no checksum, or if it does not
+        replace objects and the array has no shards.
     """
+    if not metadata.is_sharded and not strategy.replaces:
+        raise SpecError(
+            "changes shards, and the array has none: its chunks are replaced one by one",
+            field="strategy",
+            value=strategy.label,
+            remedy='give "fixed-order"',
+        )
     if strategy.in_place and not metadata.index_codec.has_checksum:
         raise SpecError(
             "changes shards in place, and without a checksum nobody could tell an index that is "

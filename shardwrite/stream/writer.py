@@ -43,6 +43,8 @@ _DEFAULT_NBYTES = 2**30
 
 
 def _auto(metadata: ArrayMetadata) -> Strategy:
+    if not metadata.is_sharded:
+        return FixedOrder()
     if not metadata.index_codec.has_checksum:
         return AppendOnly()
     if metadata.pipeline.encoded_nbytes is not None:

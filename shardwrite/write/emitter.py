@@ -23,7 +23,8 @@ import numpy as np
 
 from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
-from shardwrite.format.index import IndexCodec, Seal, ShardIndex
+from shardwrite.format.base import ObjectFormat
+from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision
 from shardwrite.grid import Shape
 from shardwrite.stores import ObjectReader, ObjectWriter, Transaction
@@ -160,7 +161,7 @@ class Emitter:
         return self._finished(writer, seal, revision.end)
 
     @property
-    def _codec(self) -> IndexCodec:
+    def _codec(self) -> ObjectFormat:
         return self.spec.metadata.index_codec
 
     @property

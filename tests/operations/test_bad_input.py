@@ -1026,11 +1026,6 @@ DOCUMENTS = {
         "no zarr.json",
         "give the path of a sharded",
     ),
-    "an array without shards": (
-        lambda p: zarr.create_array(p, shape=3, dtype="i4"),
-        "not a sharded array",
-        "sharding_indexed",
-    ),
 }
 
 

@@ -1,0 +1,135 @@
+"""Options that the commands for SLURM share, and the arguments that scripts repeat."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from shardwrite.slurm import Settings
+
+__all__ = ["layout_arguments", "settings_from", "settings_options", "source_arguments"]
+
+_SOURCE_OPTIONS = {"source_format": "format", "source_chunks": "source-chunks"}
+
+
+def settings_options(function: Any) -> Any:
+    """Add the options that `settings_from` reads to a command."""
+    usual = Settings()
+    for option in reversed(
+        (
+            click.option(
+                "--job-name",
+                "job_name",
+                default=usual.name,
+                show_default=True,
+                help="Name of the jobs.",
+            ),
+            click.option(
+                "--cores",
+                type=click.IntRange(1),
+                default=usual.cores,
+                show_default=True,
+                help="Cores of each task.",
+            ),
+            click.option(
+                "--memory", default=usual.memory, show_default=True, help="Memory of each task."
+            ),
+            click.option(
+                "--time",
+                "time_limit",
+                default=usual.time,
+                show_default=True,
+                help="Time limit of each task.",
+            ),
+            click.option(
+                "--lead",
+                type=click.IntRange(1),
+                default=usual.lead_seconds,
+                show_default=True,
+                help="Seconds before the limit at which a task finishes its shards in flight and "
+                "requeues itself.",
+            ),
+            click.option(
+                "--requeues",
+                type=click.IntRange(0),
+                default=usual.requeues,
+                show_default=True,
+                help="How often, at most.",
+            ),
+            click.option(
+                "--at-once",
+                type=click.IntRange(0),
+                default=0,
+                help="Tasks that may run at a time; all by default.",
+            ),
+            click.option(
+                "--sbatch",
+                "directives",
+                multiple=True,
+                help="An option for sbatch, such as --sbatch=--partition=main.",
+            ),
+            click.option(
+                "--setup",
+                multiple=True,
+                help='A line of shell before the work, such as --setup "module load python".',
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def settings_from(options: dict[str, Any]) -> Settings:
+    """Remove the settings of jobs from `options`, and return them as one value."""
+    return Settings(
+        name=options.pop("job_name"),
+        cores=options.pop("cores"),
+        memory=options.pop("memory"),
+        time=options.pop("time_limit"),
+        lead_seconds=options.pop("lead"),
+        requeues=options.pop("requeues"),
+        directives=tuple(options.pop("directives")),
+        setup=tuple(options.pop("setup")),
+    )
+
+
+def source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments of a command line for the source options, which stay in `options`."""
+    found = []
+    for key in ("source_format", "dataset", "shape", "dtype", "offset", "source_chunks"):
+        value = options[key]
+        if value not in (None, 0):
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            found += [f"--{_SOURCE_OPTIONS.get(key, key)}", text]
+    return tuple(found)
+
+
+def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments of a command line for the layout options that the user has given."""
+    context = click.get_current_context()
+    found = []
+    for key in (
+        "shards",
+        "chunks",
+        "compressors",
+        "filters",
+        "fill_value",
+        "index_location",
+        "strategy",
+        "memory_limit",
+    ):
+        if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
+            value = options[key]
+            is_codecs = key in ("compressors", "filters") and value != "auto"
+            text = (
+                json.dumps(value)
+                if is_codecs
+                else ",".join(map(str, value))
+                if isinstance(value, tuple)
+                else str(value)
+            )
+            found += [f"--{key.replace('_', '-')}", text]
+    return (*found, *(["--write-empty-chunks"] if options["write_empty_chunks"] else []))

@@ -1,0 +1,82 @@
+"""Reading by index: what numpy gives, numpy's error where it gives none, and no value that is not there."""
+
+from __future__ import annotations
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import SpecError
+
+VALUES = np.arange(60).reshape(6, 10)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("read") / "x"
+    da.from_array(VALUES, chunks=5).to_sharded_zarr(path, shards=4, chunks=2)
+    return path
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        2,
+        (2,),
+        (2, 3),
+        (-1, -10),
+        slice(1, 3),
+        (slice(None, None, -2), 4),
+        (slice(5, 2), slice(None)),
+        ...,
+        (..., 3),
+        (3, ...),
+        ([1, 2], slice(None)),
+        ([], slice(2, 4)),
+        (VALUES[:, 0] > 20, slice(None)),
+        (np.int64(2), np.array(3)),
+    ],
+    ids=str,
+)
+def test_an_index_gives_what_numpy_gives(path, key):
+    found = shardwrite.open_sharded(path)[key]
+    np.testing.assert_array_equal(found, VALUES[key])
+    assert np.shape(found) == VALUES[key].shape
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        (7, 0),
+        (6, 0),
+        (-7, 0),
+        (0, 10),
+        ([9], slice(None)),
+        ([0, -7], slice(None)),
+        (np.ones(7, bool), slice(None)),
+        (0, 0, 0),
+        (slice(None), slice(None), 0),
+        (..., 0, ...),
+        (1.5, 0),
+        ("a", 0),
+        (None, 0),
+    ],
+    ids=str,
+)
+def test_an_index_that_selects_nothing_that_is_there(path, key):
+    with pytest.raises(IndexError):
+        shardwrite.open_sharded(path)[key]
+
+
+def test_one_size_for_all_axes(path):
+    found = shardwrite.from_sharded_zarr(path, chunks=4)
+    assert found.chunks == ((4, 2), (4, 4, 2))
+    np.testing.assert_array_equal(found.compute(), VALUES)
+
+
+@pytest.mark.parametrize("chunks", [(4,), (4, 4, 4), (0, 4), ("a", 4), -1, "1MB", True], ids=str)
+def test_chunks_that_are_none(path, chunks):
+    with pytest.raises(SpecError) as caught:
+        shardwrite.from_sharded_zarr(path, chunks=chunks)
+    assert caught.value.fields["field"] == "chunks"
