@@ -11,7 +11,7 @@ import pytest
 import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
-from shardwrite.errors import CodecError, SpecError
+from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.document import Layout, make_metadata
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 
@@ -489,10 +489,25 @@ def test_version_2_is_refused():
     assert (error.field, error.value) == ("zarr_format", 2)
 
 
-def test_array_without_shards_is_refused():
+def test_an_array_without_shards_has_a_chunk_for_each_object():
     memory = {}
-    zarr.create_array(zarr.storage.MemoryStore(memory), shape=(4,), dtype="u1", zarr_format=3)
-    error = refused(parse_metadata, memory["zarr.json"].to_bytes().decode())
+    store = zarr.storage.MemoryStore(memory)
+    zarr.create_array(store, shape=(9, 4), chunks=(4, 3), dtype="u1", zarr_format=3)
+    metadata = parse_metadata(memory["zarr.json"].to_bytes().decode(), writing=True)
+    assert not metadata.is_sharded
+    assert metadata.grid.shards == metadata.grid.chunks == (4, 3)
+    assert metadata.grid.counts == (3, 2)
+    assert metadata.codecs_around == ([], [])
+    assert [codec["name"] for codec in metadata.inner_codecs] == ["bytes", "zstd"]
+    assert metadata.index_codec.encoded_nbytes == 0
+    assert metadata.index_codec.decode(b"", 77).table.tolist() == [[0, 77]]
+    with pytest.raises(CorruptShardError, match="empty"):
+        metadata.index_codec.span(0)
+
+
+def test_two_shardings_one_after_the_other_are_refused():
+    codecs = json.loads(make().text)["codecs"]
+    error = refused(parse_metadata, changed(codecs=codecs * 2))
     assert error.field == "codecs"
     assert "sharding_indexed" in error.remedy
 
