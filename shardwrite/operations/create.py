@@ -46,7 +46,7 @@ def create(
         Shape of the array. Give 0 for an axis along which a stream will make it grow.
     dtype : dtype_like
         Data type of the array.
-    shards, chunks : tuple of int, int, str
+    shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk; see :func:`plan`.
     name, mode, durability, restart
         See :func:`to_sharded_zarr`.

@@ -72,9 +72,10 @@ def to_sharded_zarr(
         The source. All of its chunk sizes must be known.
     store : str or path
         A directory or ``file://`` URL.
-    shards, chunks : tuple of int, int, str
+    shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
-        a decoded size in bytes such as ``"256MB"``, or ``"auto"``.
+        a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` writes an array
+        without shards, in which each chunk is an object of its own.
     name : str, optional
         Path of the array in the store. Missing groups above it are created. Without a name,
         the array is the store itself.

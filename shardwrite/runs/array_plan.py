@@ -84,9 +84,10 @@ def plan(
     ----------
     x : dask.array.Array
         The source. All of its chunk sizes must be known.
-    shards, chunks : tuple of int, int, str
+    shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
-        a decoded size in bytes such as ``"256MB"``, or ``"auto"``.
+        a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` plans an array
+        without shards, in which each chunk is an object of its own.
     strategy : FixedOrder, AppendOnly or str
         The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
         ``"morton"``.
