@@ -198,6 +198,8 @@ def _child(request, answer):
 
 def _warm_up(_, answer):
     """Do everything once, and say which modules that took."""
+    for name in shardwrite.__all__:
+        getattr(shardwrite, name)
     with tempfile.TemporaryDirectory() as directory, dask.config.set(scheduler="sync"):
         path = f"{directory}/x"
         write(path)
