@@ -122,7 +122,7 @@ class ShardedArray:
             return
         found = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
-        for rank in ranks.ravel().tolist():
+        for rank in ranks[~found.index.is_empty[ranks]].tolist():
             chunk = found.chunk(rank)
             if chunk is not None:
                 self._place(chunk, rank, inside, out)

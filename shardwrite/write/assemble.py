@@ -249,7 +249,7 @@ def revise(
     stored = old.stored()
     # Nothing is written if the update only leaves inner chunks empty that are empty already.
     if not ((chunks.sizes >= 0) | ((chunks.sizes == -1) & (stored.nbytes >= 0))).any():
-        return Written(stored.total_nbytes, old.index.checksum, int((stored.nbytes >= 0).sum()))
+        return Written(stored.total_nbytes, old.index.checksum, old.index.n_present)
     sequence = spec.strategy.sequence(
         metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
     )
@@ -317,7 +317,7 @@ def _change(
     if old is None or claim is None:
         raise TypeError("a shard is changed in place under a claim")
     ranks, old_nbytes = revision.sequence.tolist(), old.reader.nbytes
-    was_there = old.stored().nbytes >= 0
+    was_there = ~old.index.is_empty
     ends = revision.offsets + np.maximum(revision.nbytes, 0)
     spans = [(int(revision.offsets[rank]), int(ends[rank])) for rank in ranks if was_there[rank]]
     writes: Iterable[tuple[int, Buffer]] = (

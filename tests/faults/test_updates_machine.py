@@ -36,20 +36,8 @@ from shardwrite import AppendOnly, FixedOrder
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+from ends import EFFECTS
 
-EFFECTS = (
-    "write",
-    "writev",
-    "pwrite",
-    "fsync",
-    "rename",
-    "link",
-    "unlink",
-    "mkdir",
-    "rmdir",
-    "ftruncate",
-    "copy_file_range",
-)
 STRATEGIES = [
     FixedOrder("C"),
     FixedOrder("morton"),
