@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.verify import Report, census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
-    from shardwrite.plan.model import Part, Plan
+    from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import from_sharded_zarr, open_sharded
     from shardwrite.runs.array_plan import plan
     from shardwrite.runs.result import WriteResult
@@ -49,7 +49,7 @@ else:
             "shardwrite.operations.verify": ("Report", "census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
-            "shardwrite.plan.model": ("Part", "Plan"),
+            "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
             "shardwrite.runs.array_plan": ("plan",),
             "shardwrite.runs.result": ("WriteResult",),
@@ -65,11 +65,11 @@ else:
             "shardwrite.journal",
             "shardwrite.operations",
             "shardwrite.picture",
+            "shardwrite.place",
             "shardwrite.read",
             "shardwrite.runs",
             "shardwrite.stores",
             "shardwrite.stream",
-            "shardwrite.target",
             "shardwrite.write",
         ),
     )

@@ -19,7 +19,7 @@ LAYERS = [
     ["plan", "encode"],
     # ---- no I/O, no dask, no clock, no randomness above this line
     ["stores", "host", "_dask"],
-    ["engines", "target"],
+    ["engines", "place"],
     ["read", "picture"],
     ["journal", "sources"],
     ["write"],
@@ -97,6 +97,64 @@ def test_the_map_tells_the_shape():
     print(shape)
     told = " ".join((PACKAGE.parent / "ARCHITECTURE.md").read_text().split())
     assert shape in told
+
+
+def test_the_root_holds_a_handful_of_files():
+    assert len(list(PACKAGE.glob("*.py"))) <= 6
+
+
+def modules_imported(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Modules of this package that a file imports, late and type-checking imports included."""
+    tree = ast.parse(path.read_text())
+    names, whole = attached(tree)
+    found = {*names, *whole}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names} & set(modules)
+            found |= inner or {node.module}
+    return found & set(modules)
+
+
+def circles(arrows: dict[str, set[str]]) -> list[tuple[str, ...]]:
+    """Sets of modules of which each imports the others, directly or through the others."""
+    reached: dict[str, set[str]] = {}
+    for module in arrows:
+        seen: set[str] = set()
+        waiting = [module]
+        while waiting:
+            new = arrows[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        reached[module] = seen
+    round_ = [module for module in arrows if module in reached[module]]
+    return sorted(
+        {tuple(sorted(m for m in round_ if m in reached[n] and n in reached[m])) for n in round_}
+    )
+
+
+def test_no_imports_go_round():
+    """Also inside of a folder. The `__init__` of a folder may name what lies in the folder."""
+    modules = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in FILES
+    }
+    arrows = {name: modules_imported(path, modules) for name, path in modules.items()}
+    assert circles(arrows) == []
+    # the check itself: a circle of three that a type-checking import closes
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [("a", "b", "c")]
+
+
+def test_one_place_makes_the_store_of_an_array():
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        if unit(path) != "stores" and "PosixStore" in path.read_text()
+    }
+    assert found == {"place/target.py"}
 
 
 def test_every_folder_has_a_floor():

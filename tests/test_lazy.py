@@ -89,7 +89,7 @@ def test_the_first_write_imports_neither_distributed_nor_tornado(tmp_path):
         "import dask, shardwrite, dask.array",
         "import shardwrite, dask.array.core",
         "from shardwrite import to_sharded_zarr\nimport shardwrite, dask.array",
-        "from shardwrite.plan.model import Plan\nimport shardwrite, dask.array",
+        "from shardwrite.plan.plan import Plan\nimport shardwrite, dask.array",
         "import shardwrite, dask.array, importlib\nimportlib.reload(dask.array)",
         "import shardwrite, importlib\nimportlib.reload(shardwrite)\nimport dask.array",
     ],
@@ -148,7 +148,7 @@ def test_every_public_name_is_what_its_module_calls_so():
 
 
 @pytest.mark.parametrize(
-    "first", ["import shardwrite", "import shardwrite.plan.model", "from shardwrite import Plan"]
+    "first", ["import shardwrite", "import shardwrite.plan.plan", "from shardwrite import Plan"]
 )
 def test_plan_is_the_function_whenever_the_folder_is_imported(first):
     run(

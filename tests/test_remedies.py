@@ -43,8 +43,9 @@ from shardwrite import (
 from shardwrite.cli import main
 from shardwrite.host.stopping import request_drain, reset_drain
 from shardwrite.journal import find_run, lock
+from shardwrite.place.nodes import shape_at
+from shardwrite.place.target import RECEIPT_NAME, resolve_target
 from shardwrite.slurm.status import status
-from shardwrite.target import RECEIPT_NAME, resolve_target, shape_at
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"

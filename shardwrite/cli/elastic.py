@@ -12,9 +12,9 @@ from shardwrite.cli.common import engine
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, workers_of
-from shardwrite.target import resolve_target
 
 __all__ = ["cluster_options", "taken", "write_with_jobs"]
 

@@ -22,9 +22,9 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission
-from shardwrite.target import Target, resolve_target
 
 __all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "stripe_option", "write_part"]
 

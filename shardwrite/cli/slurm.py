@@ -20,6 +20,7 @@ from shardwrite.cli.slurm_options import (
 )
 from shardwrite.cli.slurm_submit import resubmit, submit
 from shardwrite.cli.terminal import echo, emit
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.slurm import (
     AllocationJob,
@@ -36,7 +37,6 @@ from shardwrite.slurm import (
     run_worker,
     status,
 )
-from shardwrite.target import resolve_target
 
 __all__ = ["slurm"]
 

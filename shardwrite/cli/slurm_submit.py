@@ -23,6 +23,7 @@ from shardwrite.cli.slurm_options import (
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.journal import find_run
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
@@ -39,7 +40,6 @@ from shardwrite.slurm import (
     submitting,
     write_scripts,
 )
-from shardwrite.target import Target, resolve_target
 
 __all__ = ["resubmit", "submit"]
 

@@ -32,16 +32,17 @@ from shardwrite.journal.takeover import (
     take_back,
 )
 from shardwrite.journal.trust import check_name, require_trusted
+from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.target import Target
 from shardwrite.stores import (
-    PosixStore,
     is_there,
     listed,
     make_directories,
     read_file,
     remove_state,
+    sync_entry,
     write_file,
 )
-from shardwrite.target import Target, check_surroundings, check_target
 
 __all__ = [
     "begin_run",
@@ -320,7 +321,7 @@ def _create(
             return None
         is_claimed = True
         if durability != "none":
-            PosixStore(target.run_path).sync_parents(target.run_path / "plan.json", set())
+            sync_entry(target.run_path / "plan.json")
     except BaseException as error:
         with contextlib.suppress(OSError):  # the first error is the one to report
             remove_state(draft)

@@ -19,8 +19,8 @@ from shardwrite.journal.lease import live_holders
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
 from shardwrite.journal.trust import require_trusted
+from shardwrite.place.target import Target
 from shardwrite.stores import is_there
-from shardwrite.target import Target
 
 __all__ = [
     "Beside",

@@ -18,9 +18,9 @@ from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.facts import check_region
 from shardwrite.journal.ledger import as_runs, from_runs
+from shardwrite.place.target import RECEIPT_NAME, Target
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_file
-from shardwrite.target import RECEIPT_NAME, Target
 
 __all__ = ["Receipt", "empty_after", "read_receipt"]
 

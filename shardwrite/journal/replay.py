@@ -19,16 +19,16 @@ from shardwrite.journal.lease import identity, live_holders
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
+from shardwrite.place.target import Target
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
-    PosixStore,
+    Store,
     as_store_error,
     listed,
     read_blocks,
     read_limit,
     remove_state,
 )
-from shardwrite.target import Target
 
 __all__ = [
     "History",
@@ -293,7 +293,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
         if parts.name.removeprefix("parts-") not in alive:
             remove_state(parts)
     discard_ends(run.target, [driver for driver in drivers if driver not in alive])
-    store = PosixStore(run.target.path)
+    store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
         return sweep_listed(run.target.path, lambda: drivers_on(run.target))
     return discard(store, metadata, found.unended)
@@ -319,7 +319,7 @@ def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") 
     ]
 
 
-def discard(store: PosixStore, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
+def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:
     """Remove the temporary files of tasks, and return how many there were."""
     n_removed = 0
     for beginning in beginnings:

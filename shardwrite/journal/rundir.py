@@ -51,9 +51,11 @@ from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.writer import ensure_current
+from shardwrite.place.nodes import shape_at, shape_of
+from shardwrite.place.target import RECEIPT_NAME, UPDATES, Target
 from shardwrite.stores import (
-    PosixStore,
     Proof,
+    discard_file,
     is_there,
     listed,
     make_directories,
@@ -68,7 +70,6 @@ from shardwrite.stores import (
     set_aside,
     write_file,
 )
-from shardwrite.target import RECEIPT_NAME, UPDATES, Target, shape_at, shape_of
 
 __all__ = [
     "RunDirectory",
@@ -415,7 +416,7 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
     for driver in drivers:
         for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
             for name in ("zarr.json", RECEIPT_NAME):
-                PosixStore(directory).discard_temporary(name, f"{driver}.end")
+                discard_file(directory / name, f"{driver}.end")
 
 
 @contextlib.contextmanager

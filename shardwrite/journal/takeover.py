@@ -50,8 +50,9 @@ from shardwrite.journal.rundir import (
 )
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
+from shardwrite.place.target import Target
 from shardwrite.stores import (
-    PosixStore,
+    Store,
     as_store_error,
     data_in,
     is_there,
@@ -61,7 +62,6 @@ from shardwrite.stores import (
     remove_state,
     set_aside,
 )
-from shardwrite.target import Target
 
 __all__ = ["end_run", "make_end", "remove_orphans", "settle", "take_away", "take_back"]
 
@@ -153,7 +153,7 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
         if is_there(over.path / "zarr.json"):  # otherwise the removal has begun already
             metadata = _metadata_of(over)
-            store = PosixStore(over.target.path)
+            store = over.target.store
             for token in listed(over.path, TOKEN):
                 token.unlink(missing_ok=True)
             recover_changes(over.path, store, metadata)
@@ -234,7 +234,7 @@ def _move_plan(over: RunDirectory) -> None:
             os.link(moved, plan)
 
 
-def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> None:
+def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     """Take step 4: set aside the array that the run was making, or settle what an update leaves."""
     if not over.makes_array:
         _leave_update(over, metadata, store)
@@ -245,7 +245,7 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: PosixStore) -> No
                 set_aside(over.target.path, "", over.proof(), f"array-{uuid.uuid4().hex}")
 
 
-def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) -> None:
+def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:
     """Settle what an update that was given up leaves in the array.
 
     If the array was not enlarged before, the shards beyond it are removed. The receipt is brought
@@ -260,9 +260,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: PosixStore) ->
         _tell_receipt(over, part, store, found, grid)
 
 
-def _remove_outside(
-    over: RunDirectory, part: ArrayMetadata, store: PosixStore, grid: ShardGrid
-) -> None:
+def _remove_outside(over: RunDirectory, part: ArrayMetadata, store: Store, grid: ShardGrid) -> None:
     """Remove the shards of an update that lie outside of the array's shard grid."""
     first, _ = part.window or ((), ())
     outside = [
@@ -278,7 +276,7 @@ def _remove_outside(
 
 
 def _tell_receipt(
-    over: RunDirectory, part: ArrayMetadata, store: PosixStore, found: Replay, grid: ShardGrid
+    over: RunDirectory, part: ArrayMetadata, store: Store, found: Replay, grid: ShardGrid
 ) -> None:
     """Enter the empty shards and the shape into the array's receipt, if it knows empty shards."""
     receipt = read_receipt(over.target)

@@ -33,8 +33,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import UntrustedStateError
+from shardwrite.place.target import Target
 from shardwrite.stores import SET_ASIDE, as_store_error, owner_of
-from shardwrite.target import Target
 
 __all__ = ["check_name", "require_trusted"]
 

@@ -15,6 +15,7 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
 from shardwrite.operations.verify import how_to_mend
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import human, table_html, table_text
@@ -24,7 +25,6 @@ from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job, Options, run_plan
 from shardwrite.runs.progress import reporting
-from shardwrite.target import Target, resolve_target
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["Compaction", "compact"]

@@ -13,12 +13,12 @@ from shardwrite.format.document import make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape
 from shardwrite.journal import Ledger
+from shardwrite.place.target import resolve_target
 from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_plan import layout_from, resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job, has_ended, options_for_new
-from shardwrite.target import resolve_target
 
 __all__ = ["create"]
 

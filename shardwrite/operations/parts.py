@@ -14,6 +14,8 @@ import shardwrite._dask as dask
 from shardwrite.engines import local_threads
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
+from shardwrite.place.nodes import kind_of
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import Plan
 from shardwrite.runs.array_plan import identity_of, memory_limit_of, resources_of
 from shardwrite.runs.begun import plan_begun
@@ -21,7 +23,6 @@ from shardwrite.runs.execute import execute_part, finish_parts, prepare_jobs
 from shardwrite.runs.job import Job, Options, options_for_new
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
-from shardwrite.target import Target, kind_of, resolve_target
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["finalize", "prepare", "write_part"]

@@ -13,6 +13,7 @@ import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
+from shardwrite.place.target import resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_sharded
@@ -21,7 +22,6 @@ from shardwrite.runs.job import Job, Options, run_plan
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import region_plan
 from shardwrite.runs.result import WriteResult
-from shardwrite.target import resolve_target
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["abandon", "erase", "plan_region", "write_region"]

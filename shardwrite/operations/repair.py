@@ -44,6 +44,7 @@ from shardwrite.journal import (
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.operations.salvage import find_torn, salvage_shards
 from shardwrite.operations.verify import Report, ShardState, open_begun, verify, verify_opened
+from shardwrite.place.target import Target
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.read.array import ShardedArray
@@ -55,7 +56,6 @@ from shardwrite.runs.job import Job, Options
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores import mode_of
-from shardwrite.target import Target
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
@@ -257,7 +257,9 @@ def repair(
     salvaged: tuple[str, ...] = ()
     report = before
     if salvage or scan:
-        torn = find_torn(array, [problem.index for problem in before.problems], ledger, scan=scan)
+        torn = find_torn(
+            array, target, [problem.index for problem in before.problems], ledger, scan=scan
+        )
         if torn:
             salvaged = salvage_shards(
                 target, array.metadata, torn, run if ledger is not None else None, ledger

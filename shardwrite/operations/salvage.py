@@ -43,12 +43,12 @@ from shardwrite.journal import (
     recover_changes,
     taking_part,
 )
-from shardwrite.operations.quarantine import copy_bytes, keep_copy
+from shardwrite.operations.quarantine import keep_copy
+from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.job import updated_receipt
-from shardwrite.stores import ObjectReader, PosixStore, Transaction, as_store_error, mode_of
-from shardwrite.target import Target
+from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes, mode_of
 from shardwrite.write.commit import WriteSpec, Written, commit_shards
 
 __all__ = ["find_torn", "salvage_shards"]
@@ -58,7 +58,12 @@ _BY_SCAN = "found by a backward scan: an earlier state, of unknown age"
 
 
 def find_torn(
-    array: ShardedArray, bad: Sequence[Shape], ledger: Ledger | None, *, scan: bool
+    array: ShardedArray,
+    target: Target,
+    bad: Sequence[Shape],
+    ledger: Ledger | None,
+    *,
+    scan: bool,
 ) -> list[Shape]:
     """Bad shards that can be cut back to a whole state. Nothing is changed.
 
@@ -66,6 +71,8 @@ def find_torn(
     ----------
     array : ShardedArray
         The array.
+    target : Target
+        Its place.
     bad : sequence of tuple of int
         Positions of the bad shards in the shard grid.
     ledger : Ledger, optional
@@ -86,16 +93,14 @@ def find_torn(
     """
     if ledger is None and not scan:
         return []
-    return [index for index in bad if _can_be_cut(array, index, ledger)]
+    return [index for index in bad if _can_be_cut(array, target, index, ledger)]
 
 
-def _can_be_cut(array: ShardedArray, index: Shape, ledger: Ledger | None) -> bool:
-    store, key = array.store, array.metadata.shard_key(index)
-    if not isinstance(store, PosixStore) or not stat.S_ISREG(
-        mode_of(store.root / key, follow=False)
-    ):
+def _can_be_cut(array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None) -> bool:
+    key = array.metadata.shard_key(index)
+    if not stat.S_ISREG(mode_of(target.path / key, follow=False)):
         return False
-    reader = store.open(key)
+    reader = array.store.open(key)
     if reader is None:
         return False
     with reader:
@@ -223,7 +228,7 @@ def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: 
     return WriteSpec(
         metadata=part,
         strategy=FixedOrder(),
-        store=PosixStore(target.path),
+        store=target.store,
         run_path=str(directory.path),
         parts=str(directory.parts(driver)),
         driver=driver,

@@ -20,13 +20,13 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal import Beside, Ledger, RunDirectory, look_beside, read_receipt, replay
 from shardwrite.picture import Census, ShardState
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import human, table_html, table_text
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.compare import check_source_of, compare
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.stores import PosixStore, is_file, is_there
-from shardwrite.target import Target, resolve_target
+from shardwrite.stores import is_file, is_there
 
 __all__ = [
     "Opened",
@@ -248,7 +248,7 @@ def open_begun(store: Any, name: str | None) -> Opened:
         return Opened(target, open_sharded(store, name), beside)  # raises, and gives the reason
     return Opened(
         target,
-        ShardedArray(parse_metadata(json.dumps(run.document)), PosixStore(target.path)),
+        ShardedArray(parse_metadata(json.dumps(run.document)), target.store),
         beside,
     )
 

@@ -14,12 +14,12 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.format.document import Layout
 from shardwrite.operations.region import write_region
+from shardwrite.place.target import resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
 from shardwrite.runs.array_plan import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
 from shardwrite.runs.execute import as_delayed, execute
 from shardwrite.runs.job import Job, Options, options_for_new
 from shardwrite.runs.progress import reporting
-from shardwrite.target import resolve_target
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["store", "to_sharded_zarr"]

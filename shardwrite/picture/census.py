@@ -1,23 +1,19 @@
-"""Census of an array: how much of it holds data, and where."""
+"""Census of an array: how many of its shards hold data, and where."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from shardwrite.grid import Shape
-from shardwrite.picture.fold import STATES, Array, ShardState
-from shardwrite.picture.look import LEGEND_ORDER, times
+from shardwrite.picture.look import rows_of
 from shardwrite.picture.page import NOTEBOOK_CELLS, fragment
-from shardwrite.plan.render import human, table_text
+from shardwrite.picture.tally import Tally
+from shardwrite.plan.render import table_text
 
 __all__ = ["Census"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Census:
+class Census(Tally):
     """Count of the shards and inner chunks of an array that hold data, and their places.
 
     Attributes
@@ -41,118 +37,10 @@ class Census:
         If `states` and `stored_nbytes` differ in shape.
     """
 
-    path: str
-    n_inner_chunks: int
-    n_stored_chunks: int
-    chunks_per_shard: Shape
-    states: Array
-    stored_nbytes: Array
-    warnings: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.states.shape != self.stored_nbytes.shape:
-            raise ValueError(
-                f"grids differ: states {self.states.shape}, stored bytes {self.stored_nbytes.shape}"
-            )
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Number of shards in each state, by the name of the state."""
-        return dict(
-            zip(
-                STATES,
-                np.bincount(self.states.ravel(), minlength=len(STATES)).tolist(),
-                strict=True,
-            )
-        )
-
-    @property
-    def stored_fraction(self) -> float:
-        """Fraction of the inner chunks that hold data; 0 if there are no inner chunks."""
-        return self.n_stored_chunks / self.n_inner_chunks if self.n_inner_chunks else 0.0
-
-    @property
-    def total_nbytes(self) -> int:
-        """Size of all written shards together, in bytes."""
-        return int(self._sizes.sum())
-
-    @property
-    def mean_nbytes(self) -> float:
-        """Mean size of the written shards in bytes; 0 if there are none."""
-        return float(self._sizes.mean()) if self._sizes.size else 0.0
-
-    @property
-    def min_nbytes(self) -> int:
-        """Size of the smallest written shard in bytes; 0 if there is none."""
-        return int(self._sizes.min(initial=self.max_nbytes))
-
-    @property
-    def max_nbytes(self) -> int:
-        """Size of the largest written shard in bytes; 0 if there is none."""
-        return int(self._sizes.max(initial=0))
-
-    @property
-    def _sizes(self) -> Array:
-        sizes: Array = self.stored_nbytes[self.states == ShardState.WRITTEN]
-        return sizes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as values that JSON can hold.
-
-        The grids are left out, except for their shape.
-        """
-        return {
-            "path": self.path,
-            "grid_shape": list(self.states.shape),
-            "chunks_per_shard": list(self.chunks_per_shard),
-            "n_shards": self.states.size,
-            "counts": self.counts,
-            "n_inner_chunks": self.n_inner_chunks,
-            "n_stored_chunks": self.n_stored_chunks,
-            "stored_fraction": self.stored_fraction,
-            "total_nbytes": self.total_nbytes,
-            "mean_nbytes": self.mean_nbytes,
-            "min_nbytes": self.min_nbytes,
-            "max_nbytes": self.max_nbytes,
-            "warnings": list(self.warnings),
-        }
-
     @property
     def rows(self) -> list[tuple[str, str]]:
         """Rows of the census as a table: pairs of a name and a cell."""
-        counts = self.counts
-        shards = ", ".join(
-            f"{counts[STATES[state]]:,} {STATES[state]}"
-            for state in LEGEND_ORDER
-            if counts[STATES[state]]
-        )
-        rows = [
-            ("array", self.path),
-            (
-                "grid",
-                (
-                    f"{times(self.states.shape)} shards, "
-                    f"each of {times(self.chunks_per_shard)} inner chunks"
-                ),
-            ),
-            ("shards", shards or "none"),
-            (
-                "inner chunks",
-                (
-                    f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data "
-                    f"({self.stored_fraction:.1%})"
-                ),
-            ),
-        ]
-        if counts["written"]:
-            low, mean, high = map(human, (self.min_nbytes, self.mean_nbytes, self.max_nbytes))
-            rows.append(
-                (
-                    "stored",
-                    f"{human(self.total_nbytes)}; {mean} a shard on average, {low} to {high}",
-                )
-            )
-        return rows + [("warning", text) for text in self.warnings]
+        return rows_of(self)
 
     def __str__(self) -> str:
         return table_text("census", self.rows)

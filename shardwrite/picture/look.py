@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardwrite.grid import Shape
 from shardwrite.picture.fold import STATES, Array, Folded, ShardState
+from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import human
-
-if TYPE_CHECKING:
-    from shardwrite.picture.census import Census
 
 __all__ = [
     "LEGEND_ORDER",
@@ -55,9 +52,9 @@ def times(shape: Shape) -> str:
     return " x ".join(f"{n:,}" for n in shape) or "1"
 
 
-def shades_of(picture: Folded, census: Census) -> Array:
+def shades_of(picture: Folded, tally: Tally) -> Array:
     """Map the cells of a picture to indices of `PALETTE`; ``GAP`` stays ``GAP``."""
-    low, high, n = census.min_nbytes, census.max_nbytes, len(SIZE_COLOURS)
+    low, high, n = tally.min_nbytes, tally.max_nbytes, len(SIZE_COLOURS)
     position = (
         (picture.mean_nbytes - low) / (high - low)
         if high > low
@@ -67,14 +64,14 @@ def shades_of(picture: Folded, census: Census) -> Array:
     return np.where(picture.states == ShardState.WRITTEN, steps, picture.states).astype(np.uint8)
 
 
-def legend_of(census: Census) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]:
+def legend_of(tally: Tally) -> Iterator[tuple[ShardState, tuple[RGB, ...], str]]:
     """Iterate over the states that occur, each with its colours and its text."""
-    low, high = human(census.min_nbytes), human(census.max_nbytes)
+    low, high = human(tally.min_nbytes), human(tally.max_nbytes)
     for state in LEGEND_ORDER:
         name = STATES[state]
-        count = census.counts[name]
+        count = tally.counts[name]
         if count and state == ShardState.WRITTEN:
-            is_even = census.min_nbytes == census.max_nbytes
+            is_even = tally.min_nbytes == tally.max_nbytes
             middle = len(SIZE_COLOURS) // 2
             colours = SIZE_COLOURS[middle : middle + 1] if is_even else SIZE_COLOURS
             yield state, colours, f"{count:,} {name}, {low}" + ("" if is_even else f" to {high}")
@@ -82,11 +79,11 @@ def legend_of(census: Census) -> Iterator[tuple[ShardState, tuple[RGB, ...], str
             yield state, STATE_COLOURS[state : state + 1], f"{count:,} {name}"
 
 
-def caption_of(census: Census, picture: Folded) -> str:
+def caption_of(tally: Tally, picture: Folded) -> str:
     """Describe in one line what a picture shows."""
-    grid = census.states.shape
+    grid = tally.states.shape
     parts = [f"shard grid {times(grid)}"]
-    if len(grid) > 2 and census.states.size:
+    if len(grid) > 2 and tally.states.size:
         parts.append(f"{math.prod(grid[:-2]):,} planes of the last two axes")
     if (largest := int(picture.n_shards.max(initial=0))) > 1:
         parts.append(f"a cell is up to {largest:,} shards, the worst shows")
@@ -96,3 +93,40 @@ def caption_of(census: Census, picture: Folded) -> str:
 def hex_of(colour: Iterable[int]) -> str:
     """Format a colour for HTML, such as ``#2c2e3a``."""
     return "#" + "".join(f"{value:02x}" for value in colour)
+
+
+def rows_of(tally: Tally) -> list[tuple[str, str]]:
+    """Rows of the census as a table: pairs of a name and a cell."""
+    counts = tally.counts
+    shards = ", ".join(
+        f"{counts[STATES[state]]:,} {STATES[state]}"
+        for state in LEGEND_ORDER
+        if counts[STATES[state]]
+    )
+    rows = [
+        ("array", tally.path),
+        (
+            "grid",
+            (
+                f"{times(tally.states.shape)} shards, "
+                f"each of {times(tally.chunks_per_shard)} inner chunks"
+            ),
+        ),
+        ("shards", shards or "none"),
+        (
+            "inner chunks",
+            (
+                f"{tally.n_stored_chunks:,} of {tally.n_inner_chunks:,} hold data "
+                f"({tally.stored_fraction:.1%})"
+            ),
+        ),
+    ]
+    if counts["written"]:
+        low, mean, high = map(human, (tally.min_nbytes, tally.mean_nbytes, tally.max_nbytes))
+        rows.append(
+            (
+                "stored",
+                f"{human(tally.total_nbytes)}; {mean} a shard on average, {low} to {high}",
+            )
+        )
+    return rows + [("warning", text) for text in tally.warnings]

@@ -6,15 +6,12 @@ import math
 from collections.abc import Iterator
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from shardwrite.grid import unravel
 from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
-from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, shades_of
+from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, rows_of, shades_of
+from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import human, table_html
-
-if TYPE_CHECKING:
-    from shardwrite.picture.census import Census
 
 __all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
 
@@ -29,7 +26,7 @@ _STYLE = (
 )
 
 
-def html(census: Census) -> str:
+def html(census: Tally) -> str:
     """Make an HTML page of a census.
 
     The page holds the table and a picture of the shard grid, which shows the index and size of the
@@ -47,27 +44,27 @@ def html(census: Census) -> str:
     )
 
 
-def fragment(census: Census, n_cells: int) -> str:
+def fragment(tally: Tally, n_cells: int) -> str:
     """Make the HTML of the table above a picture of at most `n_cells` cells."""
     side = math.isqrt(n_cells)
-    picture = fold(census.states, census.stored_nbytes, side, side)
-    caption = escape(caption_of(census, picture))
+    picture = fold(tally.states, tally.stored_nbytes, side, side)
+    caption = escape(caption_of(tally, picture))
     return (
-        f"{table_html('census', census.rows)}<figure>{_svg(census, picture, caption)}"
-        f"<figcaption><div>{_legend(census)}</div>{caption}</figcaption></figure>"
+        f"{table_html('census', rows_of(tally))}<figure>{_svg(tally, picture, caption)}"
+        f"<figcaption><div>{_legend(tally)}</div>{caption}</figcaption></figure>"
     )
 
 
-def _legend(census: Census) -> str:
+def _legend(tally: Tally) -> str:
     swatch = "<span style='display:inline-block;width:.8em;height:.8em;background:{}'></span>"
     return "".join(
         "<span style='margin-right:1.5em;white-space:nowrap'>"
         f"{''.join(swatch.format(hex_of(c)) for c in colours)} {words}</span>"
-        for _, colours, words in legend_of(census)
+        for _, colours, words in legend_of(tally)
     )
 
 
-def _svg(census: Census, picture: Folded, caption: str) -> str:
+def _svg(tally: Tally, picture: Folded, caption: str) -> str:
     rows, columns = picture.states.shape
     if not rows:
         return ""
@@ -76,11 +73,11 @@ def _svg(census: Census, picture: Folded, caption: str) -> str:
         "<svg xmlns='http://www.w3.org/2000/svg' role='img' "
         f"aria-label='{caption}' viewBox='0 0 {columns} {rows}' "
         f"width='{columns * cell:.0f}' height='{rows * cell:.0f}' shape-rendering='crispEdges'>"
-        f"{''.join(_rects(census, picture))}</svg>"
+        f"{''.join(_rects(tally, picture))}</svg>"
     )
 
 
-def _rects(census: Census, picture: Folded) -> Iterator[str]:
+def _rects(tally: Tally, picture: Folded) -> Iterator[str]:
     """Make one rectangle for each cell.
 
     In a large picture, neighbouring shards of one state other than written share a rectangle.
@@ -89,7 +86,7 @@ def _rects(census: Census, picture: Folded) -> Iterator[str]:
     size = 0.94 if has_lines else 1
     fills = [hex_of(colour) for colour in PALETTE.tolist()]
     for y, (states, shades) in enumerate(
-        zip(picture.states.tolist(), shades_of(picture, census).tolist(), strict=True)
+        zip(picture.states.tolist(), shades_of(picture, tally).tolist(), strict=True)
     ):
         is_alone = (picture.n_shards[y] > 1) | (picture.states[y] == ShardState.WRITTEN) | has_lines
         runs = [
@@ -101,17 +98,17 @@ def _rects(census: Census, picture: Folded) -> Iterator[str]:
                 continue
             x, *others = cells
             width = len(others) + size
-            title = _title(census, picture, y, x, x + len(others))
+            title = _title(tally, picture, y, x, x + len(others))
             yield (
                 f"<rect x='{x}' y='{y}' width='{width}' height='{size}' "
                 f"fill='{fills[shades[x]]}'><title>{title}</title></rect>"
             )
 
 
-def _title(census: Census, picture: Folded, y: int, start: int, stop: int) -> str:
+def _title(tally: Tally, picture: Folded, y: int, start: int, stop: int) -> str:
     """Describe the shards in the cells of row `y` from `start` to `stop`, both included."""
     first, last = (
-        unravel(int(rank), census.states.shape)
+        unravel(int(rank), tally.states.shape)
         for rank in (picture.first[y, start], picture.last[y, stop])
     )
     state, nbytes = STATES[picture.states[y, start]], picture.mean_nbytes[y, start]

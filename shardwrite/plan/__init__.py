@@ -7,8 +7,9 @@ from shardwrite._lazy import attach
 if TYPE_CHECKING:
     from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
     from shardwrite.plan.make import make_plan
-    from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Part, Plan, SourceLayout
+    from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, SourceLayout
     from shardwrite.plan.partition import Partition, make_partition
+    from shardwrite.plan.plan import Part, Plan
     from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
     from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
     from shardwrite.plan.waves import Wave
@@ -21,11 +22,10 @@ else:
             "shardwrite.plan.model": (
                 "MAX_GRAPH_TASKS",
                 "MAX_SOURCE_RERUNS",
-                "Part",
-                "Plan",
                 "SourceLayout",
             ),
             "shardwrite.plan.partition": ("Partition", "make_partition"),
+            "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.plan.regions": ("ShardRef", "as_box", "indexed_shape"),
             "shardwrite.plan.sizes": ("Sized", "parse_nbytes", "resolve_shapes"),
             "shardwrite.plan.waves": ("Wave",),

@@ -14,8 +14,9 @@ from shardwrite.format.strategies import AppendOnly, Strategy
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.limits import check_n_tasks
-from shardwrite.plan.model import MAX_GRAPH_TASKS, Plan, SourceLayout
+from shardwrite.plan.model import MAX_GRAPH_TASKS, SourceLayout
 from shardwrite.plan.partition import Partition, make_partition
+from shardwrite.plan.plan import Plan
 
 __all__ = ["make_plan"]
 

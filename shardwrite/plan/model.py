@@ -6,15 +6,12 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from shardwrite.errors import PlanError, SpecError
+from shardwrite.errors import PlanError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import AppendOnly, Strategy
 from shardwrite.grid import Box, Shape, ceil_div
@@ -22,10 +19,9 @@ from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
 from shardwrite.plan.regions import ShardRef, as_box
-from shardwrite.plan.render import plan_html, plan_text
 from shardwrite.plan.waves import Wave, cut_waves
 
-__all__ = ["Part", "Plan", "ShardRef", "SourceLayout"]
+__all__ = ["PlanFacts", "SourceLayout"]
 
 MAX_GRAPH_TASKS = 100_000
 """Tasks that the scheduler may hold at the same time, by default."""
@@ -62,10 +58,8 @@ class SourceLayout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Plan of how an array will be written.
-
-    Make one with :func:`shardwrite.plan`.
+class PlanFacts:
+    """Facts of a plan, and the numbers that follow from them, without any presentation.
 
     Attributes
     ----------
@@ -285,51 +279,6 @@ class Plan:
             [] if region is None else [ref for ref in self.shards_for(region) if not ref.is_whole]
         )
 
-    def part(self, index: int, count: int) -> Part:
-        """Return part `index` of `count`.
-
-        A part consists of whole groups. Parts are balanced by decoded bytes, and depend only on
-        the plan and the two numbers.
-
-        Raises
-        ------
-        SpecError
-            Unless ``0 <= index < count``.
-        """
-        if isinstance(index, bool) or isinstance(count, bool) or not 0 <= index < count:
-            raise SpecError(
-                "no such part",
-                field="part",
-                value=(index, count),
-                remedy="give index i of count n with 0 <= i < n",
-            )
-        first, last = self._part_edges(count)[index : index + 2]
-        return Part(self, index, count, range(first, last))
-
-    def _part_edges(self, count: int) -> list[int]:
-        """Rank of the first group of each part, followed by the number of groups."""
-        sizes = np.ones((), dtype=np.float64)
-        for edges in self.partition.group_edges:
-            sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
-        ends = np.cumsum(sizes.ravel())
-        total = ends[-1] if len(ends) else 0.0
-        # a group belongs to the part that contains its middle
-        middles = ends - sizes.ravel() / 2
-        found = np.searchsorted(middles, total * np.arange(count, dtype=np.float64) / count)
-        return [*(int(first) for first in found), len(ends)]
-
-    def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
-        """List the unfinished parts out of `count`.
-
-        `n_left` holds the number of unfinished shards of each group, in row-major order.
-        """
-        edges = self._part_edges(count)
-        return [
-            k
-            for k, (first, last) in enumerate(itertools.pairwise(edges))
-            if n_left[first:last].any()
-        ]
-
     @cached_property
     def digest(self) -> str:
         """Hash that names the run.
@@ -398,12 +347,6 @@ class Plan:
         """Return the facts of :meth:`to_dict` and the digest as JSON text."""
         return json.dumps({**self.to_dict(), "digest": self.digest}, indent=indent)
 
-    def __str__(self) -> str:
-        return plan_text(self)
-
-    def _repr_html_(self) -> str:
-        return plan_html(self)
-
     @property
     def fits(self) -> bool:
         """Whether the plan fits into the memory of a worker process."""
@@ -442,49 +385,4 @@ class Plan:
             needed_nbytes=needed,
             allowed_nbytes=allowed,
             knob=f"{knob}, or raise memory_limit",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Part of a plan: the groups that one rank writes.
-
-    Attributes
-    ----------
-    plan : Plan
-        The whole plan.
-    index, count : int
-        Number of this part, from 0, and number of all parts.
-    groups : range
-        Row-major ranks of the part's groups.
-    """
-
-    plan: Plan
-    index: int
-    count: int
-    groups: range
-
-    @property
-    def raw_nbytes(self) -> int:
-        """Decoded size of this part in bytes, including the margins of an update's window."""
-        return sum(box.size for box in self.boxes()) * self.plan.metadata.itemsize
-
-    def boxes(self) -> Iterator[Box]:
-        """Iterate over the boxes of the part's groups, in the coordinates of the partition."""
-        return (self.plan.partition.group_box(rank) for rank in self.groups)
-
-    @property
-    def shards(self) -> list[ShardRef]:
-        """Shards of this part, in the order of its groups."""
-        return [
-            ref
-            for box in self.boxes()
-            for ref in self.plan.shards_for(box.shift(tuple(-o for o in self.plan.origin)))
-        ]
-
-    def __str__(self) -> str:
-        of = self.plan.partition.n_groups
-        return (
-            f"part {self.index} of {self.count}: {len(self.groups)} groups of {of}, "
-            f"{self.raw_nbytes:,} bytes"
         )

@@ -5,12 +5,9 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from shardwrite.grid import ceil_div
-
-if TYPE_CHECKING:
-    from shardwrite.plan.model import Plan
+from shardwrite.plan.model import PlanFacts
 
 __all__ = ["human", "plan_html", "plan_text", "table_html", "table_text"]
 
@@ -60,14 +57,14 @@ def table_html(title: str, rows: Rows) -> str:
     return f"<table><caption>{html.escape(title)}</caption>{body}</table>"
 
 
-def _index(plan: Plan) -> str:
+def _index(plan: PlanFacts) -> str:
     codec = plan.metadata.index_codec
     if not plan.metadata.is_sharded:
         return "none: each chunk is a file"
     return f"{human(codec.encoded_nbytes)} at the {codec.location} of each shard"
 
 
-def _rows(plan: Plan) -> list[tuple[str, str]]:
+def _rows(plan: PlanFacts) -> list[tuple[str, str]]:
     grid = plan.metadata.grid
     per_shard = math.prod(grid.shards) * plan.metadata.itemsize
     rows = [
@@ -137,7 +134,7 @@ def _rows(plan: Plan) -> list[tuple[str, str]]:
     return rows
 
 
-def _memory_cell(plan: Plan) -> str:
+def _memory_cell(plan: PlanFacts) -> str:
     memory, resources = plan.memory, plan.resources
     return (
         f"{human(memory.total_nbytes)} a process of {resources.n_threads} threads at worst, "
@@ -156,19 +153,19 @@ _LAYOUTS = {
 }
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: PlanFacts) -> str:
     """Format a plan as a text table."""
     return table_text("plan", _rows(plan))
 
 
-def plan_html(plan: Plan) -> str:
+def plan_html(plan: PlanFacts) -> str:
     """Format a plan as an HTML table beside a picture of the grid."""
     return (
         f"<div style='display:flex;gap:2em'>{table_html('plan', _rows(plan))}{_picture(plan)}</div>"
     )
 
 
-def _picture(plan: Plan) -> str:
+def _picture(plan: PlanFacts) -> str:
     """Draw the last two axes of the grid as SVG.
 
     The array is shaded, and shards and inner chunks are drawn as strong and fine lines. Lines that

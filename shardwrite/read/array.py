@@ -22,10 +22,10 @@ from shardwrite.encode.reader import Loaded, ShardReader, decode_object
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, Shape, ceil_div, unravel
+from shardwrite.place.target import resolve_target
 from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.sizes import explicit_sizes
-from shardwrite.stores import ObjectReader, PosixStore, Store, is_file, parse_json, read_file
-from shardwrite.target import resolve_target
+from shardwrite.stores import ObjectReader, Store, is_file, parse_json, read_file
 
 __all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
 
@@ -235,7 +235,7 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
             value=str(target.path),
             remedy="restore it, or remove the array and write that again",
         ) from error
-    return ShardedArray(parse_metadata(text), PosixStore(target.path))
+    return ShardedArray(parse_metadata(text), target.store)
 
 
 def from_sharded_zarr(

@@ -23,10 +23,12 @@ from shardwrite.journal import (
     tidied_run,
     tidy,
 )
+from shardwrite.place.checks import check_beside
+from shardwrite.place.nodes import kind_of, shape_at
+from shardwrite.place.target import Target
 from shardwrite.plan import Plan
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.stores import DURABILITIES, read_json
-from shardwrite.target import Target, check_beside, kind_of, shape_at
 
 # updates that a receipt keeps
 _MAX_UPDATES = 100

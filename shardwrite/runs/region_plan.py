@@ -13,12 +13,12 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import Strategy, as_strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
+from shardwrite.place.target import Target
 from shardwrite.plan import Plan, SourceLayout, as_box, make_plan
 from shardwrite.plan.limits import check_growth, check_region
 from shardwrite.read.array import open_sharded
 from shardwrite.read.compare import check_source
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of
-from shardwrite.target import Target
 
 __all__ = ["APPEND", "check_axis", "check_can_update", "check_cast", "region_plan"]
 

@@ -42,14 +42,15 @@ from shardwrite.journal import (
     taking_part,
     tidied_run,
 )
+from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.nodes import shape_at
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.graph import GroupGraph, source_edges
 from shardwrite.runs.job import Job, incomplete, make_receipt, refuse_another, run_plan
 from shardwrite.runs.result import WriteResult, result_of
-from shardwrite.stores import PosixStore, as_store_error, listed, make_directories
-from shardwrite.target import check_surroundings, check_target, shape_at
+from shardwrite.stores import as_store_error, listed, make_directories
 from shardwrite.write.commit import GroupReport, WriteSpec
 
 __all__ = ["Session", "begin", "join"]
@@ -98,7 +99,7 @@ class Session:
         return WriteSpec(
             metadata=plan.metadata,
             strategy=plan.strategy,
-            store=PosixStore(self.job.target.path),
+            store=self.job.target.store,
             run_path=str(self.directory.path),
             parts=str(self.directory.parts(self.driver)),
             driver=self.driver,
@@ -233,7 +234,7 @@ class Session:
         result = self.result(seconds)
         with as_store_error(str(target.path), "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
-            recover_changes(self.directory.path, PosixStore(target.path), plan.metadata)
+            recover_changes(self.directory.path, target.store, plan.metadata)
             self.publish(result)
         return result
 
@@ -299,7 +300,7 @@ class Session:
             If a change in place that was interrupted cannot be undone.
         """
         metadata = self.job.plan.metadata
-        recover_changes(self.directory.path, PosixStore(self.job.target.path), metadata)
+        recover_changes(self.directory.path, self.job.target.store, metadata)
         found = replay(self.directory, metadata)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())
         if self.job.options.recheck:
@@ -323,7 +324,7 @@ class Session:
         """
         if not shards:
             return
-        array = ShardedArray(self.job.plan.metadata, PosixStore(self.job.target.path))
+        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
         ranks = np.array(sorted(shards), dtype=np.int64)
         table = inspect_shards(engine, array, ranks, deep=deep)
         lost = (table.stored_nbytes != ledger.nbytes[ranks]) | (

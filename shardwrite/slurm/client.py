@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
-from shardwrite.target import Target
+from shardwrite.place.target import Target
 
 __all__ = [
     "as_array_indices",

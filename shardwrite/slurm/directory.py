@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from shardwrite.errors import SpecError
-from shardwrite.target import Target, resolve_target
+from shardwrite.place.target import Target, resolve_target
 
 __all__ = ["Scripts", "check_directory", "default_directory", "read_scripts", "write_scripts"]
 

@@ -42,6 +42,7 @@ from shardwrite.errors import (
 from shardwrite.host.environment import configured
 from shardwrite.host.stopping import is_draining, on_leaving, request_drain, reset_drain
 from shardwrite.journal import find_run
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
 from shardwrite.slurm.workers import (
@@ -52,7 +53,6 @@ from shardwrite.slurm.workers import (
     package,
     workers_of,
 )
-from shardwrite.target import Target, resolve_target
 
 __all__ = ["cluster", "opened"]
 

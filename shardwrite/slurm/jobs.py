@@ -20,9 +20,9 @@ from shardwrite.host.resources import job_id
 from shardwrite.journal import JOBS_PREFIX, RunDirectory, find_run, live_holders, write_note
 from shardwrite.journal.lease import identity, is_alive, lease_times
 from shardwrite.journal.lock import exclusive
+from shardwrite.place.target import Target
 from shardwrite.slurm.client import cancel, command_words, queue
 from shardwrite.stores import as_store_error, is_there, listed, read_file
-from shardwrite.target import Target
 
 __all__ = [
     "Cancelled",

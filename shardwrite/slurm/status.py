@@ -20,13 +20,14 @@ from shardwrite.journal import (
     read_receipt,
     replay,
 )
+from shardwrite.place.nodes import kind_of
+from shardwrite.place.target import Target
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.runs.begun import plan_begun
 from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import submitted
 from shardwrite.stores import is_file, is_there
-from shardwrite.target import Target, kind_of
 
 __all__ = ["Status", "status"]
 

@@ -18,7 +18,7 @@ from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.common import require
 from shardwrite.sources.handles import FILES
-from shardwrite.sources.tiff import choose_series, page_rank, read_series
+from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 
 __all__ = ["TiffStackSource", "open_stack", "page_files"]
 

@@ -3,6 +3,7 @@
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
 from shardwrite.stores.descriptors import write_all, write_new
 from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
+from shardwrite.stores.files import copy_bytes, copy_file, discard_file, sync_entry, write_file
 from shardwrite.stores.looking import (
     configured_nbytes,
     is_file,
@@ -18,7 +19,7 @@ from shardwrite.stores.looking import (
     read_limit,
     read_there,
 )
-from shardwrite.stores.posix import PosixStore, write_file
+from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, check_key, open_plain
 from shardwrite.stores.removal import (
     SET_ASIDE,
@@ -44,7 +45,10 @@ __all__ = [
     "as_store_error",
     "check_key",
     "configured_nbytes",
+    "copy_bytes",
+    "copy_file",
     "data_in",
+    "discard_file",
     "discard_open_temporaries",
     "fsync_directory",
     "is_file",
@@ -66,6 +70,7 @@ __all__ = [
     "remove_state",
     "rights_of",
     "set_aside",
+    "sync_entry",
     "write_all",
     "write_file",
     "write_new",

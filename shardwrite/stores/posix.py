@@ -55,7 +55,7 @@ from shardwrite.stores.temporaries import (
 )
 from shardwrite.stores.writeback import begin_writeback
 
-__all__ = ["PosixStore", "write_file"]
+__all__ = ["PosixStore"]
 
 _IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 _BATCH_FILES = 64
@@ -466,36 +466,3 @@ def _writev_all(fd: int, buffers: Sequence[Any]) -> int:
             batch = [rest[0][written:], *rest[1:]]
             written = os.writev(fd, batch)
     return total
-
-
-def write_file(
-    path: Path,
-    data: bytes,
-    *,
-    durability: str,
-    attempt: str,
-    guard: Callable[[], None] | None = None,
-    like: Path | None = None,
-) -> None:
-    """Write a small file by the same protocol as a shard.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Path of the file.
-    data : bytes
-        Content of the file.
-    durability, attempt, guard
-        See :meth:`Store.transaction`.
-    like : pathlib.Path, optional
-        A file whose mode, group and owner a new file takes, if it exists.
-
-    Raises
-    ------
-    StoreError
-        If the file cannot be written.
-    """
-    with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
-        writer = transaction.create(path.name, like=like)
-        writer.write([data])
-        writer.finish()

@@ -35,13 +35,13 @@ from shardwrite.journal import (
     take_back,
     taking_part,
 )
+from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.stored_shard import Backdrop, open_shard
 from shardwrite.runs.job import updated_receipt
-from shardwrite.stores import PosixStore, Transaction, as_store_error
+from shardwrite.stores import Transaction, as_store_error
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.layers import Layer
-from shardwrite.target import Target
 from shardwrite.write.assemble import EncodedUnit, assemble, revise
 from shardwrite.write.commit import WriteSpec, Written, commit_shards, in_turns
 from shardwrite.write.spool import Payloads
@@ -181,7 +181,7 @@ class Window:
         spec = WriteSpec(
             metadata=part,
             strategy=strategy,
-            store=PosixStore(target.path),
+            store=target.store,
             run_path=str(directory.path),
             parts=str(directory.parts(driver)),
             driver=driver,

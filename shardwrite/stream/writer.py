@@ -22,6 +22,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import give_up_passing
+from shardwrite.place.target import resolve_target
 from shardwrite.plan import as_box, indexed_shape
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_sharded
@@ -34,7 +35,6 @@ from shardwrite.stream.jobs import Jobs
 from shardwrite.stream.layers import Block, Layer, Layers
 from shardwrite.stream.report import StreamReport
 from shardwrite.stream.window import Encoded, Window
-from shardwrite.target import resolve_target
 
 __all__ = ["ShardWriter"]
 

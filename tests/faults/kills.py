@@ -29,8 +29,8 @@ import numpy as np
 
 import shardwrite
 from shardwrite.journal import find_run, replay
+from shardwrite.place.target import resolve_target
 from shardwrite.stores import posix
-from shardwrite.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

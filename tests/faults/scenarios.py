@@ -22,7 +22,7 @@ from shardwrite import AppendOnly, ShardWriter
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.grid import Box
 from shardwrite.journal import find_run, replay
-from shardwrite.target import resolve_target
+from shardwrite.place.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))
 from update_cuts import STRATEGIES

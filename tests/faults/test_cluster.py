@@ -20,10 +20,10 @@ from distributed.diagnostics.plugin import UploadFile
 import shardwrite
 from shardwrite.errors import WorkersLostError
 from shardwrite.journal import Ledger, admit, find_run, replay
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.session import Session
 from shardwrite.runs.session import _begin_one as begin_one
-from shardwrite.target import resolve_target
 from shardwrite.write.tasks import write_group
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -15,8 +15,8 @@ import shardwrite
 import shardwrite.read.array
 from shardwrite import SourceError, StoreError
 from shardwrite.journal import find_run, replay
+from shardwrite.place.target import resolve_target
 from shardwrite.stores import PosixStore, posix
-from shardwrite.target import resolve_target
 from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -22,8 +22,8 @@ import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.journal import Beginning, Lease, find_run, lease, live_holders
 from shardwrite.journal.records import encode_line
+from shardwrite.place.target import resolve_target
 from shardwrite.runs import execute as run_module
-from shardwrite.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

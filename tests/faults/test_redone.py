@@ -19,9 +19,9 @@ from shardwrite import StoreError
 from shardwrite.journal import Beginning, find_run, histories, replay
 from shardwrite.journal.records import Entry
 from shardwrite.journal.writer import JournalWriter
+from shardwrite.place.target import resolve_target
 from shardwrite.slurm.status import status
 from shardwrite.stores import PosixStore, posix
-from shardwrite.target import resolve_target
 from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -29,10 +29,10 @@ from shardwrite.journal import (
     shard_claim,
 )
 from shardwrite.journal.composed import encode_record
+from shardwrite.place.target import resolve_target
 from shardwrite.read.array import open_sharded
 from shardwrite.stores import PosixStore
 from shardwrite.stores.editing import PosixEditor
-from shardwrite.target import resolve_target
 
 KEY = "c/0"
 OLD = np.arange(64, dtype="u4") + 1

@@ -21,8 +21,8 @@ from shardwrite.errors import IncompleteError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.host import stopping
 from shardwrite.journal import find_run, replay
+from shardwrite.place.target import resolve_target
 from shardwrite.stores import posix
-from shardwrite.target import resolve_target
 
 VALUES = np.arange(48 * 48, dtype="u4").reshape(48, 48) + 1
 KEYWORDS = {"shards": 8, "chunks": 4, "source_id": "these values"}

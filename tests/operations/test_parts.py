@@ -19,7 +19,7 @@ from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecErro
 from shardwrite.host import lustre as striping
 from shardwrite.journal import find_run
 from shardwrite.operations import parts
-from shardwrite.target import resolve_target
+from shardwrite.place.target import resolve_target
 
 VALUES = np.arange(96 * 96, dtype="u4").reshape(96, 96) + 1
 KEYWORDS = {"shards": 8, "chunks": 4}

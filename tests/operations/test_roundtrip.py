@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import shardwrite
 from shardwrite.encode.reader import ShardReader
 from shardwrite.journal import Ledger, RunDirectory
+from shardwrite.place.target import RECEIPT_NAME, resolve_target
 from shardwrite.runs.graph import GroupGraph, _Blocks
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.session import Session
 from shardwrite.stores import PosixStore
-from shardwrite.target import RECEIPT_NAME, resolve_target
 from shardwrite.write.tasks import SourcePieces, write_group
 
 STRATEGIES = ["C", "F", "morton", "append-only"]

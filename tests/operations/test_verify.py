@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.journal import find_run, require_trusted
-from shardwrite.target import resolve_target
+from shardwrite.place.target import resolve_target
 from shardwrite.write import tasks
 
 N_CHUNKS, INDEX_NBYTES = 16, 16 * 16 + 4

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
+from shardwrite.place.target import Target
 from shardwrite.slurm import (
     AllocationJob,
     ArrayJob,
@@ -26,7 +27,6 @@ from shardwrite.slurm import (
     requeue,
     resubmission,
 )
-from shardwrite.target import Target
 
 ROOT = Path(__file__).parent.parent.parent
 GOLDEN = Path(__file__).parent / "golden"

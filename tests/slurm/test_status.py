@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
+from shardwrite.place.target import resolve_target
 from shardwrite.slurm import record_jobs, status
-from shardwrite.target import resolve_target
 
 SHAPE = (100, 96)
 

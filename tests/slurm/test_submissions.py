@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite.cli import main
 from shardwrite.journal import find_run
+from shardwrite.place.target import resolve_target
 from shardwrite.slurm import jobs, record_jobs, status
 from shardwrite.sources import as_dask, open_source
-from shardwrite.target import resolve_target
 
 SBATCH = """
 n=$(($(cat {base}/last 2>/dev/null || echo 40) + 1))

@@ -20,13 +20,13 @@ from shardwrite.cli import main
 from shardwrite.errors import ClusterError, SpecError, SubmitError
 from shardwrite.journal import find_run
 from shardwrite.journal.lease import identity
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import cancel_all, cluster, record_jobs, status, workers_of
 from shardwrite.slurm import jobs as slurm_jobs
 from shardwrite.slurm.elastic import _job_class, _Jobs
 from shardwrite.slurm.jobs import DriverNote, refuse_second, submitted
 from shardwrite.slurm.workers import arguments_of
-from shardwrite.target import resolve_target
 
 dask_jobqueue = pytest.importorskip("dask_jobqueue")
 

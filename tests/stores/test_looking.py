@@ -13,6 +13,8 @@ import pytest
 
 from shardwrite import StoreError
 from shardwrite.journal import Lease, find_run, live_holders, take_away
+from shardwrite.place.nodes import kind_of
+from shardwrite.place.target import resolve_target
 from shardwrite.stores import (
     PosixStore,
     Proof,
@@ -24,7 +26,6 @@ from shardwrite.stores import (
     read_file,
     read_json,
 )
-from shardwrite.target import kind_of, resolve_target
 
 FAILURES = (errno.EIO, errno.ESTALE, errno.EACCES)
 

@@ -10,8 +10,8 @@ import pytest
 import shardwrite
 from shardwrite import StoreError
 from shardwrite.journal import RunDirectory
+from shardwrite.place.target import resolve_target
 from shardwrite.stores import PosixStore, Proof, data_in, remove_data, remove_state, set_aside
-from shardwrite.target import resolve_target
 
 PLAN = {"run": "abc", "mode": "w", "array": "x"}
 LINE = {"attempt": "driver.1", "begins": [[0], [1]]}

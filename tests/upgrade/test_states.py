@@ -33,7 +33,7 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, JournalError, ShardwriteError, ShardWriter
 from shardwrite.cli import main
 from shardwrite.journal import tidied_run
-from shardwrite.target import resolve_target
+from shardwrite.place.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "faults"))
 sys.path.insert(0, str(Path(__file__).parent))

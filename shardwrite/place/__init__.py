@@ -1,0 +1,1 @@
+"""The place of an array, what stands there, and whether an array may go there."""

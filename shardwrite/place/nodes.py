@@ -1,0 +1,93 @@
+"""What stands at a path: a node of Zarr, something else, or nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import SpecError
+from shardwrite.stores import as_store_error, is_there, mode_of, read_json
+
+__all__ = ["kind_of", "shape_at", "shape_of"]
+
+
+def kind_of(path: Path) -> str:
+    """Kind of what stands at a path.
+
+    Returns
+    -------
+    {"nothing", "array", "group", "v2", "torn", "other", "link"}
+        ``"array"`` and ``"group"`` are Zarr v3 nodes, and ``"v2"`` is a node of Zarr v2. ``"torn"``
+        is a directory whose ``zarr.json`` is not valid. ``"link"`` is a symbolic link, wherever it
+        points. ``"nothing"`` can also be a directory that holds only empty directories.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be read.
+    """
+    mode = mode_of(path, follow=False)
+    if not mode:
+        return "nothing"
+    if not stat.S_ISDIR(mode):
+        return "link" if stat.S_ISLNK(mode) else "other"
+    if any(is_there(path / leaf) for leaf in (".zarray", ".zgroup")):
+        return "v2"
+    document = path / "zarr.json"
+    mode = mode_of(document)
+    if not stat.S_ISREG(mode):
+        return "other" if mode or _has_entries(path) else "nothing"
+    try:
+        found = read_json(document)
+        node, version = found["node_type"], found["zarr_format"]
+    except (ValueError, KeyError, TypeError):
+        return "torn"
+    return node if node in ("array", "group") and version == 3 else "torn"
+
+
+def shape_at(path: Path) -> list[int]:
+    """Shape of the array at a path.
+
+    Raises
+    ------
+    SpecError
+        If its ``zarr.json`` has no valid shape.
+    """
+    return shape_of(read_json(path / "zarr.json"), path)
+
+
+def shape_of(document: Any, path: Path) -> list[int]:
+    """Shape of the array in a metadata document.
+
+    Parameters
+    ----------
+    document : object
+        The parsed document.
+    path : pathlib.Path
+        Path to name in an error.
+
+    Raises
+    ------
+    SpecError
+        If the document has no valid shape.
+    """
+    shape = document.get("shape") if isinstance(document, dict) else None
+    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+        raise SpecError(
+            "not an array's",
+            field="zarr.json",
+            value=str(path),
+            remedy="write the array again, or remove the document",
+        )
+    return shape
+
+
+def _has_entries(path: Path) -> bool:
+    """Whether a directory holds anything but empty directories, which a killed run may leave."""
+    with as_store_error(str(path), "cannot list"), os.scandir(path) as entries:
+        return any(
+            not stat.S_ISDIR(mode_of(entry.path, follow=False)) or _has_entries(Path(entry.path))
+            for entry in entries
+        )

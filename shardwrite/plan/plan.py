@@ -1,0 +1,154 @@
+"""Plans as users see them: how they are shown, and the parts into which they can be divided."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box
+from shardwrite.plan.model import PlanFacts
+from shardwrite.plan.regions import ShardRef
+from shardwrite.plan.render import plan_html, plan_text
+
+__all__ = ["Part", "Plan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(PlanFacts):
+    """Plan of how an array will be written.
+
+    Make one with :func:`shardwrite.plan`.
+
+    Attributes
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array that will be written.
+    strategy : FixedOrder or AppendOnly
+        The write strategy.
+    source : SourceLayout
+        Chunks, tasks and identity of the source.
+    partition : Partition
+        Groups and blocks into which the array is cut.
+    resources : Resources
+        Threads and memory of the worker processes.
+    is_staged : bool
+        Whether every unit is encoded into a part file first, and shards are committed from the
+        part files.
+    write_empty_chunks : bool
+        Whether inner chunks that hold only the fill value are stored.
+    max_graph_tasks : int
+        Tasks that the scheduler may hold at the same time.
+    source_reruns : float
+        How often a source task runs, on average; 1 unless waves share source tasks.
+    compression_ratio : float, optional
+        Expected ratio of decoded to encoded size.
+    notes : tuple of str
+        Explanations of choices that were left to the planner.
+    region : Box, optional
+        Region that the source covers, if the plan updates an existing array. `metadata` then
+        describes the window of the array that the shards of the region form, and the coordinates
+        of the region and of the partition are relative to this window.
+    append_axis : int, optional
+        Axis along which the array grows by the region.
+    """
+
+    def __str__(self) -> str:
+        return plan_text(self)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
+
+    def part(self, index: int, count: int) -> Part:
+        """Return part `index` of `count`.
+
+        A part consists of whole groups. Parts are balanced by decoded bytes, and depend only on
+        the plan and the two numbers.
+
+        Raises
+        ------
+        SpecError
+            Unless ``0 <= index < count``.
+        """
+        if isinstance(index, bool) or isinstance(count, bool) or not 0 <= index < count:
+            raise SpecError(
+                "no such part",
+                field="part",
+                value=(index, count),
+                remedy="give index i of count n with 0 <= i < n",
+            )
+        first, last = self._part_edges(count)[index : index + 2]
+        return Part(self, index, count, range(first, last))
+
+    def _part_edges(self, count: int) -> list[int]:
+        """Rank of the first group of each part, followed by the number of groups."""
+        sizes = np.ones((), dtype=np.float64)
+        for edges in self.partition.group_edges:
+            sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
+        ends = np.cumsum(sizes.ravel())
+        total = ends[-1] if len(ends) else 0.0
+        # a group belongs to the part that contains its middle
+        middles = ends - sizes.ravel() / 2
+        found = np.searchsorted(middles, total * np.arange(count, dtype=np.float64) / count)
+        return [*(int(first) for first in found), len(ends)]
+
+    def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
+        """List the unfinished parts out of `count`.
+
+        `n_left` holds the number of unfinished shards of each group, in row-major order.
+        """
+        edges = self._part_edges(count)
+        return [
+            k
+            for k, (first, last) in enumerate(itertools.pairwise(edges))
+            if n_left[first:last].any()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part of a plan: the groups that one rank writes.
+
+    Attributes
+    ----------
+    plan : Plan
+        The whole plan.
+    index, count : int
+        Number of this part, from 0, and number of all parts.
+    groups : range
+        Row-major ranks of the part's groups.
+    """
+
+    plan: Plan
+    index: int
+    count: int
+    groups: range
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded size of this part in bytes, including the margins of an update's window."""
+        return sum(box.size for box in self.boxes()) * self.plan.metadata.itemsize
+
+    def boxes(self) -> Iterator[Box]:
+        """Iterate over the boxes of the part's groups, in the coordinates of the partition."""
+        return (self.plan.partition.group_box(rank) for rank in self.groups)
+
+    @property
+    def shards(self) -> list[ShardRef]:
+        """Shards of this part, in the order of its groups."""
+        return [
+            ref
+            for box in self.boxes()
+            for ref in self.plan.shards_for(box.shift(tuple(-o for o in self.plan.origin)))
+        ]
+
+    def __str__(self) -> str:
+        of = self.plan.partition.n_groups
+        return (
+            f"part {self.index} of {self.count}: {len(self.groups)} groups of {of}, "
+            f"{self.raw_nbytes:,} bytes"
+        )

@@ -1,0 +1,85 @@
+"""Files beside shards and arrays, written by the same protocol as shards."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from shardwrite.errors import StoreError
+from shardwrite.stores.base import ObjectReader, ObjectWriter
+from shardwrite.stores.posix import PosixStore
+
+__all__ = ["copy_bytes", "copy_file", "discard_file", "sync_entry", "write_file"]
+
+_PIECE_NBYTES = 4 * 2**20
+
+
+def write_file(
+    path: Path,
+    data: bytes,
+    *,
+    durability: str,
+    attempt: str,
+    guard: Callable[[], None] | None = None,
+    like: Path | None = None,
+) -> None:
+    """Write a small file by the same protocol as a shard.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Path of the file.
+    data : bytes
+        Content of the file.
+    durability, attempt, guard
+        See :meth:`Store.transaction`.
+    like : pathlib.Path, optional
+        A file whose mode, group and owner a new file takes, if it exists.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be written.
+    """
+    with PosixStore(path.parent).transaction(durability, attempt, guard) as transaction:
+        writer = transaction.create(path.name, like=like)
+        writer.write([data])
+        writer.finish()
+
+
+def discard_file(path: Path, attempt: str) -> None:
+    """Remove the temporary that an attempt of `write_file` has left behind, if there is one."""
+    PosixStore(path.parent).discard_temporary(path.name, attempt)
+
+
+def sync_entry(path: Path) -> None:
+    """Make the name of a file durable, and that of its directory."""
+    PosixStore(path.parent).sync_parents(path, set())
+
+
+def copy_file(source: Path, to: Path, durability: str) -> None:
+    """Copy a file through this process's memory; the copy has the same mode, group and owner.
+
+    Raises
+    ------
+    StoreError
+        If the file is missing or irregular, or the copy cannot be written.
+    """
+    reader = PosixStore(source.parent).open(source.name)
+    if reader is None:
+        raise StoreError(f"{source.name!r} is gone", key=str(source), errno=errno.ENOENT)
+    with (
+        reader,
+        PosixStore(to.parent).transaction(durability, uuid.uuid4().hex) as transaction,
+    ):
+        writer = transaction.create(to.name, like=source)
+        copy_bytes(reader, writer, reader.nbytes)
+        writer.finish()
+
+
+def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int) -> None:
+    """Append the first `nbytes` bytes of one object to another, through this process's memory."""
+    for start in range(0, nbytes, _PIECE_NBYTES):
+        writer.write([reader.read(start, min(_PIECE_NBYTES, nbytes - start))])
