@@ -157,6 +157,18 @@ def test_one_place_makes_the_store_of_an_array():
     assert found == {"place/target.py"}
 
 
+def test_only_formats_know_the_key_of_a_document():
+    """`codecs/pipeline.py` has an array of zarr-python in memory, which has nothing to do with it."""
+    keys = {"zarr.json", ".zarray", ".zgroup"}
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in keys
+    }
+    assert found == {"format/node.py", "codecs/pipeline.py"}
+
+
 def test_every_folder_has_a_floor():
     assert {unit(path) for path in FILES} == set(RANK)
 

@@ -18,6 +18,7 @@ import zarr
 from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Shape
 
 __all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "Layout", "make_metadata"]
@@ -243,7 +244,7 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
             zarr_format=3,
             **chosen,
         )
-        document: dict[str, Any] = json.loads(memory["zarr.json"].to_bytes())
+        document: dict[str, Any] = json.loads(memory[DOCUMENT].to_bytes())
         return document
 
     try:

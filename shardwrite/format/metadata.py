@@ -17,6 +17,7 @@ from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import IndexCodec
 from shardwrite.format.nested import build_with_sharding
+from shardwrite.format.node import DOCUMENT
 from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
@@ -244,7 +245,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     except (ValueError, RecursionError) as error:
         raise SpecError(
             f"not JSON ({error})",
-            field="zarr.json",
+            field=DOCUMENT,
             value=text[:60],
             remedy="give a whole document",
         ) from error
@@ -293,7 +294,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise SpecError(
             f"metadata does not add up: {error}",
-            field="zarr.json",
+            field=DOCUMENT,
             value=names,
             remedy="correct the document",
         ) from error

@@ -19,6 +19,7 @@ from typing import Any
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError, StoreError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.facts import parse_facts, sealed
 from shardwrite.journal.lease import identity, live_holders, signature
 from shardwrite.journal.rundir import RunDirectory, dump, held
@@ -133,7 +134,7 @@ def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | 
 def _interrupted_removal(found: RunDirectory) -> str:
     """Message about a run whose removal was interrupted."""
     # The directory keeps its zarr.json until the shards are settled.
-    if not is_there(replace(found, state=TAKEN).path / "zarr.json"):
+    if not is_there(replace(found, state=TAKEN).document_path):
         return (
             f"run {found.run} is over, and its files in {found.target.run_path} were not all "
             "removed; the next write removes them"
@@ -310,7 +311,7 @@ def _create(
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=target.path)
-        write_file(draft / "zarr.json", document.encode(), durability=durability, attempt=attempt)
+        write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
         try:

@@ -40,12 +40,21 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.node import (
+    DOCUMENT,
+    add_member,
+    group_document,
+    is_consolidated,
+    kind_of_document,
+    with_shape,
+)
 from shardwrite.journal.facts import parse_facts
 from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
@@ -126,6 +135,11 @@ class RunDirectory:
         """Directory of the run. A run in the state ``"run"`` is current as long as this exists."""
         return self.target.run_path / f"{self.state}-{self.run}"
 
+    @property
+    def document_path(self) -> Path:
+        """File with the metadata document of the array that the run writes."""
+        return self.path / DOCUMENT
+
     def is_in(self, state: str) -> bool:
         """Whether the run is in the given state: its directory has the prefix of that state."""
         return is_there(replace(self, state=state).path)
@@ -141,7 +155,7 @@ class RunDirectory:
         StoreError
             If the document is missing or cannot be read.
         """
-        path = self.path / "zarr.json"
+        path = self.document_path
         data, seal = read_there(path), self.facts.get("document_crc32c")
         found = parse_document(data, path)
         is_ours = seal is None or crc32c(data) == seal  # older versions stored no checksum
@@ -249,14 +263,9 @@ class RunDirectory:
         """
         document = self.document
         for group in self.target.groups:
-            if not is_there(group / "zarr.json"):
-                self._write(
-                    group / "zarr.json",
-                    dump({"zarr_format": 3, "node_type": "group", "attributes": {}}),
-                    durability,
-                    driver,
-                )
-        self._write(self.target.path / "zarr.json", dump(document), durability, driver)
+            if not is_there(group / DOCUMENT):
+                self._write(group / DOCUMENT, dump(group_document()), durability, driver)
+        self._write(self.target.document_path, dump(document), durability, driver)
         self._consolidate(document, durability, driver)
 
     def _write(self, path: Path, data: bytes, durability: str, driver: str) -> None:
@@ -299,8 +308,8 @@ class RunDirectory:
             )
         shape = [max(sizes) for sizes in zip(before, to, strict=True)]
         if shape != before:
-            document = {**read_json(self.target.path / "zarr.json"), "shape": shape}
-            self._write(self.target.path / "zarr.json", dump(document), durability, driver)
+            document = with_shape(read_json(self.target.document_path), shape)
+            self._write(self.target.document_path, dump(document), durability, driver)
             self._consolidate(document, durability, driver)
 
     def ending(self) -> contextlib.AbstractContextManager[Claim]:
@@ -313,30 +322,23 @@ class RunDirectory:
     def _consolidate(self, document: Mapping[str, Any], durability: str, driver: str) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata."""
         for group in groups_above(self.target):
-            metadata = read_json(group / "zarr.json")
-            if not isinstance(metadata, dict) or metadata.get("node_type") != "group":
+            path = group / DOCUMENT
+            metadata = read_json(path)
+            if kind_of_document(metadata) != "group":
                 return
-            consolidated = metadata.get("consolidated_metadata")
-            if consolidated:
-                if not isinstance(consolidated, dict) or not isinstance(
-                    consolidated.get("metadata"), dict
-                ):
-                    message, remedy = (
-                        "does not hold consolidated metadata",
-                        "consolidate the group again, or remove it",
-                    )
-                    raise SpecError(
-                        message,
-                        field="consolidated_metadata",
-                        value=str(group / "zarr.json"),
-                        remedy=remedy,
-                    )
-                relative = self.target.path.relative_to(group)
-                for parent in [p for p in relative.parents if p != Path()]:
-                    below = read_json(group / parent / "zarr.json")
-                    consolidated["metadata"].setdefault(parent.as_posix(), below)
-                consolidated["metadata"][relative.as_posix()] = document
-                self._write(group / "zarr.json", dump(metadata), durability, driver)
+            try:
+                is_listed = is_consolidated(metadata)
+            except ValueError as error:
+                raise SpecError(
+                    str(error),
+                    field="consolidated_metadata",
+                    value=str(path),
+                    remedy="consolidate the group again, or remove it",
+                ) from error
+            if is_listed:
+                name = self.target.path.relative_to(group).as_posix()
+                add_member(metadata, name, document, partial(_document_in, group))
+                self._write(path, dump(metadata), durability, driver)
 
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Take the first part of step 6: write the receipt.
@@ -358,10 +360,15 @@ class RunDirectory:
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
+def _document_in(group: Path, name: str) -> Any:
+    """Document of a node inside a group."""
+    return read_json(group / name / DOCUMENT)
+
+
 def groups_above(target: Target) -> Iterator[Path]:
     """Directories above an array that hold a ``zarr.json``, nearest first, up to the first gap."""
     for group in target.path.parents:
-        if not is_there(group / "zarr.json"):
+        if not is_there(group / DOCUMENT):
             return
         yield group
 
@@ -415,7 +422,7 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
     """Remove the temporary files of drivers that died in step 5 or 6."""
     for driver in drivers:
         for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
-            for name in ("zarr.json", RECEIPT_NAME):
+            for name in (DOCUMENT, RECEIPT_NAME):
                 discard_file(directory / name, f"{driver}.end")
 
 

@@ -151,7 +151,7 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
 
 def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
-        if is_there(over.path / "zarr.json"):  # otherwise the removal has begun already
+        if is_there(over.document_path):  # otherwise the removal has begun already
             metadata = _metadata_of(over)
             store = over.target.store
             for token in listed(over.path, TOKEN):
@@ -255,7 +255,7 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             sweep_listed(over.target.path, lambda: drivers_on(over.target))
-        grid = parse_metadata(json.dumps(read_json(over.target.path / "zarr.json"))).grid
+        grid = parse_metadata(json.dumps(read_json(over.target.document_path))).grid
         _remove_outside(over, part, store, grid)
         _tell_receipt(over, part, store, found, grid)
 

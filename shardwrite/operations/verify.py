@@ -238,7 +238,7 @@ def open_begun(store: Any, name: str | None) -> Opened:
     target = resolve_target(store, name)
     beside = look_beside(target)
     run = beside.run
-    if is_file(target.path / "zarr.json") and (
+    if is_file(target.document_path) and (
         run is None or not run.facts["replaces"] or is_there(run.path / "replaced")
     ):
         return Opened(target, open_sharded(store, name), beside)

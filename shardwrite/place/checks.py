@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.place.nodes import kind_of
 from shardwrite.place.target import RUN_SUFFIX, Target
 from shardwrite.stores import TEMPORARY_SUFFIX, is_file, is_there, listed, mode_of, owner_of
@@ -89,7 +90,9 @@ def _is_array(path: Path) -> bool:
     """Whether a directory is an array, or a run is about to make it one."""
     if path.name and is_file(path.with_name(path.name + RUN_SUFFIX) / "plan.json"):
         return True
-    return is_file(path / ".zarray") or (is_file(path / "zarr.json") and kind_of(path) == "array")
+    return is_file(path / DOCUMENTS_OF_V2[0]) or (
+        is_file(path / DOCUMENT) and kind_of(path) == "array"
+    )
 
 
 def _node_inside(path: Path) -> Path | None:
@@ -100,7 +103,7 @@ def _node_inside(path: Path) -> Path | None:
     for entry in listed(path):
         if not _SHARDS.fullmatch(entry.name) and stat.S_ISDIR(mode_of(entry, follow=False)):
             is_node = entry.name.endswith(RUN_SUFFIX) or any(
-                is_there(entry / leaf) for leaf in ("zarr.json", ".zarray", ".zgroup")
+                is_there(entry / leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)
             )
             found = entry if is_node else _node_inside(entry)
             if found is not None:

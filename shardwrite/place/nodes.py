@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document, shape_in
 from shardwrite.stores import as_store_error, is_there, mode_of, read_json
 
 __all__ = ["kind_of", "shape_at", "shape_of"]
@@ -33,18 +34,16 @@ def kind_of(path: Path) -> str:
         return "nothing"
     if not stat.S_ISDIR(mode):
         return "link" if stat.S_ISLNK(mode) else "other"
-    if any(is_there(path / leaf) for leaf in (".zarray", ".zgroup")):
+    if any(is_there(path / leaf) for leaf in DOCUMENTS_OF_V2):
         return "v2"
-    document = path / "zarr.json"
+    document = path / DOCUMENT
     mode = mode_of(document)
     if not stat.S_ISREG(mode):
         return "other" if mode or _has_entries(path) else "nothing"
     try:
-        found = read_json(document)
-        node, version = found["node_type"], found["zarr_format"]
-    except (ValueError, KeyError, TypeError):
+        return kind_of_document(read_json(document))
+    except ValueError:
         return "torn"
-    return node if node in ("array", "group") and version == 3 else "torn"
 
 
 def shape_at(path: Path) -> list[int]:
@@ -55,7 +54,7 @@ def shape_at(path: Path) -> list[int]:
     SpecError
         If its ``zarr.json`` has no valid shape.
     """
-    return shape_of(read_json(path / "zarr.json"), path)
+    return shape_of(read_json(path / DOCUMENT), path)
 
 
 def shape_of(document: Any, path: Path) -> list[int]:
@@ -73,11 +72,11 @@ def shape_of(document: Any, path: Path) -> list[int]:
     SpecError
         If the document has no valid shape.
     """
-    shape = document.get("shape") if isinstance(document, dict) else None
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+    shape = shape_in(document)
+    if shape is None:
         raise SpecError(
             "not an array's",
-            field="zarr.json",
+            field=DOCUMENT,
             value=str(path),
             remedy="write the array again, or remove the document",
         )

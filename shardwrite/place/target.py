@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.stores import PosixStore, listed
 
 __all__ = [
@@ -57,6 +58,11 @@ class Target:
     def store(self) -> PosixStore:
         """Store of the array's objects. This is the only place that makes it."""
         return PosixStore(self.path)
+
+    @property
+    def document_path(self) -> Path:
+        """File of the array's document, which is what makes readers see the array."""
+        return self.path / DOCUMENT
 
     @property
     def run_path(self) -> Path:
@@ -194,5 +200,5 @@ def _can_be_a_path(text: str) -> bool:
 
 def _is_plain(part: str) -> bool:
     """Whether the Zarr specification allows a node name, and shardwrite does not reserve it."""
-    is_taken = part == "zarr.json" or part.startswith("__") or part.endswith(RUN_SUFFIX)
+    is_taken = part == DOCUMENT or part.startswith("__") or part.endswith(RUN_SUFFIX)
     return bool(part.strip(".")) and not is_taken and _can_be_a_path(part)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -214,7 +213,7 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
         If there is no sharded array, or it is not published yet.
     """
     target = resolve_target(store, name)
-    document = Path(target.path) / "zarr.json"
+    document = target.document_path
     if not is_file(document):
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
         if is_file(target.run_path / "plan.json"):

@@ -211,7 +211,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         # The same dask name may stand for other data by now, and the user asked to replace.
         return None
     # The document is not parsed: if it is not valid, it differs, and so the array is another one.
-    found = read_json(job.target.path / "zarr.json")
+    found = read_json(job.target.document_path)
     # An update may have made the array grow, so the shape on disk need not be the plan's.
     shape = job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
     if {**found, "shape": shape} != job.plan.metadata.document:
@@ -248,7 +248,7 @@ def refuse_another(job: Job) -> None:
         If there is an array. The error names the fields in which it differs from the new array.
     """
     if job.options.mode == "w-" and kind_of(job.target.path) == "array":
-        found = read_json(job.target.path / "zarr.json")
+        found = read_json(job.target.document_path)
         changed = differences(found, job.plan.metadata.document)
         what = (
             f"an array exists there; it differs in {'; '.join(changed)}"

@@ -19,6 +19,7 @@ import numpy as np
 import shardwrite._dask as dask
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box
 from shardwrite.host.stopping import note_committed
 from shardwrite.journal import (
@@ -526,7 +527,7 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
     RunEndedError
         If another process has ended the run.
     """
-    outcomes = engine.on_every_worker(probe, str(directory.path), "zarr.json")
+    outcomes = engine.on_every_worker(probe, str(directory.path), DOCUMENT)
     troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
     if troubles:
         if directory.has_ended:

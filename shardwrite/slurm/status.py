@@ -228,7 +228,7 @@ def status(target: Target) -> Status:
         else [],
         jobs=jobs,
         note=note,
-        is_published=is_file(target.path / "zarr.json")
+        is_published=is_file(target.document_path)
         and (not run.facts["replaces"] or is_there(run.path / "replaced")),
         warnings=list(beside.warnings),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+
 __all__ = ["guess"]
 
 _MAGIC = {
@@ -75,7 +77,7 @@ def _by_name(path: str, names: dict[str, str]) -> str | None:
 
 
 def _guess_directory(path: str) -> str | None:
-    marks = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
+    marks = (DOCUMENT, *DOCUMENTS_OF_V2, ".zmetadata")
     if any(os.path.exists(os.path.join(path, mark)) for mark in marks) or path.rstrip("/").endswith(
         ".zarr"
     ):

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import zarr
 
 from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.sources.base import RegionSource, Request, Source
@@ -105,7 +106,7 @@ def open_(request: Request) -> Source:
     sharded = array.shards is not None
     kept = tuple(max(1, min(u, n)) for u, n in zip(unit, shape, strict=True))
     merged = kept if sharded else merge_chunks(unit, shape, dtype.itemsize, target=MERGED_NBYTES)
-    documents = [os.path.join(path, dataset, name) for name in ("zarr.json", ".zarray")]
+    documents = [os.path.join(path, dataset, name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0])]
     return ZarrSource(
         path=path,
         shape=shape,

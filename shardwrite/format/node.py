@@ -1,0 +1,104 @@
+"""Documents of the nodes of a Zarr v3 hierarchy: their key, their kind, and what is read from them.
+
+The document of a node is what makes readers see it. A format with other documents brings its own
+module of this kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = [
+    "DOCUMENT",
+    "DOCUMENTS_OF_V2",
+    "add_member",
+    "group_document",
+    "is_consolidated",
+    "kind_of_document",
+    "shape_in",
+    "with_shape",
+]
+
+DOCUMENT = "zarr.json"
+"""Key of a node's document, below the path of the node."""
+
+DOCUMENTS_OF_V2 = (".zarray", ".zgroup")
+"""Keys of the documents of Zarr v2, which is read and never written."""
+
+
+def kind_of_document(found: Any) -> str:
+    """Kind of the node that a parsed document describes.
+
+    Returns
+    -------
+    {"array", "group", "torn"}
+        ``"torn"`` if the document describes no node of Zarr v3.
+    """
+    if not isinstance(found, dict) or found.get("zarr_format") != 3:
+        return "torn"
+    node = found.get("node_type")
+    return node if node in ("array", "group") else "torn"
+
+
+def shape_in(document: Any) -> list[int] | None:
+    """Shape in the parsed document of an array; None if there is no valid one."""
+    shape = document.get("shape") if isinstance(document, dict) else None
+    is_valid = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
+    return shape if is_valid else None
+
+
+def with_shape(document: Mapping[str, Any], shape: list[int]) -> dict[str, Any]:
+    """Document of the same array with another shape."""
+    return {**document, "shape": shape}
+
+
+def group_document() -> dict[str, Any]:
+    """Document of a new group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": {}}
+
+
+def is_consolidated(group: Mapping[str, Any]) -> bool:
+    """Whether the document of a group lists the documents of the nodes below it.
+
+    Raises
+    ------
+    ValueError
+        If it has such a list, and the list is not valid.
+    """
+    consolidated = group.get("consolidated_metadata")
+    if not consolidated:
+        return False
+    if not isinstance(consolidated, dict) or not isinstance(consolidated.get("metadata"), dict):
+        raise ValueError("does not hold consolidated metadata")  # noqa: TRY004 (wrong in the file)
+    return True
+
+
+def add_member(
+    group: dict[str, Any],
+    name: str,
+    document: Mapping[str, Any],
+    read: Callable[[str], Any],
+) -> None:
+    """Enter the document of a node into the consolidated metadata of a group above it.
+
+    Groups between the two that are not listed yet are entered as well.
+
+    Parameters
+    ----------
+    group : dict
+        Document of the group, which is changed.
+    name : str
+        Path of the node inside the group.
+    document : mapping
+        Document of the node.
+    read : callable
+        Returns the document of a group between the two, by its path inside `group`.
+    """
+    listed = group["consolidated_metadata"]["metadata"]
+    parts = name.split("/")
+    for n in range(len(parts) - 1, 0, -1):
+        parent = "/".join(parts[:n])
+        if parent not in listed:
+            listed[parent] = read(parent)
+    listed[name] = document
