@@ -24,11 +24,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from shardwrite._version import __version__
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.host.resources import file_system, memory_limit_nbytes, n_cores, scratch_directory
+from shardwrite.journal import write_note
 from shardwrite.plan.render import human, table_text
 
 __all__ = [
@@ -182,9 +182,9 @@ def meet(
     deadline = time.monotonic() + patience_seconds
     try:
         place.mkdir(exist_ok=True)
-        _show(place / f"found-{own.rank}", {**asdict(own)})
+        write_note(place / f"found-{own.rank}", {**asdict(own)})
         delay = _wait(place, "found", n_ranks, deadline)
-        _show(place / f"seen-{own.rank}", {**asdict(replace(own, delay_seconds=delay))})
+        write_note(place / f"seen-{own.rank}", {**asdict(replace(own, delay_seconds=delay))})
         if own.rank:
             # Rank 0 sees another directory, or has given up and removed this one.
             if not (place / "found-0").exists():
@@ -205,12 +205,6 @@ def meet(
             errno=error.errno,
         ) from error
     return sorted(found, key=lambda one: one.rank)
-
-
-def _show(path: Path, facts: Mapping[str, Any]) -> None:
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(json.dumps(facts))
-    os.rename(draft, path)
 
 
 def _wait(place: Path, name: str, n_ranks: int, deadline: float) -> float:

@@ -18,7 +18,6 @@ The disk tells what has been written. Nothing here is needed to know it.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import tempfile
@@ -45,6 +44,7 @@ from shardwrite.journal import find_run
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
+from shardwrite.slurm.keys import make_keys, security_of, write_keys
 from shardwrite.slurm.workers import (
     DEATH_SECONDS,
     Workers,
@@ -223,29 +223,12 @@ def _certificates(directory: Path) -> Iterator[Any]:
 
     The files are removed when the block is left, or when a signal ends the process.
     """
-    from distributed import Security
-
-    made = Security.temporary()
+    keys = make_keys()
     place = Path(tempfile.mkdtemp(prefix=".certificates-", dir=directory))
     try:
         with on_leaving(lambda: shutil.rmtree(place, ignore_errors=True)):
-            paths = {}
-            for leaf, text in (
-                ("ca", made.tls_ca_file),
-                ("cert", made.tls_worker_cert),
-                ("key", made.tls_worker_key),
-            ):
-                paths[leaf] = str(place / f"{leaf}.pem")
-                with open(
-                    os.open(paths[leaf], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w"
-                ) as file:
-                    file.write(text)
-            roles = {
-                f"tls_{role}_{leaf}": paths[leaf]
-                for role in ("client", "scheduler", "worker")
-                for leaf in ("cert", "key")
-            }
-            yield Security(require_encryption=True, tls_ca_file=paths["ca"], **roles)
+            write_keys(keys, place)
+            yield security_of(place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

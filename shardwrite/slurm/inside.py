@@ -8,11 +8,9 @@ scheduler once it listens.
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import ipaddress
 import json
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -26,6 +24,7 @@ from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.host.environment import LOOPBACK, configured
 from shardwrite.host.resources import memory_limit_nbytes, n_cores, scratch_directory, tasks_on_node
 from shardwrite.host.stopping import is_draining
+from shardwrite.slurm.keys import KEY, make_keys, security_of, write_keys, write_private
 
 __all__ = [
     "SCHEDULER_FILE",
@@ -33,12 +32,10 @@ __all__ = [
     "make_run_directory",
     "run_scheduler",
     "run_worker",
-    "security_of",
     "worker_nbytes",
 ]
 
 SCHEDULER_FILE = "scheduler.json"
-_AUTHORITY, _CERTIFICATE, _KEY = "ca.pem", "certificate.pem", "key.pem"
 _START_SECONDS = 120.0  # in which a scheduler, or a first worker, must appear
 _GATHER_SECONDS = 20.0  # after which a client stops waiting for all workers, if there is one
 _LEAVE_SECONDS = 3  # in which a nanny must close
@@ -89,7 +86,7 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
     )
     n_restarts = int(environ.get("SLURM_RESTART_COUNT") or 0)
     directory = Path(base).absolute() / f"{job}.{n_restarts}"
-    keys = _make_keys()
+    keys = make_keys()
     _remove_earlier(directory.parent, job, n_restarts)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.is_symlink() or directory.stat().st_uid != os.getuid():
@@ -100,8 +97,7 @@ def make_run_directory(environ: Mapping[str, str] | None = None) -> Path:
     directory.chmod(0o700)
     (directory / SCHEDULER_FILE).unlink(missing_ok=True)
     try:
-        for name, data in keys.items():
-            _write_private(directory / name, data)
+        write_keys(keys, directory)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)  # the first error is the one to tell
         raise
@@ -114,96 +110,6 @@ def _remove_earlier(base: Path, job: str, n_restarts: int) -> None:
         left = base / f"{job}.{number}"
         if not left.is_symlink() and left.is_dir() and left.stat().st_uid == os.getuid():
             shutil.rmtree(left)
-
-
-def _write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, and that is whole as soon as it appears."""
-    temporary = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-
-
-def _make_keys() -> dict[str, bytes]:
-    """Make a certificate authority, and one signed key for all processes of a cluster.
-
-    The files' contents are returned by file name. The private key of the authority is not kept, so
-    it can sign nothing else.
-
-    Raises
-    ------
-    SpecError
-        If the package `cryptography` is not installed.
-    """
-    try:
-        from cryptography import x509
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
-        remedy = 'pip install "shardwrite[slurm]"'
-        raise SpecError(
-            "needs a package that is not installed",
-            field="TLS",
-            value="cryptography",
-            remedy=remedy,
-        ) from error
-    root, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite run")])
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite process")])
-    now = dt.datetime.now(dt.UTC)
-
-    def signed(name: x509.Name, public: Any, *, is_authority: bool) -> bytes:
-        usage = dict.fromkeys(
-            ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
-        )
-        usage |= {
-            "encipher_only": False,
-            "decipher_only": False,
-            "crl_sign": is_authority,
-            "key_cert_sign": is_authority,
-        }
-        certificate = (
-            x509.CertificateBuilder(issuer, name, public, x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=1))  # the clocks of nodes differ
-            .not_valid_after(now + dt.timedelta(days=365))
-            .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
-            .add_extension(
-                x509.KeyUsage(digital_signature=not is_authority, **usage), critical=True
-            )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(root.public_key()),
-                critical=False,
-            )
-            .sign(root, hashes.SHA256())
-        )
-        return certificate.public_bytes(serialization.Encoding.PEM)
-
-    private = own.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return {
-        _AUTHORITY: signed(issuer, root.public_key(), is_authority=True),
-        _CERTIFICATE: signed(subject, own.public_key(), is_authority=False),
-        _KEY: private,
-    }
-
-
-def security_of(directory: Path) -> Any:
-    """TLS settings of the processes of a cluster, with the keys in a run directory.
-
-    Each process shows the certificate there, and refuses to talk to processes that do not.
-    """
-    from distributed.security import Security
-
-    roles = ("scheduler", "worker", "client")
-    certificates = {f"tls_{role}_cert": str(directory / _CERTIFICATE) for role in roles}
-    keys = {f"tls_{role}_key": str(directory / _KEY) for role in roles}
-    return Security(
-        require_encryption=True, tls_ca_file=str(directory / _AUTHORITY), **certificates, **keys
-    )
 
 
 def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> None:
@@ -235,7 +141,7 @@ def run_scheduler(directory: Path, environ: Mapping[str, str] | None = None) -> 
             ) as scheduler:
                 _refuse_loopback(scheduler.address, environ)
                 facts = {"type": "Scheduler", "id": scheduler.id, "address": scheduler.address}
-                _write_private(directory / SCHEDULER_FILE, json.dumps(facts).encode())
+                write_private(directory / SCHEDULER_FILE, json.dumps(facts).encode())
                 await scheduler.finished()
 
         IOLoop().run_sync(serve)
@@ -414,7 +320,7 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
     environ = os.environ if environ is None else environ
     path = Path(where)
     address = _address_in(path)
-    security = security_of(path.parent) if (path.parent / _KEY).exists() else None
+    security = security_of(path.parent) if (path.parent / KEY).exists() else None
     client = Client(address, security=security, timeout="60s")
     try:
         _wait_for_workers(

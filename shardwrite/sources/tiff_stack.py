@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,10 +88,9 @@ def page_files(path: str) -> list[str]:
         found = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
     if not found:
         raise StoreError(f"no TIFF file found at {path}", key=path)
-    return sorted(
-        found,
-        key=lambda name: ([(int(d or 0), t) for t, d in re.findall(r"(\D*)(\d*)", name)], name),
-    )
+    # Names that differ only in leading zeros count as equal, so the order of the names decides.
+    ordered: list[str] = require("tifffile", "tiff", path).natural_sorted(sorted(found))
+    return ordered
 
 
 def _digest(facts: Sequence[object]) -> str:

@@ -1,7 +1,7 @@
 """Stores: read, write and remove objects by key, independently of Zarr."""
 
 from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
-from shardwrite.stores.descriptors import write_all, write_new
+from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
 from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
 from shardwrite.stores.files import copy_bytes, copy_file, discard_file, sync_entry, write_file
 from shardwrite.stores.looking import (
@@ -61,6 +61,8 @@ __all__ = [
     "owner_of",
     "parse_document",
     "parse_json",
+    "pread_all",
+    "pwrite_all",
     "read_blocks",
     "read_file",
     "read_json",

@@ -1,11 +1,14 @@
-"""Helpers that write to file descriptors."""
+"""Helpers that read from and write to file descriptors."""
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
-__all__ = ["write_all", "write_new"]
+__all__ = ["pread_all", "pwrite_all", "write_all", "write_new"]
+
+_READ_NBYTES = 1 << 30  # Linux reads at most 2 GiB at a time
 
 
 def write_all(fd: int, data: Any) -> None:
@@ -13,6 +16,32 @@ def write_all(fd: int, data: Any) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def pwrite_all(fd: int, data: Any, offset: int) -> None:
+    """Write all bytes from byte `offset` on, and continue after short writes."""
+    view = memoryview(data)
+    while view:
+        n = os.pwrite(fd, view, offset)
+        view, offset = view[n:], offset + n
+
+
+def pread_all(fd: int, offset: int, nbytes: int) -> bytes:
+    """Read exactly `nbytes` bytes from byte `offset` on.
+
+    Raises
+    ------
+    OSError
+        If the file ends too early (EIO), or cannot be read.
+    """
+    parts = []
+    while nbytes > 0:
+        part = os.pread(fd, min(nbytes, _READ_NBYTES), offset)
+        if not part:
+            raise OSError(errno.EIO, f"it ends at byte {offset}")
+        parts.append(part)
+        offset, nbytes = offset + len(part), nbytes - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def write_new(

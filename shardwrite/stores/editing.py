@@ -10,6 +10,7 @@ import os
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.descriptors import pwrite_all
 from shardwrite.stores.reading import as_store_error, open_plain, version_in
 
 __all__ = ["PosixEditor"]
@@ -25,11 +26,8 @@ class PosixEditor:
 
     def write_at(self, offset: int, data: Any) -> None:
         """See :meth:`ObjectEditor.write_at`."""
-        view = memoryview(data)
         with as_store_error(self._key, "cannot write"):
-            while view:
-                n = os.pwrite(self._fd, view, offset)
-                view, offset = view[n:], offset + n
+            pwrite_all(self._fd, data, offset)
 
     def check_version(self, version: Any) -> None:
         """See :meth:`ObjectEditor.check_version`."""

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.descriptors import pwrite_all
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
 from shardwrite.stores.looking import listed, mode_of
@@ -373,10 +374,7 @@ class PosixWriter:
     def write_at(self, offset: int, data: bytes) -> None:
         """See :meth:`ObjectWriter.write_at`."""
         with as_store_error(self.key, "cannot write"):
-            view = memoryview(data)
-            while view:
-                n = os.pwrite(self._fd, view, offset)
-                view, offset = view[n:], offset + n
+            pwrite_all(self._fd, data, offset)
 
     def copy(self, reader: PosixReader, offset: int, nbytes: int) -> None:
         """See :meth:`ObjectWriter.copy`."""

@@ -8,7 +8,7 @@ import stat
 from contextlib import AbstractContextManager
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.descriptors import write_all
+from shardwrite.stores.descriptors import pread_all, write_all
 
 __all__ = [
     "PosixReader",
@@ -145,17 +145,8 @@ class PosixReader:
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
-        parts = []
         with as_store_error(self._key, "cannot read"):
-            while nbytes > 0:
-                part = os.pread(self.fd, min(nbytes, 1 << 30), offset)
-                if not part:
-                    raise StoreError(
-                        f"{self._key!r} ends at byte {offset}", key=self._key, errno=errno.EIO
-                    )
-                parts.append(part)
-                offset, nbytes = offset + len(part), nbytes - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            return pread_all(self.fd, offset, nbytes)
 
     def __enter__(self) -> PosixReader:
         return self

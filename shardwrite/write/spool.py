@@ -6,7 +6,6 @@ Part files are neither synced nor published. A run that loses one encodes its un
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.errors import StoreError
-from shardwrite.stores import as_store_error
+from shardwrite.stores import as_store_error, pread_all, write_all
 
 __all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads"]
 
@@ -120,9 +118,7 @@ class Payload:
                 )
                 self._limit = _COPY_NBYTES
             with memoryview(self._memory) as view:
-                written = 0
-                while written < len(view):
-                    written += os.write(self._fd, view[written:])
+                write_all(self._fd, view)
         self._nbytes += len(self._memory)
         self._memory.clear()
 
@@ -217,20 +213,9 @@ class Payloads:
 
     def _pread(self, number: int, payload: PartFile, offset: int, nbytes: int) -> bytes:
         """Read exactly `nbytes` bytes of a part file from byte `offset` on."""
-        parts = []
         with as_store_error(payload.path, "cannot read part file"):
             if number not in self._fds:
                 self._fds[number] = os.open(
                     payload.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
                 )
-            while nbytes:
-                part = os.pread(self._fds[number], nbytes, offset)
-                if not part:
-                    raise StoreError(
-                        f"part file {payload.path} ends at byte {offset}",
-                        key=payload.path,
-                        errno=errno.EIO,
-                    )
-                parts.append(part)
-                offset, nbytes = offset + len(part), nbytes - len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+            return pread_all(self._fds[number], offset, nbytes)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwrite.slurm import AllocationJob, Settings, allocation_script, inside, make_run_directory
+from shardwrite.slurm import AllocationJob, Settings, allocation_script, keys, make_run_directory
 
 ROOT = Path(__file__).parent.parent.parent
 SHARDWRITE = """
@@ -95,13 +95,13 @@ def test_keys_of_killed_starts_go_with_the_next(tmp_path):
 
 
 def test_no_key_stays_where_writing_one_fails(tmp_path, monkeypatch):
-    real = inside._write_private
+    real = keys.write_private
 
     def failing(path, data):
         real(path, data)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(inside, "_write_private", failing)
+    monkeypatch.setattr(keys, "write_private", failing)
     with pytest.raises(OSError, match="No space"):
         make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []

@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import dask
@@ -22,6 +23,7 @@ from shardwrite.sources import FORMATS, as_dask, open_source
 from shardwrite.sources.base import split_key
 from shardwrite.sources.chunking import merge_chunks, slabs
 from shardwrite.sources.handles import HandleCache
+from shardwrite.sources.tiff_stack import page_files
 
 
 def values(shape, dtype="uint16"):
@@ -586,6 +588,22 @@ def test_tiff_pages_must_agree(tmp_path):
         open_source(str(path))
     with pytest.raises(StoreError, match="added or removed"):
         stack._list()
+
+
+def test_files_of_a_stack_are_in_natural_order(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    names = ["a2.tif", "a10.tif", "b1.tif", "b01.tif", "b3.tif"]
+    for name in names:
+        tifffile.imwrite(tmp_path / name, np.zeros((2, 2), np.uint8))
+    found = page_files(str(tmp_path))
+    assert [Path(path).name for path in found] == [
+        "a2.tif",
+        "a10.tif",
+        "b01.tif",
+        "b1.tif",
+        "b3.tif",
+    ]
+    assert page_files(str(tmp_path / "*.tif")) == found
 
 
 def test_tiff_codec_that_is_missing(tmp_path, monkeypatch):
