@@ -32,8 +32,14 @@ UPDATES = {
     "replace": FixedOrder(),
     "in place": FixedOrder(in_place=True, max_unused=1.0),
     "append in place": AppendOnly(in_place=True),
+    "update without shards": FixedOrder(),
 }
-STREAMS = {"stream": "auto", "stream, shards replaced": FixedOrder()}
+STREAMS = {
+    "stream": "auto",
+    "stream, shards replaced": FixedOrder(),
+    "stream without shards": FixedOrder(),
+}
+WITHOUT_SHARDS = ("update without shards", "stream without shards")
 OPERATIONS = (*UPDATES, *STREAMS)
 
 
@@ -47,9 +53,12 @@ class Case(failing_calls.Fault):
 def make(path: Path, operation: str) -> None:
     """The array as it is before; inner chunks of one size are what can be put in place."""
     compressors = "auto" if operation == "append in place" else []
-    da.from_array(OLD, chunks=16).to_sharded_zarr(
-        path, shards=16, chunks=4, compressors=compressors
+    sizes = (
+        {"shards": None, "chunks": 16}
+        if operation in WITHOUT_SHARDS
+        else {"shards": 16, "chunks": 4}
     )
+    da.from_array(OLD, chunks=16).to_sharded_zarr(path, compressors=compressors, **sizes)
 
 
 def operate(path: Path, operation: str) -> None:

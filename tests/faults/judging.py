@@ -32,13 +32,15 @@ from shardwrite.write import commit
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 import power_cut
-from scenarios import SCENARIOS, STRATEGIES, Scenario
+import update_cuts
+from scenarios import SCENARIOS, STRATEGIES, UNSHARDED, Scenario
 
 OPERATIONS = {
     "stream": tuple(STRATEGIES),
     "update": tuple(STRATEGIES),
-    "erase": tuple(STRATEGIES),
-    **dict.fromkeys(("fresh", "replacement", "compact", "repair", "parts"), ("replace",)),
+    "erase": tuple(update_cuts.STRATEGIES),
+    "fresh": ("replace", UNSHARDED),
+    **dict.fromkeys(("replacement", "compact", "repair", "parts"), ("replace",)),
 }
 KINDS = [
     (operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies
@@ -55,7 +57,7 @@ class Case:
     number : int
         Its seed, with the campaign's.
     operation, strategy : str
-        What is interrupted.
+        What is interrupted; the strategy is ``"unsharded"`` for arrays without shards.
     compressed : bool
         Whether the array has the default codecs, or none.
     location : str

@@ -18,14 +18,18 @@ import dask.array as da
 import numpy as np
 
 import shardwrite
-from shardwrite import AppendOnly, ShardWriter
+from shardwrite import AppendOnly, FixedOrder, ShardWriter
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.grid import Box
 from shardwrite.journal import find_run, replay
 from shardwrite.place.target import resolve_target
 
 sys.path.insert(0, str(Path(__file__).parent))
-from update_cuts import STRATEGIES
+import update_cuts
+
+UNSHARDED = "unsharded"
+# strategies for shards, and the only one for arrays without shards
+STRATEGIES = {**update_cuts.STRATEGIES, UNSHARDED: FixedOrder("C")}
 
 SHAPE, SHARDS, CHUNKS = (256, 512), (128, 256), (32, 32)
 FRAMES, FRAME_SHARDS, FRAME_CHUNKS = (20, 64, 64), (8, 64, 64), (1, 32, 32)
@@ -78,11 +82,18 @@ class Scenario:
         self.wanted = np.empty(0)
         self.allowed: list[np.ndarray] = []
 
-    @property
-    def layout(self) -> dict:
-        """Keywords for the array."""
+    def layout(self, shards=SHARDS, chunks=CHUNKS) -> dict:
+        """Keywords for the array. Without shards, its chunks are as large as shards would be."""
         codecs = {} if self.case.compressed else {"compressors": None}
-        return {"shards": SHARDS, "chunks": CHUNKS, "index_location": self.case.location, **codecs}
+        if self.case.strategy == UNSHARDED:
+            return {"shards": None, "chunks": shards, **codecs}
+        return {"shards": shards, "chunks": chunks, "index_location": self.case.location, **codecs}
+
+    def some_strategy(self) -> Any:
+        """One of the strategies by which the array can be updated."""
+        if self.case.strategy == UNSHARDED:
+            return STRATEGIES[UNSHARDED]
+        return STRATEGIES[str(self.rng.choice(list(update_cuts.STRATEGIES)))]
 
     def make(self) -> None:
         """What stands before."""
@@ -142,7 +153,7 @@ class Scenario:
         """Run another operation on the same shards, in the place of one that did not end."""
         region = (slice(40, 200), slice(100, 300))
         new = values(SHAPE, 9)[region]
-        strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
+        strategy = self.some_strategy()
         with self.overlaid(region, new):
             da.from_array(new, chunks=(80, 100)).to_sharded_zarr(
                 self.path, region=region, strategy=strategy, restart=True
@@ -181,7 +192,7 @@ class Update(Scenario):
 
     def make(self) -> None:
         old = values(SHAPE, 1)
-        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout())
         start = int(self.rng.integers(1, 100))
         first = (slice(start, start + 130), slice(16, 500))
         old[first] = values(SHAPE, 2)[first]
@@ -243,7 +254,7 @@ class Compact(Scenario):
 
     def make(self) -> None:
         old = values(SHAPE, 1)
-        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout())
         for version in (2, 3):
             region = (slice(30, 240), slice(16 * version, 480))
             old[region] = values(SHAPE, version)[region]
@@ -267,7 +278,7 @@ class Repair(Scenario):
     def make(self) -> None:
         self.wanted = values(SHAPE, 1)
         self.candidates = []
-        da.from_array(self.wanted, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        da.from_array(self.wanted, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout())
         self.bad = {int(rank) for rank in self.rng.choice(len(self.boxes()), 2, replace=False)}
         for rank in self.bad:
             key = "c/" + "/".join(map(str, np.unravel_index(rank, _COUNTS)))
@@ -304,7 +315,7 @@ class Fresh(Scenario):
         self.wanted = values(SHAPE, 3)
         self.candidates = [np.zeros(SHAPE, "u4")]
         self.keywords = {
-            **self.layout,
+            **self.layout(),
             "mode": self.mode,
             "publish": str(self.rng.choice(["first", "last"])),
             "durability": self.case.durability,
@@ -338,7 +349,7 @@ class Replacement(Fresh):
 
     def make(self) -> None:
         old = values(SHAPE, 1)
-        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout)
+        da.from_array(old, chunks=SHARDS).to_sharded_zarr(self.path, **self.layout())
         super().make()
         self.candidates.append(old)
 
@@ -349,7 +360,7 @@ class Parts(Fresh):
     def act(self) -> None:
         x = da.from_array(self.wanted, chunks=(64, 512))
         source_id = self.keywords["source_id"]
-        plan = shardwrite.plan(x, **self.layout, source_id=source_id, memory_limit=_MEMORY)
+        plan = shardwrite.plan(x, **self.layout(), source_id=source_id, memory_limit=_MEMORY)
         shardwrite.prepare(
             x, self.path, plan, mode=self.keywords["mode"], durability=self.case.durability
         )
@@ -365,7 +376,7 @@ class Stream(Scenario):
         self.wanted = values(FRAMES, 1, FRAME_CHUNKS)
         self.candidates = [np.zeros(FRAMES, "u4")]
         self.most = int(self.rng.integers(1, 4))
-        layout = {**self.layout, "shards": FRAME_SHARDS, "chunks": FRAME_CHUNKS}
+        layout = self.layout(FRAME_SHARDS, FRAME_CHUNKS)
         shardwrite.create(self.path, (0, *FRAMES[1:]), "u4", **layout)
         self._feed(int(self.rng.integers(0, 12)))
 
@@ -395,7 +406,7 @@ class Stream(Scenario):
         if n:
             region = (slice(n // 3, max(n // 3 + 1, n - 1)), slice(10, 40), slice(20, 64))
             new = values(FRAMES, 9, FRAME_CHUNKS)[region]
-            strategy = STRATEGIES[str(self.rng.choice(list(STRATEGIES)))]
+            strategy = self.some_strategy()
             with self.overlaid(region, new):
                 da.from_array(new).to_sharded_zarr(
                     self.path, region=region, strategy=strategy, restart=True
