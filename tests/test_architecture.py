@@ -394,3 +394,63 @@ def test_stores_and_engines_know_nothing_of_shards():
     for path in FILES:
         if unit(path) in {"stores", "engines"}:
             assert own(path) <= {"errors", "host"}
+
+
+FREE = {"dict[str, Any]", "Mapping[str, Any]"}
+MAY_BE_FREE = {
+    "runs/array_plan.py": {"PLAN_DEFAULTS", "keywords", "given"},  # keywords of users
+    "runs/execute.py": {"layers"},  # a graph of dask
+    "runs/graph.py": {"layers"},  # a graph of dask
+    "runs/result.py": {"to_dict"},  # public
+}
+
+
+def free_dicts(tree: ast.Module) -> set[str]:
+    """Functions, parameters, fields and variables annotated as dictionaries of anything."""
+
+    def is_free(annotation: ast.expr | None) -> bool:
+        """Also within another type, and as text."""
+        if annotation is None:
+            return False
+        parts = [
+            part
+            for node in ast.walk(annotation)
+            for part in (
+                ast.walk(ast.parse(node.value, mode="eval"))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                else [node]
+            )
+        ]
+        return any(isinstance(part, ast.Subscript) and ast.unparse(part) in FREE for part in parts)
+
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and is_free(node.returns):
+            found.add(node.name)
+        elif isinstance(node, ast.arg) and is_free(node.annotation):
+            found.add(node.arg)
+        elif isinstance(node, ast.AnnAssign) and is_free(node.annotation):
+            found.add(ast.unparse(node.target))
+    return found
+
+
+def test_no_facts_in_dictionaries_of_anything():
+    """What the journal holds is typed; a document of Zarr is a `codecs.documents.Document`."""
+    found = {
+        str(path.relative_to(PACKAGE)): free_dicts(ast.parse(path.read_text()))
+        for path in FILES
+        if unit(path) in {"journal", "runs"}
+    }
+    assert {name: free for name, free in found.items() if free} == MAY_BE_FREE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x: dict[str, Any] = {}",
+        "def x() -> list[Mapping[str, Any]]: ...",
+        "def f(x: 'dict[str, Any] | None'): ...",
+    ],
+)
+def test_a_dictionary_of_anything_is_noticed(line):
+    assert free_dicts(ast.parse(line)) == {"x"}

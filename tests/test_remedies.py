@@ -42,7 +42,7 @@ from shardwrite import (
 )
 from shardwrite.cli import main
 from shardwrite.host.stopping import request_drain, reset_drain
-from shardwrite.journal import find_run, lock
+from shardwrite.journal import Holder, Process, find_run, lock
 from shardwrite.place.nodes import shape_at
 from shardwrite.place.target import RECEIPT_NAME, resolve_target
 from shardwrite.slurm.status import status
@@ -243,7 +243,7 @@ def test_a_run_whose_writer_dies_while_it_is_looked_at_is_not_given_up(tmp_path,
     before = interrupted_write(path, publish="first")
     run = find_run(resolve_target(path, None))
     neighbours = importlib.import_module("shardwrite.journal.neighbours")
-    alive = [{"host": "there", "age_seconds": 1.0}]
+    alive = [Holder(Process(host="there"), "other", 1.0)]
     monkeypatch.setattr(neighbours, "live_holders", lambda path: alive)
     with pytest.raises(JournalError, match="is being written"):
         neighbours.give_up(run)

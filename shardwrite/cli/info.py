@@ -60,11 +60,12 @@ def _history(opened: Opened) -> dict[str, Any]:
     if run is not None:
         holders = live_holders(run.path, looking=True)
         facts["writers"] = [
-            f"{h.get('host')}, pid {h.get('pid')} {h.get('job', '')}".strip() for h in holders
+            f"{h.process.host}, pid {h.process.pid} {h.process.job or ''}".strip() for h in holders
         ]
         return facts
     dead = [other for other in beside.updates if not live_holders(other.path, looking=True)]
-    interrupted = [other.facts.get("identity", {}).get("region") for other in dead]
+    regions = [other.record.identity.region for other in dead]
+    interrupted = [region and [list(pair) for pair in region] for region in regions]
     if interrupted:
         facts["interrupted_updates"] = interrupted
     receipt = read_receipt(opened.target)
@@ -73,8 +74,8 @@ def _history(opened: Opened) -> dict[str, Any]:
             "finished": receipt.finished,
             "by": f"shardwrite {receipt.version}, durability {receipt.durability}",
             "plan": receipt.digest[:16],
-            "source": receipt.identity.get("source"),
-            "strategy": receipt.identity.get("strategy"),
+            "source": receipt.identity.source,
+            "strategy": receipt.identity.strategy,
             "seconds": receipt.result.get("seconds"),
             "updates": len(receipt.updates),
         }

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from zarr.dtype import parse_dtype
 
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 
 __all__ = ["check_fill", "exact_fill", "fill_from_json", "is_same_type", "zarr_dtype"]
@@ -102,7 +103,7 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
         ) from error
 
 
-def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> Any:
+def exact_fill(document: Document, dtype: np.dtype[Any], fill_value: Any) -> Any:
     """JSON form of a fill value that keeps all its bits.
 
     The result is the document's own ``fill_value`` unless that loses bits of a float, such as the
@@ -121,7 +122,7 @@ def exact_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) 
     return bits if dtype.kind == "c" else bits[0]
 
 
-def check_fill(document: dict[str, Any], dtype: np.dtype[Any], fill_value: Any) -> None:
+def check_fill(document: Document, dtype: np.dtype[Any], fill_value: Any) -> None:
     """Check that the document keeps a fill value as the user gave it.
 
     Floats may be rounded, but a finite one must stay finite.

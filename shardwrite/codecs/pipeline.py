@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -21,6 +21,7 @@ import numpy.typing as npt
 import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
+from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.limits import chunk_limit
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
@@ -28,7 +29,6 @@ from shardwrite.errors import CodecError, CorruptShardError
 __all__ = ["ForeignPipeline", "NativePipeline", "Pipeline", "build_pipeline", "most_added", "undo"]
 
 Array = npt.NDArray[Any]
-Codec = Mapping[str, Any]
 _VLEN = {"vlen-utf8": numcodecs.VLenUTF8, "vlen-bytes": numcodecs.VLenBytes}
 
 
@@ -227,7 +227,7 @@ class ForeignPipeline:
         self,
         chunk_shape: tuple[int, ...],
         dtype: np.dtype[Any],
-        document: Mapping[str, Any],
+        document: Document,
         stages: Sequence[BytesStage],
     ) -> None:
         self._chunk_shape = chunk_shape
@@ -317,7 +317,7 @@ def build_pipeline(
     codecs: Sequence[Codec],
     chunk_shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    document: Mapping[str, Any],
+    document: Document,
 ) -> Pipeline:
     """Build the pipeline for a list of codecs.
 

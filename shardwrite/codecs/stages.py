@@ -19,7 +19,7 @@ import importlib.util
 import lzma
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 import crc32c
@@ -27,6 +27,7 @@ import numcodecs
 import numcodecs.blosc
 import numpy as np
 
+from shardwrite.codecs.documents import Codec
 from shardwrite.errors import CodecError, CorruptShardError
 
 __all__ = ["Buffer", "BytesStage", "build_stage"]
@@ -107,7 +108,7 @@ class ZstdStage:
 
     added_nbytes: int | None = None
 
-    def __init__(self, configuration: Mapping[str, Any]) -> None:
+    def __init__(self, configuration: Codec) -> None:
         self.level = _within(configuration.get("level", 0), -131072, 22)
         self.checksum = bool(configuration.get("checksum", False))
         self._numcodec = numcodecs.Zstd(level=self.level, checksum=self.checksum)
@@ -251,7 +252,7 @@ class GzipStage:
 
     added_nbytes: int | None = None
 
-    def __init__(self, configuration: Mapping[str, Any]) -> None:
+    def __init__(self, configuration: Codec) -> None:
         self.level = _within(configuration.get("level", 5), -1, 9)
         self._zlib: Any = zlib
         # ISA-L has levels up to 3.
@@ -302,7 +303,7 @@ class BloscStage:
     added_nbytes: int | None = None
     _SHUFFLES: ClassVar = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
 
-    def __init__(self, configuration: Mapping[str, Any], itemsize: int) -> None:
+    def __init__(self, configuration: Codec, itemsize: int) -> None:
         cname, clevel = (
             configuration.get("cname", "zstd"),
             _within(configuration.get("clevel", 5), 0, 9),
@@ -355,7 +356,7 @@ class NumcodecsStage:
     CHECKSUMS = frozenset({"crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"})
     COMPRESSORS = frozenset({"zstd", "zlib", "gzip", "bz2", "lzma", "lz4", "blosc", "shuffle"})
 
-    def __init__(self, identifier: str, configuration: Mapping[str, Any], itemsize: int) -> None:
+    def __init__(self, identifier: str, configuration: Codec, itemsize: int) -> None:
         settings = dict(configuration)
         if identifier == "shuffle" and settings.get("elementsize") is None:
             settings["elementsize"] = itemsize
@@ -385,7 +386,7 @@ class NumcodecsStage:
         return decoded
 
     def _bounded_decoder(
-        self, identifier: str, settings: Mapping[str, Any], itemsize: int
+        self, identifier: str, settings: Codec, itemsize: int
     ) -> Callable[[Buffer, int], Buffer]:
         """Decoder with a limit for codecs whose output can be larger than their input.
 
@@ -423,7 +424,7 @@ class NumcodecsStage:
         return self._codec.decode(bytes(data))
 
 
-def build_stage(name: str, configuration: Mapping[str, Any], itemsize: int) -> BytesStage | None:
+def build_stage(name: str, configuration: Codec, itemsize: int) -> BytesStage | None:
     """Build the stage for a codec, or return None if this module has no stage for it.
 
     Parameters

@@ -16,6 +16,7 @@ import numpy as np
 import zarr
 
 from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
@@ -162,7 +163,7 @@ def _named(value: Any) -> Any:
     return value
 
 
-def _checked(attributes: Any) -> dict[str, Any] | None:
+def _checked(attributes: Any) -> Document | None:
     try:
         json.dumps(attributes, allow_nan=False)
         return dict(attributes) if attributes is not None else None
@@ -172,7 +173,7 @@ def _checked(attributes: Any) -> dict[str, Any] | None:
         ) from error
 
 
-def _as_json(codec: Any) -> dict[str, Any]:
+def _as_json(codec: Any) -> Document:
     if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
         raise SpecError(
             "not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"'
@@ -227,14 +228,14 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     )
 
 
-def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> dict[str, Any]:
+def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> Document:
     """Document of an unsharded array of inner chunks.
 
     If zarr refuses the keywords together, each one is tried by itself. The error then names the
     first keyword that zarr refuses.
     """
 
-    def attempt(**chosen: Any) -> dict[str, Any]:
+    def attempt(**chosen: Any) -> Document:
         memory: dict[str, Any] = {}
         zarr.create_array(
             zarr.storage.MemoryStore(memory),
@@ -244,7 +245,7 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
             zarr_format=3,
             **chosen,
         )
-        document: dict[str, Any] = json.loads(memory[DOCUMENT].to_bytes())
+        document: Document = json.loads(memory[DOCUMENT].to_bytes())
         return document
 
     try:

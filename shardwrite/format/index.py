@@ -6,16 +6,16 @@ The format is that of the sharding codec specification, version 1.0, "Binary sha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
 from shardwrite.codecs import build_pipeline
+from shardwrite.codecs.documents import Codec
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.grid import Shape, unravel
@@ -192,9 +192,7 @@ class IndexCodec:
         depend on its values.
     """
 
-    def __init__(
-        self, codecs: Sequence[Mapping[str, Any]], chunks_per_shard: Shape, location: str
-    ) -> None:
+    def __init__(self, codecs: Sequence[Codec], chunks_per_shard: Shape, location: str) -> None:
         if location not in ("start", "end"):
             raise SpecError(
                 "no such place",

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, zarr_dtype
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import IndexCodec
@@ -48,12 +49,12 @@ class ArrayMetadata:
     window: tuple[Shape, Shape] | None = None
 
     @cached_property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """The parsed document."""
-        parsed: dict[str, Any] = json.loads(self.text)
+        parsed: Document = json.loads(self.text)
         return parsed
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"text": self.text, "window": self.window}
 
     @cached_property
@@ -85,11 +86,9 @@ class ArrayMetadata:
         )
 
     @property
-    def sharding(self) -> dict[str, Any]:
+    def sharding(self) -> Document:
         """Configuration of the codec ``sharding_indexed``."""
-        configuration: dict[str, Any] = self.document["codecs"][self._position].get(
-            "configuration", {}
-        )
+        configuration: Document = self.document["codecs"][self._position].get("configuration", {})
         return configuration
 
     @property
@@ -101,10 +100,10 @@ class ArrayMetadata:
         return codecs[: self._position], codecs[self._position + 1 :]
 
     @property
-    def inner_codecs(self) -> list[dict[str, Any]]:
+    def inner_codecs(self) -> list[Document]:
         """Codecs of the inner chunks."""
         holder = self.sharding if self.is_sharded else self.document
-        codecs: list[dict[str, Any]] = holder["codecs"]
+        codecs: list[Document] = holder["codecs"]
         return codecs
 
     @cached_property

@@ -7,13 +7,14 @@ each part has a bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs import Pipeline, build_pipeline
+from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.pipeline import most_added, undo
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
@@ -23,7 +24,6 @@ from shardwrite.grid import Shape, unravel
 __all__ = ["build_with_sharding"]
 
 _NAME = "sharding_indexed"
-Codec = Mapping[str, Any]
 
 
 class ShardingPipeline:
@@ -117,7 +117,7 @@ def build_with_sharding(
     codecs: Sequence[Codec],
     shape: Shape,
     dtype: np.dtype[Any],
-    document: Mapping[str, Any],
+    document: Document,
     fill_value: Any,
 ) -> Pipeline:
     """Build the pipeline for a list of codecs, which may contain a sharding.

@@ -6,8 +6,10 @@ module of this kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
+
+from shardwrite.codecs.documents import Document
 
 __all__ = [
     "DOCUMENT",
@@ -48,17 +50,17 @@ def shape_in(document: Any) -> list[int] | None:
     return shape if is_valid else None
 
 
-def with_shape(document: Mapping[str, Any], shape: list[int]) -> dict[str, Any]:
+def with_shape(document: Document, shape: list[int]) -> Document:
     """Document of the same array with another shape."""
     return {**document, "shape": shape}
 
 
-def group_document() -> dict[str, Any]:
+def group_document() -> Document:
     """Document of a new group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": {}}
 
 
-def is_consolidated(group: Mapping[str, Any]) -> bool:
+def is_consolidated(group: Document) -> bool:
     """Whether the document of a group lists the documents of the nodes below it.
 
     Raises
@@ -75,9 +77,9 @@ def is_consolidated(group: Mapping[str, Any]) -> bool:
 
 
 def add_member(
-    group: dict[str, Any],
+    group: Document,
     name: str,
-    document: Mapping[str, Any],
+    document: Document,
     read: Callable[[str], Any],
 ) -> None:
     """Enter the document of a node into the consolidated metadata of a group above it.

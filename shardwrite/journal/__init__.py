@@ -30,7 +30,9 @@ from shardwrite.journal.neighbours import (
     unfinished,
     unfinished_append,
 )
-from shardwrite.journal.receipt import Receipt, empty_after, read_receipt
+from shardwrite.journal.process import Holder, Process
+from shardwrite.journal.receipt import Receipt, UpdateEntry, empty_after, read_receipt
+from shardwrite.journal.record import Intent, RunRecord
 from shardwrite.journal.records import Beginning, Entry, cause_of
 from shardwrite.journal.replay import (
     History,
@@ -69,11 +71,16 @@ __all__ = [
     "Claim",
     "Entry",
     "History",
+    "Holder",
+    "Intent",
     "Lease",
     "Ledger",
+    "Process",
     "Receipt",
     "Replay",
     "RunDirectory",
+    "RunRecord",
+    "UpdateEntry",
     "admit",
     "as_runs",
     "begin_beside",

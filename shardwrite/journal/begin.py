@@ -14,15 +14,15 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from crc32c import crc32c
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.journal.facts import parse_facts, sealed
-from shardwrite.journal.lease import identity, live_holders, signature
-from shardwrite.journal.rundir import RunDirectory, dump, held
+from shardwrite.journal.lease import live_holders, signature, this_process
+from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
+from shardwrite.journal.rundir import RunDirectory, held, later_version
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
@@ -48,11 +48,11 @@ from shardwrite.stores import (
 __all__ = [
     "begin_run",
     "differences",
-    "facts_of",
     "find_run",
     "interrupted_end",
     "look_at_run",
     "probe",
+    "record_of",
     "tidied_run",
 ]
 
@@ -141,7 +141,7 @@ def _interrupted_removal(found: RunDirectory) -> str:
         )
     what = (
         "leaves each shard old or new"
-        if found.facts.get("mode") == "r+"
+        if not found.makes_array
         else "takes its shards away, as far as they are there"
     )
     return (
@@ -166,7 +166,9 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
     if data is None:
         return None
     try:
-        found = RunDirectory(target, parse_facts(data, is_update=bool(target.update)))
+        record = RunRecord.from_json(data, is_update=bool(target.update))
+    except LaterFormatError as error:
+        raise later_version(target, path, error) from error
     except ValueError as error:
         raise JournalError(
             f"{path} is no whole plan ({error}). Move {target.run_path} away after a look, and "
@@ -174,49 +176,49 @@ def _planned(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
             "change",
             path=str(path),
         ) from error
-    check_name(target, found.facts)
-    return found
+    check_name(target, record.array)
+    return RunDirectory(target, record)
 
 
-def facts_of(target: Target) -> dict[str, Any]:
-    """Facts from ``plan.json``, or an empty dictionary where it is missing or damaged.
+def record_of(target: Target) -> RunRecord | None:
+    """Record in ``plan.json``, or None where the file is missing or damaged.
 
     `find_run` tells what is wrong with a damaged file.
 
     Raises
     ------
+    JournalError
+        If a later version of this package has written the file.
     UntrustedStateError
         If the run state beside the array is not trusted.
     """
     require_trusted(target)
-    data = read_file(target.run_path / "plan.json")
+    path = target.run_path / "plan.json"
+    data = read_file(path)
     try:
-        return {} if data is None else parse_facts(data, is_update=bool(target.update))
+        return None if data is None else RunRecord.from_json(data, is_update=bool(target.update))
+    except LaterFormatError as error:
+        raise later_version(target, path, error) from error
     except ValueError:
-        return {}
+        return None
 
 
 def interrupted_end(target: Target) -> str:
     """Name of the run whose end (step 6) was interrupted, or an empty text."""
-    run = str(facts_of(target).get("run", ""))
-    if not run:
+    record = record_of(target)
+    if record is None:
         return next(
             (path.name.removeprefix(f"{ENDED}-") for path in listed(target.run_path, f"{ENDED}-")),
             "",
         )
-    return (
-        "" if any(is_there(target.run_path / f"{state}-{run}") for state in ("run", TAKEN)) else run
+    is_there_still = any(
+        is_there(target.run_path / f"{state}-{record.run}") for state in ("run", TAKEN)
     )
+    return "" if is_there_still else record.run
 
 
 def begin_run(
-    target: Target,
-    plan: Mapping[str, Any],
-    document: str,
-    *,
-    mode: str,
-    restart: bool,
-    durability: str,
+    target: Target, intent: Intent, document: str, *, restart: bool, durability: str
 ) -> tuple[RunDirectory, bool]:
     """Begin a run (steps 1 and 2), or return the run of the same plan that is there already.
 
@@ -224,12 +226,10 @@ def begin_run(
     ----------
     target : Target
         Where the array goes.
-    plan : mapping
-        The plan as a dictionary, with its ``digest``.
+    intent : Intent
+        What the run will write.
     document : str
         The array's metadata, as JSON.
-    mode : str
-        As in :func:`shardwrite.to_sharded_zarr`. It is used only where a new run begins.
     restart : bool
         Take away a run that is there already, if it is of the same kind: a run that makes the
         array, or an update.
@@ -258,23 +258,23 @@ def begin_run(
     for _ in range(_MAX_TRIES):
         found = tidied_run(target)
         if found is None:
-            check_target(target, mode)
-            made = _create(target, plan, document, durability)
-            if made is not None and made.facts["replaces"] == (
-                is_there(target.path) and plan["mode"] != "r+"
+            check_target(target, intent.mode)
+            made = _create(target, intent, document, durability)
+            if made is not None and made.record.replaces == (
+                is_there(target.path) and intent.makes_array
             ):
                 _check_alone(made)
                 return made, True
             if made is not None:
                 # Another run has ended since the target was checked.
                 take_back(made, is_claimed=True)
-        elif restart and found.makes_array == (plan["mode"] != "r+"):
+        elif restart and found.makes_array == intent.makes_array:
             take_away(found)
             restart = False
-        elif found.digest == plan["digest"]:
+        elif found.digest == intent.digest:
             return found, False
         else:
-            _refuse_other(found, plan)
+            _refuse_other(found, intent)
     raise JournalError(
         f"runs begin and end in {target.run_path} all the time", path=str(target.run_path)
     )
@@ -289,22 +289,18 @@ def _check_alone(made: RunDirectory) -> None:
         raise
 
 
-def _create(
-    target: Target, plan: Mapping[str, Any], document: str, durability: str
-) -> RunDirectory | None:
+def _create(target: Target, intent: Intent, document: str, durability: str) -> RunDirectory | None:
     """Create a run on disk; None where another process was first."""
-    facts = sealed(
-        {
-            **plan,
-            "run": uuid.uuid4().hex[:12],
-            "replaces": is_there(target.path) and plan["mode"] != "r+",
-            "durability": durability,
-            "begun_by": identity(),
-            "document_crc32c": crc32c(document.encode()),
-            "array": target.path.name,
-        }
+    record = RunRecord.begun(
+        intent,
+        run=uuid.uuid4().hex[:12],
+        replaces=is_there(target.path) and intent.makes_array,
+        durability=durability,
+        begun_by=this_process(),
+        document_crc32c=crc32c(document.encode()),
+        array=target.path.name,
     )
-    made = RunDirectory(target, facts)
+    made = RunDirectory(target, record)
     attempt = uuid.uuid4().hex
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
@@ -312,7 +308,7 @@ def _create(
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=target.path)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
-        write_file(draft / "plan.json", dump(facts), durability=durability, attempt=attempt)
+        write_file(draft / "plan.json", record.to_json(), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
         try:
             # A link is atomic, and fails where there is a plan already.
@@ -337,12 +333,12 @@ def _create(
     return made
 
 
-def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
+def _refuse_other(found: RunDirectory, intent: Intent) -> None:
     """Raise the error for a run of another plan."""
     holders = live_holders(found.path)
     if holders:
         raise held(found, holders[0])
-    changed = differences(found.facts.get("identity"), plan.get("identity"))
+    changed = differences(found.record.identity.to_dict(), intent.identity.to_dict())
     giving_up = (
         "start over with restart=True (--restart), which takes its shards away"
         if found.makes_array
@@ -357,14 +353,14 @@ def _refuse_other(found: RunDirectory, plan: Mapping[str, Any]) -> None:
     )
 
 
-def differences(old: Any, new: Any, at: str = "") -> list[str]:
+def differences(old: JSON, new: JSON, at: str = "") -> list[str]:
     """Fields in which two documents differ, each with both of its values, shortened.
 
     Parameters
     ----------
-    old : object
+    old : mapping
         The document on disk, as parsed from JSON.
-    new : object
+    new : mapping
         The document of the new run.
     at : str
         Name of the field that holds the two values, with dots for nested fields. It is empty for
@@ -380,7 +376,7 @@ def differences(old: Any, new: Any, at: str = "") -> list[str]:
     return [f"{at}: {_short(old)} there, {_short(new)} now"]
 
 
-def _short(value: Any) -> str:
+def _short(value: JSON) -> str:
     """A value as JSON of at most 80 characters."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

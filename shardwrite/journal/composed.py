@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from crc32c import crc32c
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.stores import ObjectReader, read_limit
 
-__all__ = ["Composed", "check_fits", "encode_record", "parse_record", "ranges_of", "record_limit"]
+__all__ = [
+    "Composed",
+    "check_fits",
+    "encode_record",
+    "parse_record",
+    "ranges_of",
+    "record_limit",
+    "shard_of",
+]
 
 _MOST_NBYTES = 2**36  # most bytes of ranges; reached only by inner chunks of variable length
 _RANGE_NBYTES = 64  # bytes of an offset and a size in the head
@@ -68,12 +76,12 @@ def check_fits(metadata: ArrayMetadata, reader: ObjectReader, composed: ObjectRe
         )
 
 
-def encode_record(fields: dict[str, Any], data: bytes) -> bytes:
+def encode_record(fields: Mapping[str, JSON], data: bytes) -> bytes:
     """Encode a record as the content of a file.
 
     Parameters
     ----------
-    fields : dict
+    fields : mapping
         Fields of the head. The crc32c of `data` is added to them.
     data : bytes
         Bytes of all ranges, one after the other.
@@ -82,7 +90,7 @@ def encode_record(fields: dict[str, Any], data: bytes) -> bytes:
     return b"%08x %s\n" % (crc32c(head), head) + data
 
 
-def parse_record(data: bytes) -> tuple[dict[str, Any], bytes] | None:
+def parse_record(data: bytes) -> tuple[Mapping[str, JSON], bytes] | None:
     """Split a record into its head and the bytes after it; None where the head is torn.
 
     The checksum of the bytes after the head is not compared.
@@ -101,7 +109,21 @@ def parse_record(data: bytes) -> tuple[dict[str, Any], bytes] | None:
     return found, rest
 
 
-def ranges_of(pairs: Any, data: bytes) -> list[tuple[int, bytes]]:
+def shard_of(head: Mapping[str, JSON]) -> tuple[str, int]:
+    """Key of the shard that a record is about, and the shard's size before the change in bytes.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If the head does not give them.
+    """
+    key, nbytes = head["key"], head["old_nbytes"]
+    if not isinstance(key, str) or type(nbytes) is not int:
+        raise ValueError("it does not say of which shard it is")
+    return key, nbytes
+
+
+def ranges_of(pairs: JSON, data: bytes) -> list[tuple[int, bytes]]:
     """Offsets and bytes of the ranges in a record.
 
     Parameters
@@ -113,10 +135,15 @@ def ranges_of(pairs: Any, data: bytes) -> list[tuple[int, bytes]]:
 
     Raises
     ------
-    ValueError, TypeError
+    ValueError
         If `pairs` are not offsets and sizes, or the sizes do not add up to that of `data`.
     """
-    sizes = [(int(offset), int(nbytes)) for offset, nbytes in pairs]
+    sizes = []
+    for pair in pairs if isinstance(pairs, list) else [None]:
+        offset, nbytes = pair if isinstance(pair, list) else (None, None)
+        if type(offset) is not int or type(nbytes) is not int:
+            raise ValueError("a range has no offset or no size")
+        sizes.append((offset, nbytes))
     if any(offset < 0 or nbytes < 0 for offset, nbytes in sizes) or sum(n for _, n in sizes) != len(
         data
     ):

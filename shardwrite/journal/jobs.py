@@ -9,9 +9,10 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.host.resources import job_id
 from shardwrite.stores import as_store_error, is_there
 
@@ -50,7 +51,7 @@ def note_job(run_path: str | os.PathLike[str]) -> None:
                 write_note(path, {"job": job})
 
 
-def write_note(path: Path, facts: dict[str, Any]) -> None:
+def write_note(path: Path, facts: Mapping[str, JSON]) -> None:
     """Write a small JSON file that appears whole.
 
     The file is not synced, so it is only for facts that may be lost in a power cut.

@@ -16,20 +16,18 @@ import contextlib
 import errno
 import getpass
 import json
-import math
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeGuard
 from urllib.parse import quote, unquote
 
 import dask
 
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.journal.process import Holder, Process, is_duration, process_in
 from shardwrite.stores import as_store_error, listed, parse_json, read_file, write_new
 
 __all__ = [
@@ -37,8 +35,6 @@ __all__ = [
     "HEARTBEAT_SECONDS",
     "TTL_SECONDS",
     "Lease",
-    "holder_in",
-    "identity",
     "is_alive",
     "is_left_behind",
     "is_this_process",
@@ -46,6 +42,7 @@ __all__ = [
     "live_holders",
     "release_all",
     "signature",
+    "this_process",
 ]
 
 HEARTBEAT_SECONDS = 15.0
@@ -82,18 +79,12 @@ def _configured(name: str, default: float) -> float:
     seconds = dask.config.get(f"shardwrite.lease.{name}", None)
     if seconds is None:
         return default
-    if not _is_duration(seconds):
+    if not is_duration(seconds):
         remedy = "give a positive number of seconds in dask's configuration"
         raise SpecError(
             "is no time", field=f"shardwrite.lease.{name}", value=seconds, remedy=remedy
         )
     return float(seconds)
-
-
-def _is_duration(seconds: object) -> TypeGuard[float]:
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        return False
-    return math.isfinite(seconds) and seconds > 0
 
 
 def _read(path: str) -> str:
@@ -123,16 +114,8 @@ def _pid_namespace() -> str:
     return ""
 
 
-def identity() -> dict[str, Any]:
-    """Identity of this process, as a dictionary that JSON can hold.
-
-    Returns
-    -------
-    dict
-        ``host`` and ``pid``; ``boot``, ``pids`` (the pid namespace) and ``started``, which
-        distinguish the process from others with the same pid; ``ttl``, the age in seconds at which
-        its leases and claims count as dead; and ``job`` and ``user``, which are only shown to
-        people.
+def this_process() -> Process:
+    """Identity of this process, with all fields but the token of a claim.
 
     Raises
     ------
@@ -143,16 +126,16 @@ def identity() -> dict[str, Any]:
     user = ""
     with contextlib.suppress(KeyError, OSError):  # in a container, the user may have no name
         user = getpass.getuser()
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "boot": boot_id(),
-        "pids": _pid_namespace(),
-        "started": _started(os.getpid()),
-        "ttl": lease_times()[1],
-        "job": job,
-        "user": user,
-    }
+    return Process(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        boot=boot_id(),
+        pids=_pid_namespace(),
+        started=_started(os.getpid()),
+        ttl=lease_times()[1],
+        job=job,
+        user=user,
+    )
 
 
 class Lease:
@@ -186,7 +169,7 @@ class Lease:
         try:
             # An empty lease would count as held by an unknown process that is alive. Syncing
             # prevents one after a power cut; renaming makes the lease appear whole.
-            write_new(draft, json.dumps(identity()).encode(), is_durable=True)
+            write_new(draft, json.dumps(this_process().to_dict()).encode(), is_durable=True)
             os.rename(draft, self.path)
         except OSError as error:
             # The first error is the one to report. A draft is not a lease, and goes with the run.
@@ -224,9 +207,7 @@ def release_all() -> None:
             os.unlink(path)
 
 
-def live_holders(
-    run_path: str | os.PathLike[str], *, looking: bool = False
-) -> list[dict[str, Any]]:
+def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> list[Holder]:
     """Holders of a run's leases that are alive, or may be.
 
     Parameters
@@ -240,9 +221,8 @@ def live_holders(
 
     Returns
     -------
-    list of dict
-        The `identity` of each holder, with ``driver``, its name in the run, and ``age_seconds``,
-        the age of its lease. A lease that is torn gives these two only.
+    list of Holder
+        The holders, by the names of their leases.
 
     Raises
     ------
@@ -251,7 +231,7 @@ def live_holders(
     """
     leases = listed(run_path, "lease-", ".json")
     found = []
-    now, me = None, identity()
+    now, me = None, this_process()
     for path in leases:
         with (
             as_store_error(str(path), "cannot read"),
@@ -262,10 +242,9 @@ def live_holders(
             data = read_file(path)
             if data is None:
                 continue  # it was given back meanwhile
-            holder = holder_in(data)
-            if (path in _held or not _is_me(holder, me)) and _lives(holder, me, age):
-                driver = path.stem.removeprefix("lease-")
-                found.append({**holder, "driver": driver, "age_seconds": age})
+            process = process_in(data) or Process()
+            if (path in _held or not process.is_same(me)) and _lives(process, me, age):
+                found.append(Holder(process, path.stem.removeprefix("lease-"), age))
     return found
 
 
@@ -287,51 +266,36 @@ def is_alive(path: Path, data: bytes) -> bool:
     StoreError
         If the age of the file cannot be determined.
     """
-    holder = holder_in(data)
-    if not holder:
+    holder = process_in(data)
+    if holder is None:
         return False
     age = _age(path)
-    return age is not None and _lives(holder, identity(), age)
+    return age is not None and _lives(holder, this_process(), age)
 
 
-def holder_in(data: bytes) -> dict[str, Any]:
-    """Identity of the holder in the content of a lease or claim; empty where it is torn."""
-    try:
-        holder = parse_json(data)
-    except ValueError:
-        return {}
-    return holder if isinstance(holder, dict) else {}
-
-
-def _is_me(holder: dict[str, Any], me: dict[str, Any]) -> bool:
-    """Whether the identity `holder` is `me`, the identity of this process."""
-    return all(holder.get(name) == me[name] for name in ("host", "boot", "pids", "pid", "started"))
-
-
-def is_this_process(holder: Mapping[str, Any]) -> bool:
+def is_this_process(process: Process) -> bool:
     """Whether an identity is that of this process."""
-    return _is_me(dict(holder), identity())
+    return process.is_same(this_process())
 
 
-def _lives(holder: dict[str, Any], me: dict[str, Any], age: float) -> bool:
+def _lives(holder: Process, me: Process, age: float) -> bool:
     """Whether a holder is alive, or may be, by its identity and the age of its file in seconds."""
-    if holder.get("host") == me["host"] and me["boot"]:
-        if holder.get("boot") != me["boot"]:
+    if holder.host == me.host and me.boot:
+        if holder.boot != me.boot:
             return False
-        if holder.get("pids") == me["pids"] and isinstance(holder.get("pid"), int):
-            lives = bool(holder.get("started")) and _started(holder["pid"]) == holder["started"]
+        if holder.pids == me.pids and holder.pid is not None:
+            lives = bool(holder.started) and _started(holder.pid) == holder.started
             # A process that exists may be frozen, or may have failed to give its lease back.
             return lives and age < _ttl_of(holder)
     return age < _ttl_of(holder)
 
 
-def _ttl_of(holder: dict[str, Any]) -> float:
+def _ttl_of(holder: Process) -> float:
     """Age in seconds at which a lease counts as dead.
 
     It is stated in the lease, or else is this process's setting.
     """
-    seconds = holder.get("ttl")
-    return float(seconds) if _is_duration(seconds) else lease_times()[1]
+    return lease_times()[1] if holder.ttl is None else float(holder.ttl)
 
 
 def signature() -> str:
@@ -339,10 +303,10 @@ def signature() -> str:
 
     `is_left_behind` reads it.
     """
-    me = identity()
-    namespace = "".join(filter(str.isdigit, me["pids"]))
+    me = this_process()
+    namespace = "".join(filter(str.isdigit, me.pids or ""))
     return ",".join(
-        (quote(me["host"], safe=""), me["boot"], namespace, str(me["pid"]), me["started"])
+        (quote(me.host or "", safe=""), me.boot or "", namespace, str(me.pid), me.started or "")
     )
 
 
@@ -359,24 +323,27 @@ def is_left_behind(path: Path) -> bool:
         If the directory cannot be looked at.
     """
     age = _age(path)
-    return age is not None and not _lives(_maker(path), identity(), age)
+    return age is not None and not _lives(_maker(path), this_process(), age)
 
 
-def _maker(path: Path) -> dict[str, Any]:
-    """Identity of the process that made a directory; empty where it is unknown."""
+def _maker(path: Path) -> Process:
+    """Identity of the process that made a directory; all fields are None where it is unknown."""
     _, *signed = path.name.split(",")
     if len(signed) == 5:
         host, boot, namespace, pid, started = signed
-        pids = f"pid:[{namespace}]" if namespace else ""
-        return {
-            "host": unquote(host),
-            "boot": boot,
-            "pids": pids,
-            "pid": int(pid) if pid.isdigit() else None,
-            "started": started,
-        }
-    found = holder_in(read_file(path / "plan.json") or b"{}").get("begun_by")
-    return found if isinstance(found, dict) else {}
+        return Process(
+            host=unquote(host),
+            boot=boot,
+            pids=f"pid:[{namespace}]" if namespace else "",
+            pid=int(pid) if pid.isdigit() else None,
+            started=started,
+        )
+    try:
+        plan = parse_json(read_file(path / "plan.json") or b"{}")
+    except ValueError:  # it is torn
+        return Process()
+    begun_by = plan.get("begun_by") if isinstance(plan, dict) else None
+    return Process.from_dict(begun_by) if isinstance(begun_by, dict) else Process()
 
 
 def _age(path: Path) -> float | None:

@@ -30,10 +30,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.journal.lease import CLOCK, holder_in, identity, is_alive, is_this_process
+from shardwrite.journal.lease import CLOCK, is_alive, is_this_process, this_process
+from shardwrite.journal.process import Process, process_in
 from shardwrite.stores import (
     as_store_error,
     fsync_directory,
@@ -350,22 +352,17 @@ def _is_held(path: Path, fd: int) -> bool:
         data = os.read(owner, 4096)
     finally:
         os.close(owner)
-    holder = holder_in(data)
-    if is_this_process(holder):
+    holder = process_in(data)
+    if holder is not None and is_this_process(holder):
         with _lock:
-            return holder.get("token") in _tokens
+            return holder.token in _tokens
     return is_alive(path, data)
 
 
 def _holder(path: Path) -> str:
     """Text that names the holders of a claim."""
-    holders = [holder_in(read_file(owner) or b"") for owner in listed(path, _OWNER)]
-    return (
-        ", ".join(
-            f"host {h.get('host', 'unknown')}, pid {h.get('pid', 'unknown')}" for h in holders
-        )
-        or "unknown"
-    )
+    holders = [process_in(read_file(owner) or b"") for owner in listed(path, _OWNER)]
+    return ", ".join((holder or Process()).name for holder in holders) or "unknown"
 
 
 def _generation(name: str) -> int | None:
@@ -380,7 +377,7 @@ def _generation(name: str) -> int | None:
 
 def _me(token: str) -> bytes:
     """Content of an owner file of this process."""
-    return json.dumps({**identity(), "token": token}).encode()
+    return json.dumps(replace(this_process(), token=token).to_dict()).encode()
 
 
 def make_void(fd: int, *, is_durable: bool) -> None:

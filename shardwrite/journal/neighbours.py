@@ -9,17 +9,19 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from shardwrite.errors import JournalError, UntrustedStateError
-from shardwrite.journal.begin import facts_of, find_run, look_at_run, tidied_run
+from shardwrite.journal.begin import find_run, look_at_run, record_of, tidied_run
 from shardwrite.journal.lease import live_holders
+from shardwrite.journal.record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
 from shardwrite.journal.trust import require_trusted
 from shardwrite.place.target import Target
+from shardwrite.plan import ShardWindow
+from shardwrite.plan.identity import Bounds
 from shardwrite.stores import is_there
 
 __all__ = [
@@ -127,7 +129,7 @@ def look_beside(target: Target) -> Beside:
         return Beside(warnings=(error.message,), untrusted=error)
 
 
-def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None:
+def make_way(target: Target, intent: Intent, *, restart: bool) -> None:
     """Refuse to go on beside a run that writes some of the same shards.
 
     Streams and salvages whose processes are dead are given up, because nobody can resume them.
@@ -136,8 +138,8 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
     ----------
     target : Target
         Target of the new run.
-    facts : mapping
-        Plan of the new run. Its ``shards_from`` says which shards the run touches.
+    intent : Intent
+        What the new run will write.
     restart : bool
         Give up updates of dead processes that are in the way. A run that makes the array is never
         given up here.
@@ -148,7 +150,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         If a run is in the way. The message names it, and the process that works on it.
     """
     for other in tidied_neighbours(target):
-        shared = _shared(facts.get("shards_from"), other.facts.get("shards_from"))
+        shared = _shared(intent.shards_from, other.record.shards_from)
         if shared == 0:
             continue
         if restart and not other.makes_array:
@@ -160,7 +162,7 @@ def make_way(target: Target, facts: Mapping[str, Any], *, restart: bool) -> None
         if _is_passing(other):
             give_up(other)
             continue
-        raise unfinished(other, shared, is_replaced=facts.get("mode") != "r+")
+        raise unfinished(other, shared, is_replaced=intent.makes_array)
 
 
 def unfinished(
@@ -203,10 +205,12 @@ def unfinished(
 
 def _kind(run: RunDirectory) -> str:
     """Kind of an update, in words."""
-    region = run.facts.get("identity", {}).get("region")
+    region = run.record.identity.region
     if run.target.update == "compaction":
         return "a compaction"
-    return f"an update of the region {region}" if region else "a repair"
+    if not region:
+        return "a repair"
+    return f"an update of the region {[list(pair) for pair in region]}"
 
 
 def _is_passing(run: RunDirectory) -> bool:
@@ -214,8 +218,7 @@ def _is_passing(run: RunDirectory) -> bool:
 
     The slices of a stream are gone, and a salvage always looks for torn shards anew.
     """
-    identity = run.facts.get("identity", {})
-    return bool(identity.get("stream") or identity.get("salvage"))
+    return run.record.identity.stream or run.record.identity.salvage
 
 
 def give_up_passing(target: Target) -> None:
@@ -264,7 +267,7 @@ def begin_beside(
     for attempt in itertools.count():
         directory, is_new = begin()
         try:
-            make_way(target, directory.facts, restart=False)
+            make_way(target, directory.record, restart=False)
         except JournalError:
             if not is_new:
                 raise
@@ -295,7 +298,7 @@ def give_up(run: RunDirectory) -> None:
     take_away(run)
 
 
-def _shared(mine: Any, theirs: Any) -> int | None:
+def _shared(mine: ShardWindow | None, theirs: ShardWindow | None) -> int | None:
     """Number of shards that two windows share.
 
     It is None, which stands for all, where one of the windows is the whole array or the windows
@@ -303,10 +306,10 @@ def _shared(mine: Any, theirs: Any) -> int | None:
 
     Parameters
     ----------
-    mine, theirs : list or None
-        Position of the first shard, and number of shards along each axis; None for the whole array.
+    mine, theirs : ShardWindow or None
+        The windows; None for the whole array.
     """
-    if mine is None or theirs is None or len(mine[0]) != len(theirs[0]):
+    if mine is None or theirs is None or len(mine.first) != len(theirs.first):
         return None
     n = 1
     for a, k, b, m in zip(*mine, *theirs, strict=True):
@@ -314,7 +317,7 @@ def _shared(mine: Any, theirs: Any) -> int | None:
     return n
 
 
-def unfinished_append(target: Target, source: str, axis: int) -> Sequence[Sequence[int]] | None:
+def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     """Region of an append of the same source that has not ended, or whose end was interrupted.
 
     Parameters
@@ -328,7 +331,7 @@ def unfinished_append(target: Target, source: str, axis: int) -> Sequence[Sequen
 
     Returns
     -------
-    list of [int, int] or None
+    tuple of (int, int) or None
         Start and stop along each axis, in elements, or None where there is no such append.
 
     Raises
@@ -337,11 +340,10 @@ def unfinished_append(target: Target, source: str, axis: int) -> Sequence[Sequen
         If the run state beside the array is not trusted.
     """
     for other in target.others:
-        facts = facts_of(other) if other.update else {}
-        identity = facts.get("identity", {})
-        if is_there(other.run_path / f"taken-{facts.get('run')}"):
+        record = record_of(other) if other.update else None
+        if record is None or is_there(other.run_path / f"taken-{record.run}"):
             continue
-        if identity.get("append_axis") == axis and identity.get("source") == source:
-            region: Sequence[Sequence[int]] = identity["region"]
-            return region
+        identity = record.identity
+        if identity.append_axis == axis and identity.source == source:
+            return identity.region
     return None

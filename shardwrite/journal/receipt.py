@@ -8,21 +8,86 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
-from shardwrite.journal.facts import check_region
 from shardwrite.journal.ledger import as_runs, from_runs
 from shardwrite.place.target import RECEIPT_NAME, Target
+from shardwrite.plan import Identity
 from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.stores import parse_json, read_file
 
-__all__ = ["Receipt", "empty_after", "read_receipt"]
+__all__ = ["Receipt", "UpdateEntry", "empty_after", "read_receipt"]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateEntry:
+    """Record of an update in the receipt of its array.
+
+    Attributes
+    ----------
+    digest : str
+        Digest of the update's plan.
+    identity : Identity
+        What the digest covers, without the metadata.
+    run, finished : str, optional
+        Name of the run, and the time at which it finished.
+    result : mapping, optional
+        Fields of the run's result.
+    others : mapping
+        Fields that this version does not know.
+    """
+
+    digest: str
+    identity: Identity
+    run: str | None = None
+    finished: str | None = None
+    result: Mapping[str, JSON] | None = None
+    others: Mapping[str, JSON] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the fields as values that JSON can hold."""
+        found: dict[str, JSON] = {
+            "digest": self.digest,
+            "run": self.run,
+            "identity": self.identity.to_dict(),
+            "finished": self.finished,
+            "result": self.result,
+            **self.others,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    @classmethod
+    def from_json(cls, found: JSON) -> UpdateEntry:
+        """Parse and check the value that `to_dict` returns.
+
+        Raises
+        ------
+        ValueError
+            If a field is missing or has a wrong type.
+        """
+        update = found if isinstance(found, Mapping) else {}
+        digest, identity = update.get("digest"), update.get("identity")
+        run, finished, result = (update.get(name) for name in ("run", "finished", "result"))
+        if not isinstance(digest, str) or not isinstance(identity, Mapping):
+            raise ValueError("updates that are none")  # noqa: TRY004 (of the file)
+        if (
+            not isinstance(run, str | None)
+            or not isinstance(finished, str | None)
+            or not isinstance(result, Mapping | None)
+        ):
+            raise ValueError("updates that are none")  # noqa: TRY004 (of the file)
+        what = Identity.from_dict(identity)
+        if what.region is None:
+            raise ValueError("it does not say which region it writes")
+        known = ("digest", "identity", "run", "finished", "result")
+        others = {name: value for name, value in update.items() if name not in known}
+        return cls(digest, what, run, finished, result, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +100,53 @@ class Receipt:
         Digest of the plan.
     run : str
         Name of the run.
-    identity : dict
-        Everything that the digest covers: metadata, strategy and source.
+    identity : Identity
+        What the digest covers: metadata, strategy and source.
     durability : str
         Durability level at which every shard was committed.
     finished : str
         Time at which the run finished, in UTC and ISO 8601 format.
     version : str
         Version of shardwrite that wrote the array.
-    result : dict
+    result : mapping
         Fields of the run's result.
     empty : list of [int, int], optional
         Shards that are empty by design and have no object, as the first rank and the count of
         each sequence of consecutive ranks. None if they are not known, because another program
         wrote the array, or because the array has more than `MAX_SHARDS` shards.
-    updates : list of dict
-        The most recent updates of the array since then, each with ``digest``, ``run``,
-        ``identity``, ``finished`` and ``result``.
+    updates : tuple of UpdateEntry
+        The most recent updates of the array since then.
     shape : list of int, optional
         Shape of the array after the last update.
     """
 
     digest: str
     run: str
-    identity: dict[str, Any]
+    identity: Identity
     durability: str
     finished: str
     version: str
-    result: dict[str, Any]
+    result: Mapping[str, JSON]
     empty: list[list[int]] | None
-    updates: list[dict[str, Any]] = field(default_factory=list)
+    updates: tuple[UpdateEntry, ...] = ()
     shape: list[int] | None = None
 
     def encode(self) -> bytes:
         """Content of the receipt file."""
-        return json.dumps({"format": 1, **asdict(self)}, indent=1).encode()
+        found = {
+            "format": 1,
+            "digest": self.digest,
+            "run": self.run,
+            "identity": self.identity.to_dict(),
+            "durability": self.durability,
+            "finished": self.finished,
+            "version": self.version,
+            "result": self.result,
+            "empty": self.empty,
+            "updates": [update.to_dict() for update in self.updates],
+            "shape": self.shape,
+        }
+        return json.dumps(found, indent=1).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Receipt:
@@ -96,8 +173,6 @@ class Receipt:
         updates = found.get("updates", [])
         if not isinstance(updates, list):
             raise ValueError("no list of updates")  # noqa: TRY004 (as above)
-        for update in updates:
-            _check_update(update)
         shape = found.get("shape")
         if shape is not None and not (
             isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
@@ -106,18 +181,21 @@ class Receipt:
         _check_runs(found["empty"])
         return cls(
             **texts,
-            identity=found["identity"],
+            identity=Identity.from_dict(found["identity"]),
             result=found["result"],
             empty=found["empty"],
-            updates=updates,
+            updates=tuple(UpdateEntry.from_json(update) for update in updates),
             shape=shape,
         )
 
-    def update(self, digest: str) -> dict[str, Any] | None:
+    def update(self, digest: str) -> UpdateEntry | None:
         """The last update with the given digest, or None."""
-        return next(
-            (update for update in reversed(self.updates) if update.get("digest") == digest), None
-        )
+        return next((entry for entry in reversed(self.updates) if entry.digest == digest), None)
+
+    def count(self, name: str) -> int:
+        """Number in the result, such as ``n_shards``; 0 if the result does not have it."""
+        found = self.result.get(name)
+        return int(found) if isinstance(found, int | float) else 0
 
     def is_of(self, digest: str, run: str | None = None) -> bool:
         """Whether the receipt covers a plan, as its first write or as an update.
@@ -130,9 +208,7 @@ class Receipt:
             Name of a run of that plan. By default, any run of it counts.
         """
         runs = [self.run] if self.digest == digest else []
-        runs += [
-            str(update.get("run")) for update in self.updates if update.get("digest") == digest
-        ]
+        runs += [str(entry.run) for entry in self.updates if entry.digest == digest]
         return bool(runs) if run is None else run in runs
 
     def is_empty(self, grid: ShardGrid) -> npt.NDArray[np.bool_]:
@@ -159,7 +235,7 @@ class Receipt:
         if self.empty is None:
             return np.zeros(grid.counts, dtype=bool)
         try:
-            shape = tuple(self.shape or self.identity["metadata"]["shape"])
+            shape = tuple(self.shape or (self.identity.metadata or {})["shape"])
             if len(shape) != grid.ndim or any(
                 m > n for m, n in zip(shape, grid.shape, strict=True)
             ):
@@ -178,18 +254,7 @@ class Receipt:
         return now
 
 
-def _check_update(update: Any) -> None:
-    """Check one entry of `Receipt.updates`; raise ValueError if it is not valid."""
-    if (
-        not isinstance(update, dict)
-        or not isinstance(update.get("digest"), str)
-        or not isinstance(update.get("identity"), dict)
-    ):
-        raise ValueError("updates that are none")  # noqa: TRY004 (the file is wrong, not its type)
-    check_region(update["identity"].get("region"))
-
-
-def _check_runs(runs: Any) -> None:
+def _check_runs(runs: JSON) -> None:
     """Check a value for `Receipt.empty`; raise ValueError if it is not valid."""
     if runs is None:
         return

@@ -2,7 +2,7 @@
 
 A journal file holds four kinds of lines:
 
-- The first line names the process that writes the file.
+- The first line, a `Head`, names the process that writes the file.
 - Before a task commits anything, a `Beginning` gives the name that its temporary files will have.
   They can then be removed by name, without listing the array.
 - After a task has committed shards, an `Entry` lists them. Its fields are columns with one value
@@ -19,15 +19,61 @@ import errno
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from crc32c import crc32c
 
+from shardwrite.codecs.documents import JSON
+from shardwrite.journal.process import Process
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Beginning", "Entry", "cause_of", "encode_line", "parse_lines"]
+__all__ = ["Beginning", "Entry", "Head", "cause_of", "encode_line", "parse_lines"]
 
 _LARGEST = 2**63
+_LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """First line of a journal file.
+
+    Attributes
+    ----------
+    writer : Process
+        The process that writes the file.
+    driver : str
+        Name of the driver on whose behalf it writes.
+    durability : str
+        Durability level of the commits.
+    begun : float, optional
+        Time of the first line by the clock of the process's host, in seconds since 1970. None if
+        the file does not tell a plausible one.
+    """
+
+    writer: Process
+    driver: str
+    durability: str
+    begun: float | None
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Fields of the journal line."""
+        return {
+            "writer": self.writer.to_dict(),
+            "driver": self.driver,
+            "durability": self.durability,
+            "begun": self.begun,
+        }
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, JSON]) -> Head:
+        """Parse the fields of a journal line; a field of a wrong type counts as not known."""
+        writer, driver = found.get("writer"), found.get("driver", "")
+        durability, begun = found.get("durability"), found.get("begun")
+        return cls(
+            Process.from_dict(writer) if isinstance(writer, dict) else Process(),
+            str(driver),
+            durability if isinstance(durability, str) else "",
+            float(begun) if isinstance(begun, float | int) and 0 <= begun < _LATEST else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +111,7 @@ class Entry:
     peak_nbytes: int
     more: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Fields of the journal line."""
         # `asdict` would copy every number.
         found = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -74,7 +120,7 @@ class Entry:
         return found
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any], n_shards: int) -> Entry:
+    def from_dict(cls, found: Mapping[str, JSON], n_shards: int) -> Entry:
         """Parse and check the fields of a journal line.
 
         Parameters
@@ -137,12 +183,12 @@ class Beginning:
     start: tuple[int, ...]
     stop: tuple[int, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, JSON]:
         """Fields of the journal line."""
         return {"attempt": self.attempt, "begins": [list(self.start), list(self.stop)]}
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Beginning:
+    def from_dict(cls, found: Mapping[str, JSON]) -> Beginning:
         """Parse and check the fields of a journal line.
 
         Raises
@@ -164,7 +210,7 @@ class Beginning:
         return cls(attempt, tuple(start), tuple(stop))
 
 
-def _are_positions(found: Any) -> bool:
+def _are_positions(found: JSON) -> bool:
     return isinstance(found, list) and all(
         type(n) is int and -_LARGEST < n < _LARGEST for n in found
     )
@@ -185,13 +231,13 @@ def cause_of(error: BaseException) -> str:
     ).strip()
 
 
-def encode_line(fields: Mapping[str, Any]) -> bytes:
+def encode_line(fields: Mapping[str, JSON]) -> bytes:
     """Bytes of a journal line: checksum in hexadecimal, space, JSON text and newline."""
     text = json.dumps(fields, separators=(",", ":")).encode()
     return b"%08x %s\n" % (crc32c(text), text)
 
 
-def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, Any] | None]:
+def parse_lines(blocks: Iterable[bytes]) -> Iterator[dict[str, JSON] | None]:
     """Parse the lines of a journal file.
 
     A lost line only means that some shards are written again; no shard is lost.

@@ -15,7 +15,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from shardwrite.errors import JournalError
-from shardwrite.journal.composed import Composed, parse_record, ranges_of
+from shardwrite.journal.composed import Composed, parse_record, ranges_of, shard_of
 from shardwrite.stores import ObjectReader, Store, listed, read_file
 
 __all__ = ["Redo", "old_records"]
@@ -111,13 +111,12 @@ def _decode(path: Path, limit_nbytes: int) -> Redo | None:
         if parsed is None:
             return None
         head, data = parsed
+        key, nbytes = shard_of(head)
         if head["append"]:
-            return Redo(path, str(head["key"]), int(head["old_nbytes"]), [])
+            return Redo(path, key, nbytes, [])
         if crc32c(data) != head["crc32c"]:
             return None
-        return Redo(
-            path, str(head["key"]), int(head["old_nbytes"]), ranges_of(head["writes"], data)
-        )
+        return Redo(path, key, nbytes, ranges_of(head["writes"], data))
     except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         message = f"{path} is not a record of a change ({error}). Keep the file, and report it"
         raise JournalError(message, path=str(path)) from error

@@ -11,13 +11,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
-from shardwrite.journal.lease import identity, live_holders
+from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
-from shardwrite.journal.records import Beginning, Entry, parse_lines
+from shardwrite.journal.records import Beginning, Entry, Head, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
 from shardwrite.place.target import Target
 from shardwrite.stores import (
@@ -47,7 +46,6 @@ __all__ = [
 # Room in a journal for each shard. A task of one shard writes two lines of a few hundred bytes, and
 # it may run more than once.
 _NBYTES_PER_SHARD = 4096
-_LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
 
 
 @dataclass(slots=True)
@@ -140,10 +138,8 @@ def replay(
         if file.driver not in alive:
             found.unended += file.unended
             found.lost_boot |= not file.is_of_this_boot
-    begun_by = run.facts.get("begun_by")
-    found.lost_boot |= not (
-        isinstance(begun_by, dict) and begun_by.get("boot") == identity()["boot"]
-    )
+    begun_by = run.record.begun_by
+    found.lost_boot |= begun_by is None or begun_by.boot != this_process().boot
     found.n_journals = len(files)
     return found
 
@@ -158,21 +154,20 @@ def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
 
 def _parse(path: Path, n_shards: int) -> _File:
     lines = parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
-    head = next(lines, None) or {}
-    said = head.get("writer")
-    writer: dict[str, Any] = said if isinstance(said, dict) else {}
-    boot = identity()["boot"]
-    is_of_this_boot = bool(boot) and writer.get("boot") == boot
+    first = next(lines, None)
+    head = Head.from_dict(first or {})
+    writer, boot = head.writer, this_process().boot
+    is_of_this_boot = bool(boot) and writer.boot == boot
     changed = path.stat().st_mtime
     file = _File(
-        driver=str(head.get("driver", "")),
-        process=f"{writer.get('host', '?')}:{writer.get('pid', '?')}",
-        job=str(writer.get("job", "")),
-        begun=_time(head.get("begun"), changed),
+        driver=head.driver,
+        process=f"{writer.host or '?'}:{writer.pid or '?'}",
+        job=writer.job or "",
+        begun=changed if head.begun is None else head.begun,
         changed=changed,
-        is_trusted=is_of_this_boot or head.get("durability") in ("full", "batch"),
+        is_trusted=is_of_this_boot or head.durability in ("full", "batch"),
         is_of_this_boot=is_of_this_boot,
-        n_bad_lines=0 if head else 1,
+        n_bad_lines=0 if first else 1,
     )
     begun: dict[str, Beginning] = {}
     for line in lines:
@@ -194,10 +189,6 @@ def _parse(path: Path, n_shards: int) -> _File:
             file.n_bad_lines += 1
     file.unended = list(begun.values())
     return file
-
-
-def _time(said: Any, otherwise: float) -> float:
-    return float(said) if isinstance(said, float | int) and 0 <= said < _LATEST else otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +343,7 @@ def shards_of(beginning: Beginning, metadata: ArrayMetadata) -> Iterable[tuple[i
 
 def drivers_of(run: RunDirectory, *, looking: bool = False) -> set[str]:
     """Names of the drivers that work on a run now. `looking` is as in `live_holders`."""
-    return {str(holder["driver"]) for holder in live_holders(run.path, looking=looking)}
+    return {holder.driver for holder in live_holders(run.path, looking=looking)}
 
 
 def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
@@ -362,9 +353,7 @@ def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
         for run_target in (target, *target.others)
         for path in listed(run_target.run_path, "run-")
     ]
-    return {
-        str(holder["driver"]) for path in paths for holder in live_holders(path, looking=looking)
-    }
+    return {holder.driver for path in paths for holder in live_holders(path, looking=looking)}
 
 
 def _raise(error: OSError) -> None:

@@ -38,14 +38,14 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from crc32c import crc32c
 
+from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import (
     DOCUMENT,
@@ -55,10 +55,11 @@ from shardwrite.format.node import (
     kind_of_document,
     with_shape,
 )
-from shardwrite.journal.facts import parse_facts
 from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
+from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
+from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.nodes import shape_at, shape_of
 from shardwrite.place.target import RECEIPT_NAME, UPDATES, Target
@@ -87,7 +88,10 @@ __all__ = [
     "dump",
     "groups_above",
     "held",
+    "later_version",
     "losing",
+    "proof_in",
+    "refuse_later",
     "remove_empty",
     "run_in",
 ]
@@ -104,7 +108,7 @@ class RunDirectory:
     ----------
     target : Target
         The array, or the update of it, that the run writes.
-    facts : dict
+    record : RunRecord
         Content of ``plan.json``.
     state : {"run", "ended", "taken"}
         Prefix of the directory's name: ``"run"`` while the run goes on, ``"ended"`` after it has
@@ -112,23 +116,23 @@ class RunDirectory:
     """
 
     target: Target
-    facts: dict[str, Any]
+    record: RunRecord
     state: str = "run"
 
     @property
     def run(self) -> str:
         """Name of the run."""
-        return str(self.facts["run"])
+        return self.record.run
 
     @property
     def digest(self) -> str:
         """Digest of the run's plan."""
-        return str(self.facts["digest"])
+        return self.record.digest
 
     @property
     def makes_array(self) -> bool:
         """Whether the run makes the array, rather than updating or repairing an existing one."""
-        return self.facts.get("mode") != "r+"
+        return self.record.makes_array
 
     @property
     def path(self) -> Path:
@@ -145,7 +149,7 @@ class RunDirectory:
         return is_there(replace(self, state=state).path)
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> Document:
         """Metadata document of the array, as it was when the run began.
 
         Raises
@@ -156,7 +160,7 @@ class RunDirectory:
             If the document is missing or cannot be read.
         """
         path = self.document_path
-        data, seal = read_there(path), self.facts.get("document_crc32c")
+        data, seal = read_there(path), self.record.document_crc32c
         found = parse_document(data, path)
         is_ours = seal is None or crc32c(data) == seal  # older versions stored no checksum
         if not isinstance(found, dict) or not is_ours:
@@ -185,10 +189,7 @@ class RunDirectory:
         return self.path / f"parts-{driver}"
 
     def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
-        """Proof of which data are the run's own and may be removed, from the run's own plan.
-
-        The plan is looked for in the run's directory, and in its place beside that directory.
-        Without a whole plan of this run, the proof covers nothing.
+        """Proof of which data are the run's own and may be removed; see `proof_in`.
 
         Parameters
         ----------
@@ -200,17 +201,7 @@ class RunDirectory:
         StoreError
             If a plan cannot be read.
         """
-        for path in (
-            self.path / "plan.json",
-            self.path / "plan-moved.json",
-            self.target.run_path / "plan.json",
-        ):
-            data = read_file(path)
-            with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
-                entry = parse_facts(data or b"", is_update=bool(self.target.update))
-                if entry["run"] == self.run:
-                    return Proof(self.path, entry, keys)
-        return Proof(self.path, {})
+        return proof_in(self.path, self.target, self.run, keys)
 
     def make_room(self, durability: str) -> None:
         """Take step 3: set the old array aside and make a directory for the new one.
@@ -226,7 +217,7 @@ class RunDirectory:
             Durability level of the array's directories.
         """
         replaced = self.path / "replaced"
-        if self.facts["replaces"] and not is_there(replaced):
+        if self.record.replaces and not is_there(replaced):
             with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
                 try:
                     set_aside(self.target.path, "", self.proof(), replaced.name)
@@ -237,7 +228,7 @@ class RunDirectory:
                     nothing.mkdir()
                     (nothing / "was-there").mkdir()
                     os.rename(nothing, replaced)
-        if self.facts["replaces"] and not is_there(self.target.path):
+        if self.record.replaces and not is_there(self.target.path):
             fresh = self.path / f"fresh-{uuid.uuid4().hex}"
             make_directory(fresh, rights_of(replaced))
             with losing(errno.ENOTEMPTY, errno.EEXIST):
@@ -319,7 +310,7 @@ class RunDirectory:
         """
         return exclusive(replace(self.target, update="").run_path / "claim-end", self.path)
 
-    def _consolidate(self, document: Mapping[str, Any], durability: str, driver: str) -> None:
+    def _consolidate(self, document: Document, durability: str, driver: str) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata."""
         for group in groups_above(self.target):
             path = group / DOCUMENT
@@ -360,9 +351,48 @@ class RunDirectory:
         self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
-def _document_in(group: Path, name: str) -> Any:
+def _document_in(group: Path, name: str) -> Document:
     """Document of a node inside a group."""
-    return read_json(group / name / DOCUMENT)
+    found: Document = read_json(group / name / DOCUMENT)
+    return found
+
+
+def proof_in(
+    path: Path, target: Target, run: str, keys: Callable[[], Collection[str]] = tuple
+) -> Proof:
+    """Proof of which data are a run's own and may be removed, from the run's own plan.
+
+    The plan is looked for in the run's directory, and in its place beside that directory. Without
+    a whole plan of this run, the proof covers nothing.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Directory of the run.
+    target : Target
+        The array, or the update of it, that the run writes.
+    run : str
+        Name of the run.
+    keys : callable
+        Returns the keys of the shards that may be removed; none, by default.
+
+    Raises
+    ------
+    StoreError
+        If a plan cannot be read.
+    """
+    for plan in (
+        path / "plan.json",
+        path / "plan-moved.json",
+        target.run_path / "plan.json",
+    ):
+        data = read_file(plan)
+        with contextlib.suppress(ValueError):  # a plan that is torn proves nothing
+            record = RunRecord.from_json(data or b"", is_update=bool(target.update))
+            if record.run == run:
+                entry = {"run": record.run, "mode": record.mode, "array": record.array}
+                return Proof(path, entry, keys)
+    return Proof(path, {})
 
 
 def groups_above(target: Target) -> Iterator[Path]:
@@ -394,6 +424,32 @@ def discard_drafts(target: Target) -> None:
     held_by = read_file(lock)
     if held_by is not None and not is_alive(lock, held_by):
         lock.unlink(missing_ok=True)
+
+
+def later_version(target: Target, plan: Path, error: LaterFormatError) -> JournalError:
+    """Error for a plan that a later version of this package has written."""
+    return JournalError(
+        f"{plan} was written by a later version of shardwrite ({error}). Nothing was changed. "
+        f"Install that version to finish the run on {target.path} or to give it up",
+        path=str(plan),
+    )
+
+
+def refuse_later(target: Target, path: Path) -> None:
+    """Refuse to remove the directory of a run that only a later version of this package knows.
+
+    Raises
+    ------
+    JournalError
+        If a plan in the directory has a later format.
+    """
+    for plan in (path / "plan.json", path / "plan-moved.json"):
+        try:
+            RunRecord.from_json(read_file(plan) or b"", is_update=bool(target.update))
+        except LaterFormatError as error:
+            raise later_version(target, plan, error) from error
+        except ValueError:
+            continue  # the run has no plan any more, or a torn one
 
 
 def run_in(plan: Path) -> str:
@@ -436,26 +492,25 @@ def losing(*numbers: int) -> Iterator[None]:
             raise
 
 
-def dump(document: Mapping[str, Any]) -> bytes:
+def dump(document: Document) -> bytes:
     """Bytes of a JSON document of the run."""
     return json.dumps(document, indent=2).encode()
 
 
-def held(found: RunDirectory, holder: Mapping[str, Any]) -> JournalError:
+def held(found: RunDirectory, holder: Holder) -> JournalError:
     """Error that says which process works on a run.
 
     Parameters
     ----------
     found : RunDirectory
         The run.
-    holder : mapping
+    holder : Holder
         One of the holders that `live_holders` gives.
     """
-    job = f", job {holder['job']}" if holder.get("job") else ""
-    who = f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}{job}"
+    job = f", job {holder.process.job}" if holder.process.job else ""
     return JournalError(
-        f"{found.target.path} is being written by another plan: {who}; last sign of life "
-        f"{holder['age_seconds']:.0f} s ago. Wait for it, or end that process first",
+        f"{found.target.path} is being written by another plan: {holder.process.name}{job}; last "
+        f"sign of life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
         path=str(found.target.run_path),
-        holder=dict(holder),
+        holder=holder.to_dict(),
     )

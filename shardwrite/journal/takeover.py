@@ -22,7 +22,10 @@ import errno
 import json
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -45,13 +48,17 @@ from shardwrite.journal.rundir import (
     drivers_in,
     held,
     losing,
+    proof_in,
+    refuse_later,
     remove_empty,
     run_in,
 )
 from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
 from shardwrite.place.target import Target
+from shardwrite.plan import ShardWindow
 from shardwrite.stores import (
+    Proof,
     Store,
     as_store_error,
     data_in,
@@ -162,35 +169,42 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
             if over.state == TAKEN:
                 _leave(over, metadata, store)
         _move_plan(over)
-        _remove(over)
+        _remove(over.path, over.proof)
         discard_drafts(over.target)
         remove_empty(over.target)
 
 
 def remove_orphans(target: Target) -> None:
-    """Remove directories of settled runs that a crash has left behind."""
+    """Remove directories of settled runs that a crash has left behind.
+
+    Raises
+    ------
+    JournalError
+        If a later version of this package has left one.
+    """
     for state in (ENDED, TAKEN):
         for path in listed(target.run_path, f"{state}-"):
             with as_store_error(str(path), "cannot remove"):
-                _remove(RunDirectory(target, {"run": path.name.removeprefix(f"{state}-")}, state))
+                refuse_later(target, path)
+                _remove(path, partial(proof_in, path, target, path.name.removeprefix(f"{state}-")))
     remove_empty(target)
 
 
-def _remove(over: RunDirectory) -> None:
+def _remove(path: Path, proof: Callable[[], Proof]) -> None:
     """Remove a run's directory.
 
     Data that the run has set aside go first, because the plan in the directory is the proof that
     they are the run's own.
     """
-    for name in data_in(over.path):
+    for name in data_in(path):
         try:
-            remove_data(over.path, name, over.proof())
+            remove_data(path, name, proof())
         except FileNotFoundError:
             continue  # another process does the same
         except StoreError:
-            if is_there(over.path / name):
+            if is_there(path / name):
                 raise  # otherwise another process has removed the data, and then the plan
-    remove_state(over.path)
+    remove_state(path)
 
 
 def make_end(over: RunDirectory) -> None:
@@ -239,7 +253,7 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
     if not over.makes_array:
         _leave_update(over, metadata, store)
     else:
-        is_untouched = over.facts["replaces"] and not is_there(over.path / "replaced")
+        is_untouched = over.record.replaces and not is_there(over.path / "replaced")
         if not is_untouched and is_there(over.target.path):
             with losing(errno.ENOENT):  # another process was first
                 set_aside(over.target.path, "", over.proof(), f"array-{uuid.uuid4().hex}")
@@ -308,7 +322,7 @@ def _metadata_of(run: RunDirectory) -> ArrayMetadata:
     if run.makes_array:
         return metadata
     grid = metadata.grid
-    first, counts = run.facts.get("shards_from") or ([0] * grid.ndim, grid.counts)
+    first, counts = run.record.shards_from or ShardWindow((0,) * grid.ndim, grid.counts)
     if len(first) != grid.ndim or any(
         a + k > n for a, k, n in zip(first, counts, grid.counts, strict=True)
     ):

@@ -27,10 +27,9 @@ import os
 import pwd
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from shardwrite.errors import UntrustedStateError
 from shardwrite.place.target import Target
@@ -97,7 +96,7 @@ def require_trusted(target: Target) -> frozenset[Path]:
     return frozenset(seen)
 
 
-def check_name(target: Target, plan: Mapping[str, Any]) -> None:
+def check_name(target: Target, name: str | None) -> None:
     """Check that a plan names the array that it lies beside.
 
     Plans of older versions, which name no array, are accepted.
@@ -106,18 +105,17 @@ def check_name(target: Target, plan: Mapping[str, Any]) -> None:
     ----------
     target : Target
         The array.
-    plan : mapping
-        Content of ``plan.json``.
+    name : str or None
+        Name of the array that ``plan.json`` holds, if any.
 
     Raises
     ------
     UntrustedStateError
         If the plan names another array.
     """
-    name = plan.get("array")
     if name not in (None, target.path.name):
         path = target.run_path / "plan.json"
-        why = f"was begun for another array, {str(name)!r}: it was moved, or put there"
+        why = f"was begun for another array, {name!r}: it was moved, or put there"
         raise _error(target, path, why)
 
 

@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 from crc32c import crc32c
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
@@ -47,6 +48,7 @@ from shardwrite.journal.composed import (
     parse_record,
     ranges_of,
     record_limit,
+    shard_of,
 )
 from shardwrite.journal.lock import FENCED, UNDO, VOID, Claim, exclusive, make_void
 from shardwrite.journal.redo import old_records
@@ -94,11 +96,13 @@ class Change:
 
     def encode(self) -> bytes:
         """Bytes of the record that undoes the change."""
-        fields = {"format": 1, "key": self.key, "old_nbytes": self.old_nbytes}
-        return encode_record(
-            {**fields, "saved": [[offset, len(data)] for offset, data in self.saved]},
-            b"".join(data for _, data in self.saved),
-        )
+        fields: dict[str, JSON] = {
+            "format": 1,
+            "key": self.key,
+            "old_nbytes": self.old_nbytes,
+            "saved": [[offset, len(data)] for offset, data in self.saved],
+        }
+        return encode_record(fields, b"".join(data for _, data in self.saved))
 
     def undone(self, reader: ObjectReader) -> ObjectReader:
         """The shard as it was before the change, as an object to read.
@@ -125,11 +129,11 @@ def _decode(data: bytes, path: str) -> Change | None:
             return None
         head, rest = parsed
         if head["format"] == 1:
-            old_nbytes, saved = int(head["old_nbytes"]), ranges_of(head["saved"], rest)
+            (key, old_nbytes), saved = shard_of(head), ranges_of(head["saved"], rest)
             if old_nbytes < max((offset + len(data) for offset, data in saved), default=0):
                 # Whatever is wrong is reported by the one error below.
                 raise ValueError("what it holds lies outside of its shard")  # noqa: TRY301
-            return Change(str(head["key"]), old_nbytes, (), saved)
+            return Change(key, old_nbytes, (), saved)
         why = f"format {head['format']!r}"
     except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
         why = str(error)

@@ -14,11 +14,11 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError
-from shardwrite.journal.lease import identity
-from shardwrite.journal.records import encode_line
+from shardwrite.journal.lease import this_process
+from shardwrite.journal.records import Head, encode_line
 from shardwrite.stores import as_store_error, write_all
 
 __all__ = [
@@ -95,8 +95,8 @@ def _ended(run_path: str) -> RunEndedError:
 
 def own_journals(driver: str) -> str:
     """Prefix of the names of the journals that this process writes for a driver."""
-    me = identity()
-    return f"journal-{driver}-{me['host']}-{me['pid']}-"
+    me = this_process()
+    return f"journal-{driver}-{me.host}-{me.pid}-"
 
 
 class JournalWriter:
@@ -123,7 +123,7 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._fd = -1
 
-    def append(self, fields: Mapping[str, Any]) -> None:
+    def append(self, fields: Mapping[str, JSON]) -> None:
         """Write a line.
 
         Parameters
@@ -155,17 +155,11 @@ class JournalWriter:
                 ) from error
 
     def _open(self) -> None:
-        me = identity()
         name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
         self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
-        head = {
-            "writer": me,
-            "driver": self._driver,
-            "durability": self._durability,
-            "begun": round(time.time(), 3),
-        }
-        self._write(encode_line(head))
+        head = Head(this_process(), self._driver, self._durability, round(time.time(), 3))
+        self._write(encode_line(head.to_dict()))
 
     def _write(self, line: bytes) -> None:
         write_all(self._fd, line)

@@ -23,7 +23,7 @@ from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.job import Job, Options, run_plan
+from shardwrite.runs.job import Job, Options, intent_of
 from shardwrite.runs.progress import reporting
 from shardwrite.write.commit import GroupReport
 
@@ -164,7 +164,7 @@ def compact(
         Options(mode="r+", durability=durability, restart=restart),
     )
     # This also restores shards that a crash has left in the middle of a change.
-    make_way(job.target, run_plan(plan, "r+"), restart=restart)
+    make_way(job.target, intent_of(plan, "r+"), restart=restart)
     before, wasteful = _looked_at(target, array, above)
 
     def look() -> Ledger:

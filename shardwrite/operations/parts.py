@@ -198,7 +198,7 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
 
 def _options(run: RunDirectory) -> Options:
     """Mode and durability with which the run was begun."""
-    return Options(mode=run.facts["mode"], durability=run.facts["durability"])
+    return Options(mode=run.record.mode, durability=run.record.durability)
 
 
 def _working_on(
@@ -224,7 +224,7 @@ def _working_on(
         except RunEndedError as error:
             ended = error
     receipt = read_receipt(target) if kind_of(target.path) == "array" else None
-    is_ours = receipt is not None and identity in (None, receipt.identity.get("source"))
+    is_ours = receipt is not None and identity in (None, receipt.identity.source)
     result = (
         result_from_receipt(receipt.result, str(target.path))
         if receipt is not None and is_ours

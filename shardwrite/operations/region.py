@@ -18,7 +18,7 @@ from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_sharded
 from shardwrite.runs.execute import as_delayed, execute
-from shardwrite.runs.job import Job, Options, run_plan
+from shardwrite.runs.job import Job, Options, intent_of
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import region_plan
 from shardwrite.runs.result import WriteResult
@@ -195,7 +195,7 @@ def write_region(
         max_graph_tasks=max_graph_tasks,
     )
     options = Options(mode="r+", durability=durability, restart=restart, recheck=recheck)
-    digest = run_plan(made, "r+")["digest"]
+    digest = intent_of(made, "r+").digest
     job = Job(
         source,
         made,
@@ -258,8 +258,7 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
 
 def _region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
     """Region that a run writes: ``(start, stop)`` along each axis, for a repair the whole array."""
-    region = run.facts["identity"].get("region") or [(0, n) for n in run.document["shape"]]
-    return tuple((a, b) for a, b in region)
+    return run.record.identity.region or tuple((0, n) for n in run.document["shape"])
 
 
 def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) -> WriteResult:

@@ -328,10 +328,9 @@ def _ledger_of(
     holders = live_holders(run.path, looking=is_look)
     if holders:
         raise JournalError(
-            f"{run.target.path} is being written by host {holders[0].get('host')}, "
-            f"pid {holders[0].get('pid')}",
+            f"{run.target.path} is being written by {holders[0].process.name}",
             path=str(run.target.run_path),
-            holder=holders[0],
+            holder=holders[0].to_dict(),
         )
     if may_write:
         raise JournalError(

@@ -32,6 +32,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Box, Shape, ravel
 from shardwrite.journal import (
+    Intent,
     Ledger,
     RunDirectory,
     begin_beside,
@@ -45,7 +46,7 @@ from shardwrite.journal import (
 )
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.place.target import Target
-from shardwrite.plan import BATCH_NBYTES
+from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.job import updated_receipt
 from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes, mode_of
@@ -205,22 +206,15 @@ def _begin(
     part, _ = metadata.part(Box(start, stop))
     first = part.window[0] if part.window else (0,) * grid.ndim
     name = uuid.uuid4().hex
-    identity = {
-        "mode": "r+",
-        "salvage": True,
-        "region": [list(pair) for pair in Box(start, stop).bounds],
-    }
-    facts = {
-        "digest": name,
-        "mode": "r+",
-        "identity": identity,
-        "shards_from": [list(first), list(part.grid.counts)],
-    }
-    own = replace(target, update=f"salvage-{name[:16]}")
-    make_way(own, facts, restart=False)
-    create = partial(
-        begin_run, own, facts, metadata.text, mode="r+", restart=False, durability="full"
+    intent = Intent(
+        digest=name,
+        mode="r+",
+        identity=Identity(mode="r+", salvage=True, region=Box(start, stop).bounds),
+        shards_from=ShardWindow(first, part.grid.counts),
     )
+    own = replace(target, update=f"salvage-{name[:16]}")
+    make_way(own, intent, restart=False)
+    create = partial(begin_run, own, intent, metadata.text, restart=False, durability="full")
     return begin_beside(own, create)[0], part, first
 
 

@@ -239,7 +239,7 @@ def open_begun(store: Any, name: str | None) -> Opened:
     beside = look_beside(target)
     run = beside.run
     if is_file(target.document_path) and (
-        run is None or not run.facts["replaces"] or is_there(run.path / "replaced")
+        run is None or not run.record.replaces or is_there(run.path / "replaced")
     ):
         return Opened(target, open_sharded(store, name), beside)
     if beside.untrusted is not None:
@@ -261,7 +261,7 @@ def _expected(
     A ledger made from a receipt only tells which shards are empty by design: `nbytes` is 0 for
     these and -1 for all others.
     """
-    if run is not None and run.facts.get("mode") != "r+":  # a repair's array was whole before
+    if run is not None and run.makes_array:  # a repair's array was whole before
         return "journal", replay(run, metadata, looking=True).ledger
     receipt = read_receipt(target)
     if receipt is None or receipt.empty is None:

@@ -6,9 +6,10 @@ from shardwrite._lazy import attach
 
 if TYPE_CHECKING:
     from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
+    from shardwrite.plan.identity import Identity, ShardWindow
     from shardwrite.plan.make import make_plan
     from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, SourceLayout
-    from shardwrite.plan.partition import Partition, make_partition
+    from shardwrite.plan.partition import Cuts, Partition, make_partition
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
     from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
@@ -18,13 +19,14 @@ else:
         __name__,
         {
             "shardwrite.plan.estimate": ("BATCH_NBYTES", "MemoryEstimate", "Resources"),
+            "shardwrite.plan.identity": ("Identity", "ShardWindow"),
             "shardwrite.plan.make": ("make_plan",),
             "shardwrite.plan.model": (
                 "MAX_GRAPH_TASKS",
                 "MAX_SOURCE_RERUNS",
                 "SourceLayout",
             ),
-            "shardwrite.plan.partition": ("Partition", "make_partition"),
+            "shardwrite.plan.partition": ("Cuts", "Partition", "make_partition"),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.plan.regions": ("ShardRef", "as_box", "indexed_shape"),
             "shardwrite.plan.sizes": ("Sized", "parse_nbytes", "resolve_shapes"),
@@ -36,12 +38,15 @@ __all__ = [
     "BATCH_NBYTES",
     "MAX_GRAPH_TASKS",
     "MAX_SOURCE_RERUNS",
+    "Cuts",
+    "Identity",
     "MemoryEstimate",
     "Part",
     "Partition",
     "Plan",
     "Resources",
     "ShardRef",
+    "ShardWindow",
     "Sized",
     "SourceLayout",
     "Wave",

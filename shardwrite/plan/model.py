@@ -16,6 +16,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import AppendOnly, Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
+from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
 from shardwrite.plan.regions import ShardRef, as_box
@@ -285,22 +286,35 @@ class PlanFacts:
 
         It is equal for plans that write the same bytes from the same source.
         """
-        facts = self.to_dict()["identity"]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        text = json.dumps(self.identity.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def identity(self) -> Identity:
+        """What the plan writes."""
+        units = self.partition.block_edges if isinstance(self.strategy, AppendOnly) else None
+        region = self.array_region
+        document, window = self.metadata.document, None
+        if region is not None and self.metadata.window is not None:
+            # The array may grow elsewhere in the meantime.
+            document = {name: value for name, value in document.items() if name != "shape"}
+            window = self.metadata.window
+        return Identity(
+            metadata=document,
+            window=window,
+            strategy=self.strategy.label,
+            units=units or None,
+            write_empty_chunks=bool(self.write_empty_chunks),
+            source=self.source.identity,
+            region=None if region is None else region.bounds,
+            append_axis=None if region is None else self.append_axis,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the facts of the plan, without the digest, as values that JSON can hold."""
-        units = self.partition.block_edges if isinstance(self.strategy, AppendOnly) else None
         return {
             "format": 1,
-            "identity": {
-                "metadata": self._metadata_identity(),
-                "strategy": self.strategy.label,
-                "units": [list(edges) for edges in units] if units else None,
-                "write_empty_chunks": self.write_empty_chunks,
-                "source": self.source.identity,
-                **self._of_region(),
-            },
+            "identity": self.identity.to_dict(),
             "shards": self.n_shards,
             "inner_chunks": self.n_inner_chunks,
             "units": self.n_units,
@@ -320,28 +334,6 @@ class PlanFacts:
             "threads_per_process": self.resources.n_threads,
             "notes": list(self.notes),
         }
-
-    def _metadata_identity(self) -> dict[str, Any]:
-        """Metadata that is part of the identity.
-
-        For an update it holds the window instead of the array's shape, because the array may grow
-        elsewhere in the meantime.
-        """
-        document, window = self.metadata.document, self.metadata.window
-        if self.region is None or window is None:
-            return document
-        return {
-            **{field: value for field, value in document.items() if field != "shape"},
-            "window": [list(part) for part in window],
-        }
-
-    def _of_region(self) -> dict[str, Any]:
-        """Region and append axis of an update; empty for a whole array."""
-        region = self.array_region
-        if region is None:
-            return {}
-        append = {} if self.append_axis is None else {"append_axis": self.append_axis}
-        return {"region": [list(pair) for pair in region.bounds], **append}
 
     def to_json(self, indent: int | None = 2) -> str:
         """Return the facts of :meth:`to_dict` and the digest as JSON text."""

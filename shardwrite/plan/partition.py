@@ -14,14 +14,50 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box, Shape, ShardGrid, boundaries, ceil_div, unravel
 from shardwrite.plan.limits import check_cut
 
-__all__ = ["Partition", "make_partition"]
+__all__ = ["Cuts", "Partition", "make_partition"]
+
+Runs = tuple[tuple[int, int], ...]
+"""Steps from one edge to the next, as runs of equal steps: ``(step, how many)``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Edges of groups and blocks along each axis, as they are stored on disk.
+
+    A long axis has very many edges, so they are given as runs of equal steps.
+
+    Parameters
+    ----------
+    groups, blocks : tuple of tuple of (int, int)
+        For each axis, the runs of equal steps between the edges: ``(step, how many)``.
+    """
+
+    groups: tuple[Runs, ...]
+    blocks: tuple[Runs, ...]
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the runs as values that JSON can hold."""
+        return {"groups": self.groups, "blocks": self.blocks}
+
+    @classmethod
+    def from_json(cls, found: JSON) -> Cuts:
+        """Parse the value that `to_dict` returns.
+
+        Raises
+        ------
+        ValueError
+            If it does not hold pairs of integers for each axis.
+        """
+        if not isinstance(found, Mapping):
+            raise ValueError("it does not say how its tasks are cut")  # noqa: TRY004 (of the file)
+        return cls(_axes_in(found.get("groups")), _axes_in(found.get("blocks")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +74,23 @@ class Partition:
     group_edges: tuple[tuple[int, ...], ...]
     block_edges: tuple[tuple[int, ...], ...]
 
-    def to_dict(self) -> dict[str, list[list[tuple[int, int]]]]:
-        """Return the edges as values that JSON can hold.
-
-        A long axis has very many edges, so they are given as runs of equal steps,
-        ``(step, how many)``.
+    @property
+    def cuts(self) -> Cuts:
+        """Edges as they are stored on disk.
 
         Examples
         --------
-        >>> Partition(((0, 10, 20, 25),), ((0, 10, 20, 25),)).to_dict()["groups"]
-        [[(10, 2), (5, 1)]]
+        >>> Partition(((0, 10, 20, 25),), ((0, 10, 20, 25),)).cuts.groups
+        (((10, 2), (5, 1)),)
         """
-        return {
-            "groups": [_runs(edges) for edges in self.group_edges],
-            "blocks": [_runs(edges) for edges in self.block_edges],
-        }
+        return Cuts(
+            tuple(_runs(edges) for edges in self.group_edges),
+            tuple(_runs(edges) for edges in self.block_edges),
+        )
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any], shape: Shape) -> Partition:
-        """Make a partition from the value that `to_dict` returns.
+    def from_cuts(cls, cuts: Cuts, shape: Shape) -> Partition:
+        """Make a partition of an array from edges as they are stored on disk.
 
         Raises
         ------
@@ -64,8 +98,8 @@ class Partition:
             If the runs are not positive integers that add up to `shape`.
         """
         groups, blocks = (
-            tuple(_expanded(runs, n) for runs, n in zip(found[name], shape, strict=True))
-            for name in ("groups", "blocks")
+            tuple(_expanded(runs, n) for runs, n in zip(axes, shape, strict=True))
+            for axes in (cuts.groups, cuts.blocks)
         )
         return cls(groups, blocks)
 
@@ -123,18 +157,35 @@ class Partition:
         return (self.group_box(rank) for rank in range(self.n_groups))
 
 
-def _runs(edges: Sequence[int]) -> list[tuple[int, int]]:
+def _axes_in(found: JSON) -> tuple[Runs, ...]:
+    """Runs for each axis from parsed JSON."""
+    if not isinstance(found, list):
+        raise ValueError("it does not say how its tasks are cut")  # noqa: TRY004 (of the file)
+    return tuple(_runs_in(axis) for axis in found)
+
+
+def _runs_in(found: JSON) -> Runs:
+    """Runs along one axis from parsed JSON."""
+    pairs = found if isinstance(found, list) else [None]
+    runs = [(pair[0], pair[1]) for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+    steps = tuple((a, b) for a, b in runs if type(a) is int and type(b) is int)
+    if len(steps) != len(pairs):
+        raise ValueError(f"{found!r:.100} are no runs of steps")
+    return steps
+
+
+def _runs(edges: Sequence[int]) -> Runs:
     steps = np.diff(np.asarray(edges, dtype=np.int64))
     firsts = np.flatnonzero(np.diff(steps, prepend=-1))
-    return list(
+    return tuple(
         zip(steps[firsts].tolist(), np.diff(firsts, append=len(steps)).tolist(), strict=True)
     )
 
 
-def _expanded(runs: Sequence[Sequence[int]], n: int) -> tuple[int, ...]:
+def _expanded(runs: Runs, n: int) -> tuple[int, ...]:
     """Edges from 0 to `n`, from runs of equal steps."""
     if (
-        any(type(value) is not int or value < 1 for run in runs for value in run)
+        any(value < 1 for run in runs for value in run)
         or sum(step * count for step, count in runs) != n
     ):
         raise ValueError(f"{runs!r:.100} does not lead from 0 to {n}")

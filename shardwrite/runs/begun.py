@@ -8,8 +8,6 @@ hold in memory at a time. In this way, processes on different machines write par
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError
@@ -17,7 +15,7 @@ from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import labelled
 from shardwrite.grid import ShardGrid
 from shardwrite.journal import RunDirectory
-from shardwrite.plan import Partition, Plan, Resources, SourceLayout
+from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
 from shardwrite.runs.array_plan import n_tasks_of
 
 __all__ = ["plan_begun"]
@@ -53,21 +51,21 @@ def plan_begun(
         If the run's files do not hold a plan that can be written in parts.
     """
     try:
-        facts, own = run.facts["identity"], run.facts["partition"]
+        identified, cuts = run.record.identity, run.record.partition
         metadata = parse_metadata(json.dumps(run.document))
         chunks = tuple((n,) for n in metadata.grid.shape) if x is None else x.chunks
         return Plan(
             metadata=metadata,
-            strategy=labelled(facts["strategy"]),
+            strategy=labelled(identified.strategy or ""),
             source=SourceLayout(
                 chunks,
                 0 if x is None else n_tasks_of(x),
-                facts["source"] if identity is None else identity,
+                (identified.source or "") if identity is None else identity,
             ),
-            partition=_partition(own, metadata.grid),
+            partition=_partition(cuts, metadata.grid),
             resources=resources,
-            is_staged=run.facts["layout"] == "staged",
-            write_empty_chunks=bool(facts["write_empty_chunks"]),
+            is_staged=run.record.layout == "staged",
+            write_empty_chunks=bool(identified.write_empty_chunks),
         )
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalError(
@@ -78,17 +76,19 @@ def plan_begun(
         ) from error
 
 
-def _partition(own: Mapping[str, Any], grid: ShardGrid) -> Partition:
+def _partition(cuts: Cuts | None, grid: ShardGrid) -> Partition:
     """Groups and blocks of a plan on disk.
 
     Raises
     ------
     ValueError
-        If they do not cut the grid at shard and inner chunk boundaries.
+        If there are none, or they do not cut the grid at shard and inner chunk boundaries.
     """
-    partition = Partition.from_dict(own, grid.shape)
-    cuts = zip(partition.group_edges, partition.block_edges, grid.shards, grid.chunks, strict=True)
-    for groups, blocks, shard, chunk in cuts:
+    if cuts is None:
+        raise ValueError("it does not say how its tasks are cut")
+    partition = Partition.from_cuts(cuts, grid.shape)
+    edges = zip(partition.group_edges, partition.block_edges, grid.shards, grid.chunks, strict=True)
+    for groups, blocks, shard, chunk in edges:
         if (
             any(a % shard for a in groups[:-1])
             or any(a % chunk for a in blocks[:-1])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import shardwrite._dask as dask
 from shardwrite._version import __version__
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
 from shardwrite.journal import (
+    Intent,
     Ledger,
     Receipt,
     RunDirectory,
+    UpdateEntry,
     as_runs,
     differences,
     empty_after,
@@ -26,7 +30,7 @@ from shardwrite.journal import (
 from shardwrite.place.checks import check_beside
 from shardwrite.place.nodes import kind_of, shape_at
 from shardwrite.place.target import Target
-from shardwrite.plan import Plan
+from shardwrite.plan import Identity, Plan, ShardWindow
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.stores import DURABILITIES, read_json
 
@@ -39,10 +43,10 @@ __all__ = [
     "finished",
     "has_ended",
     "incomplete",
+    "intent_of",
     "make_receipt",
     "options_for_new",
     "refuse_another",
-    "run_plan",
     "updated_receipt",
 ]
 
@@ -233,10 +237,10 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     An update without a `source_id` is made again, because the same dask name may stand for other
     data by now. The exception is a run whose end was interrupted.
     """
-    update = receipt.update(run_plan(job.plan, job.options.mode)["digest"])
-    if update is None or not (job.plan.source.is_stable or update.get("run") == ending):
+    update = receipt.update(intent_of(job.plan, job.options.mode).digest)
+    if update is None or not (job.plan.source.is_stable or update.run == ending):
         return None
-    return result_from_receipt(update.get("result"), str(job.target.path))
+    return result_from_receipt(update.result, str(job.target.path))
 
 
 def refuse_another(job: Job) -> None:
@@ -260,24 +264,23 @@ def refuse_another(job: Job) -> None:
         )
 
 
-def run_plan(plan: Plan, mode: str) -> dict[str, Any]:
-    """A plan as a dictionary, as it is stored in ``plan.json``.
+def intent_of(plan: Plan, mode: str) -> Intent:
+    """What a run of a plan will write.
 
     With mode ``"r+"``, its digest and identity differ from those of the run that made the array.
     """
-    facts = plan.to_dict()
-    if plan.region is not None:
-        facts["shards_from"] = [
-            list(corner) for corner in (plan.first_shard, plan.metadata.grid.counts)
-        ]
-    if mode == "r+":
-        facts["identity"] = {**facts["identity"], "mode": "r+"}
-    return {
-        **facts,
-        "partition": plan.partition.to_dict(),
-        "digest": plan.digest + ("+" if mode == "r+" else ""),
-        "mode": mode,
-    }
+    is_change = mode == "r+"
+    figures = plan.to_dict()
+    return Intent(
+        digest=plan.digest + ("+" if is_change else ""),
+        mode=mode,
+        identity=replace(plan.identity, mode="r+") if is_change else plan.identity,
+        shards_from=None
+        if plan.region is None
+        else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
+        partition=plan.partition.cuts,
+        figures={name: figures[name] for name in figures if name not in ("format", "identity")},
+    )
 
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
@@ -305,13 +308,13 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
     return Receipt(
         digest=directory.digest if before is None else before.digest,
         run=directory.run,
-        identity=directory.facts["identity"] if before is None else before.identity,
+        identity=directory.record.identity if before is None else before.identity,
         durability=job.options.durability,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
         result=result.to_dict(),
         empty=as_runs(ledger.empty),
-        updates=[] if before is None else before.updates,
+        updates=() if before is None else before.updates,
     )
 
 
@@ -319,7 +322,7 @@ def updated_receipt(
     directory: RunDirectory,
     part: ArrayMetadata,
     ledger: Ledger,
-    result: dict[str, Any],
+    result: Mapping[str, JSON],
     durability: str,
 ) -> Receipt:
     """The receipt of an array after an update of some of its shards.
@@ -332,28 +335,26 @@ def updated_receipt(
         Metadata of the window of shards that the update touches.
     ledger : Ledger
         The shards of that window. Shards that are not done are as they were before.
-    result : dict
+    result : mapping
         Fields of the result to store.
     durability : str
         Durability level of the commits. It is used only if the array has no receipt yet.
     """
     finished = datetime.now(UTC).isoformat(timespec="seconds")
-    update = {
-        "digest": directory.digest,
-        "run": directory.run,
-        "identity": {
-            name: value for name, value in directory.facts["identity"].items() if name != "metadata"
-        },
-        "finished": finished,
-        "result": result,
-    }
-    before = read_receipt(directory.target) or Receipt(
-        "", "", {}, durability, finished, __version__, {}, None
+    update = UpdateEntry(
+        directory.digest,
+        replace(directory.record.identity, metadata=None, window=None),
+        directory.run,
+        finished,
+        result,
     )
-    updates = [
-        *(kept for kept in before.updates if kept.get("digest") != directory.digest),
+    before = read_receipt(directory.target) or Receipt(
+        "", "", Identity(), durability, finished, __version__, {}, None
+    )
+    updates = (
+        *(kept for kept in before.updates if kept.digest != directory.digest),
         update,
-    ][-_MAX_UPDATES:]
+    )[-_MAX_UPDATES:]
     shape = shape_at(directory.target.path)
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
     is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)

@@ -250,10 +250,10 @@ def _appended(
     """
     found = unfinished_append(target, identity, axis)
     receipt = read_receipt(target) if found is None and is_stable else None
-    for update in reversed(receipt.updates if receipt is not None else []):
-        known = update["identity"]
-        if known.get("append_axis") == axis and known.get("source") == identity:
-            found = known["region"]
+    for update in reversed(receipt.updates if receipt is not None else ()):
+        known = update.identity
+        if known.append_axis == axis and known.source == identity:
+            found = known.region
             break
     if found is not None:
         if len(found) != len(shape):

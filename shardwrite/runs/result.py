@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, replace
+from types import UnionType
 from typing import Any
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError
 from shardwrite.journal import Ledger
 from shardwrite.plan.render import human, table_html, table_text
@@ -170,15 +173,15 @@ def result_of(
     )
 
 
-def result_from_receipt(kept: Any, path: str) -> WriteResult:
+def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResult:
     """Read the result that a receipt holds.
 
     All of its shards count as resumed, and its duration is 0.
 
     Parameters
     ----------
-    kept : object
-        The result as parsed from JSON.
+    kept : mapping or None
+        The result as parsed from JSON, if there is one.
     path : str
         Path of the array.
 
@@ -189,7 +192,7 @@ def result_from_receipt(kept: Any, path: str) -> WriteResult:
     """
     found = (
         {field.name: kept.get(field.name, _missing(field)) for field in fields(WriteResult)}
-        if isinstance(kept, dict)
+        if kept is not None
         else {}
     )
     wrong = [name for name, value in found.items() if not isinstance(value, _KINDS.get(name, int))]
@@ -202,7 +205,7 @@ def result_from_receipt(kept: Any, path: str) -> WriteResult:
     return replace(result, n_resumed_shards=result.n_shards + result.n_empty_shards, seconds=0.0)
 
 
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, type | UnionType] = {
     "path": str,
     "layout": str,
     "seconds": int | float,

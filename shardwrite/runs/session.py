@@ -49,7 +49,7 @@ from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.graph import GroupGraph, source_edges
-from shardwrite.runs.job import Job, incomplete, make_receipt, refuse_another, run_plan
+from shardwrite.runs.job import Job, incomplete, intent_of, make_receipt, refuse_another
 from shardwrite.runs.result import WriteResult, result_of
 from shardwrite.stores import as_store_error, listed, make_directories
 from shardwrite.write.commit import GroupReport, WriteSpec
@@ -463,16 +463,15 @@ def _make_way(job: Job) -> None:
     found = tidied_run(job.target)
     if job.options.restart and found is not None and not found.makes_array:
         give_up(found)
-    make_way(job.target, run_plan(job.plan, job.options.mode), restart=job.options.restart)
+    make_way(job.target, intent_of(job.plan, job.options.mode), restart=job.options.restart)
 
 
 def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
     """Begin or find the run of a job, and return it and whether it is new."""
     return begin_run(
         job.target,
-        run_plan(job.plan, job.options.mode),
+        intent_of(job.plan, job.options.mode),
         job.plan.metadata.text,
-        mode=job.options.mode,
         restart=job.options.restart,
         durability=job.options.durability,
     )
@@ -513,7 +512,7 @@ def _was_left(job: Job) -> bool:
     receipt = read_receipt(job.target)
     return (
         receipt is not None
-        and receipt.update(run_plan(job.plan, job.options.mode)["digest"]) is not None
+        and receipt.update(intent_of(job.plan, job.options.mode).digest) is not None
     )
 
 
@@ -583,7 +582,7 @@ def join(
         If another process has ended the run.
     """
     if directory.digest != job.plan.digest:
-        changed = differences(directory.facts["identity"], job.plan.to_dict()["identity"])
+        changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
         raise JournalError(
             f"another plan was begun for {job.target.path}; it differs in {'; '.join(changed)}",
             path=str(directory.target.run_path),

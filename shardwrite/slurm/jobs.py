@@ -18,7 +18,7 @@ from typing import Any
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
 from shardwrite.journal import JOBS_PREFIX, RunDirectory, find_run, live_holders, write_note
-from shardwrite.journal.lease import identity, is_alive, lease_times
+from shardwrite.journal.lease import is_alive, lease_times, this_process
 from shardwrite.journal.lock import exclusive
 from shardwrite.place.target import Target
 from shardwrite.slurm.client import cancel, command_words, queue
@@ -112,8 +112,10 @@ def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None
     """Note a job array beside the run that it was submitted for, unless this run has ended."""
     run = find_run(target)
     if run is not None:
-        facts = {"array": array, "finalize": finalize, "n_parts": n_parts}
-        write_note(run.path / f"{JOBS_PREFIX}{array}.json", facts)
+        write_note(
+            run.path / f"{JOBS_PREFIX}{array}.json",
+            {"array": array, "finalize": finalize, "n_parts": n_parts},
+        )
 
 
 class DriverNote:
@@ -148,7 +150,7 @@ class DriverNote:
     def keep(self, run: RunDirectory, workers: Sequence[str], *, has_ended: bool = False) -> None:
         """Write the note, with all workers."""
         facts = {
-            **identity(),
+            **this_process().to_dict(),
             "driver": job_id(os.environ),
             "workers": list(workers),
             "has_ended": has_ended,
@@ -327,7 +329,7 @@ def cancel_all(target: Target) -> Cancelled:
     known = find()
     holders = [holder for run in runs for holder in live_holders(run.path)]
     alive = [
-        " ".join(f"{h.get('host', 'unknown')}:{h.get('pid', 'unknown')} {h.get('job', '')}".split())
+        f"{h.process.host or 'unknown'}:{h.process.pid or 'unknown'} {h.process.job or ''}".strip()
         for h in holders
     ]
     alive += [driver.process for driver in known.drivers if driver.is_alive and not driver.job]
@@ -348,7 +350,7 @@ def _tell_to_end(driver: Driver) -> None:
     path = _end_of(driver.path)
     with as_store_error(str(path), "cannot write"), contextlib.suppress(FileNotFoundError):
         if driver.is_alive and not is_there(path):
-            write_note(path, {"by": identity()})
+            write_note(path, {"by": this_process().to_dict()})
 
 
 def refuse_second(target: Target) -> None:

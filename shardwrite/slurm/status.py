@@ -195,14 +195,14 @@ def status(target: Target) -> Status:
     # Leases are read after the journals, so every process that has a journal here has a lease too,
     # if it lives.
     holders = live_holders(run.path, looking=True)
-    alive = {str(holder["driver"]) for holder in holders}
+    alive = {holder.driver for holder in holders}
     at_work = [history for history in past if history.driver in alive]
     speeds = {
         _who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds
     }
     slow = _SLOW * median(speeds.values()) if speeds else 0.0
     known = submitted(run)
-    at_work_in = {_number(str(holder.get("job", ""))) for holder in holders} - {""}
+    at_work_in = {_number(holder.process.job or "") for holder in holders} - {""}
     cut_short = {_number(history.job) for history in past if history.n_unended} - {""}
     jobs, ends, note = _told(list(dict.fromkeys((*known.ids, *sorted(at_work_in)))), cut_short)
     # A driver cancels its workers in the end, which is no failure.
@@ -229,7 +229,7 @@ def status(target: Target) -> Status:
         jobs=jobs,
         note=note,
         is_published=is_file(target.document_path)
-        and (not run.facts["replaces"] or is_there(run.path / "replaced")),
+        and (not run.record.replaces or is_there(run.path / "replaced")),
         warnings=list(beside.warnings),
     )
 
@@ -242,8 +242,8 @@ def _ended(target: Target, beside: Beside) -> Status:
         known = "".join(f"; {text}" for text in beside.warnings)
         message = f"nothing was begun for {target.path}{known}; call shardwrite init first"
         raise IncompleteError(message, missing=[str(target.run_path)])
-    n = int(receipt.result.get("n_shards", 0)) + int(receipt.result.get("n_empty_shards", 0))
-    nbytes = int(receipt.result.get("raw_nbytes", 0))
+    n = receipt.count("n_shards") + receipt.count("n_empty_shards")
+    nbytes = receipt.count("raw_nbytes")
     return Status(
         str(target.path),
         is_whole=True,

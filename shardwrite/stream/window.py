@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard
 from shardwrite.errors import IncompleteError
@@ -25,6 +25,7 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategies import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.journal import (
+    Intent,
     Ledger,
     RunDirectory,
     begin_beside,
@@ -36,7 +37,7 @@ from shardwrite.journal import (
     taking_part,
 )
 from shardwrite.place.target import Target
-from shardwrite.plan import BATCH_NBYTES
+from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.stored_shard import Backdrop, open_shard
 from shardwrite.runs.job import updated_receipt
 from shardwrite.stores import Transaction, as_store_error
@@ -157,23 +158,15 @@ class Window:
         part, _ = whole.part(box)
         first = part.window[0] if part.window else (0,) * grid.ndim
         name = uuid.uuid4().hex
-        identity = {
-            "mode": "r+",
-            "stream": True,
-            "region": [list(pair) for pair in box.bounds],
-            "strategy": strategy.label,
-        }
-        facts = {
-            "digest": name,
-            "mode": "r+",
-            "identity": identity,
-            "shards_from": [list(first), list(part.grid.counts)],
-        }
-        own = replace(target, update=f"stream-{name[:16]}")
-        create = partial(
-            begin_run, own, facts, whole.text, mode="r+", restart=False, durability=durability
+        intent = Intent(
+            digest=name,
+            mode="r+",
+            identity=Identity(mode="r+", stream=True, region=box.bounds, strategy=strategy.label),
+            shards_from=ShardWindow(first, part.grid.counts),
         )
-        make_way(own, facts, restart=False)
+        own = replace(target, update=f"stream-{name[:16]}")
+        create = partial(begin_run, own, intent, whole.text, restart=False, durability=durability)
+        make_way(own, intent, restart=False)
         directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
         lease = contextlib.ExitStack()
@@ -323,14 +316,14 @@ class Window:
         ):
             self.directory.grow(shape, self.spec.durability, self.spec.driver)
 
-    def end(self, shape: Sequence[int], result: dict[str, Any]) -> None:
+    def end(self, shape: Sequence[int], result: Mapping[str, JSON]) -> None:
         """Publish the shape and the receipt, end the run, and release the lease.
 
         Parameters
         ----------
         shape : sequence of int
             Shape of the array.
-        result : dict
+        result : mapping
             Report of the stream, for the receipt.
 
         Raises

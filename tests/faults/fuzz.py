@@ -47,8 +47,8 @@ from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.journal import Change, lease, lock
-from shardwrite.journal import facts as facts_of_plans
 from shardwrite.journal.composed import encode_record
+from shardwrite.journal.record import sealed
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import PosixStore
 
@@ -147,7 +147,7 @@ def make_appended(path):
 def _dead():
     """The identity of a process on this host that is gone."""
     return json.dumps(
-        {**lease.identity(), "pid": 2**22 - 1, "started": "1", "token": "none"}
+        {**lease.this_process().to_dict(), "pid": 2**22 - 1, "started": "1", "token": "none"}
     ).encode()
 
 
@@ -451,7 +451,7 @@ def mutate_plan(data, rng):
     if isinstance(found, dict):
         found.pop("crc32c", None)
         if rng.random() < 0.5:
-            found = facts_of_plans.sealed(found)
+            found = sealed(found)
     return json.dumps(found).encode()
 
 

@@ -128,8 +128,8 @@ class Scenario:
             found for place in (target, *target.others) if (found := find_run(place)) is not None
         ]:
             metadata = parse_metadata(json.dumps(run.document))
-            if run.facts.get("shards_from"):
-                first, counts = run.facts["shards_from"]
+            if run.record.shards_from:
+                first, counts = run.record.shards_from
                 shards, shape = metadata.grid.shards, metadata.grid.shape
                 start = tuple(a * s for a, s in zip(first, shards, strict=True))
                 stop = tuple(

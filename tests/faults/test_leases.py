@@ -180,7 +180,7 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
     late, beginning = run.path / "lease-late.json", Beginning("late.1", (0, 0), (1, 1))
     lines = [
         {
-            "writer": {**lease.identity(), "host": "elsewhere"},
+            "writer": {**lease.this_process().to_dict(), "host": "elsewhere"},
             "driver": "late",
             "durability": "full",
         },
@@ -193,7 +193,7 @@ def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monke
     parse = replay._parse
 
     def parse_as_it_comes(path, n_shards):
-        late.write_text(json.dumps({**lease.identity(), "host": "elsewhere"}))
+        late.write_text(json.dumps({**lease.this_process().to_dict(), "host": "elsewhere"}))
         return parse(path, n_shards)
 
     monkeypatch.setattr(replay, "_parse", parse_as_it_comes)
@@ -222,7 +222,7 @@ def test_what_a_process_that_only_seems_to_live_has_left_is_gone_in_the_end(tmp_
     """It died on another host, a moment ago."""
     interrupted(tmp_path / "x")
     run = find_run(resolve_target(tmp_path / "x", None))
-    elsewhere = {**lease.identity(), "host": "elsewhere"}
+    elsewhere = {**lease.this_process().to_dict(), "host": "elsewhere"}
     (run.path / "lease-late.json").write_text(json.dumps(elsewhere))
     lines = [
         {"writer": elsewhere, "driver": "late", "durability": "full"},
@@ -252,7 +252,7 @@ def lease_of(path, **changes):
     """A lease beside an interrupted run, as another process would hold it."""
     run = find_run(resolve_target(path, None))
     file = run.path / "lease-other.json"
-    file.write_text(json.dumps({**lease.identity(), **changes}))
+    file.write_text(json.dumps({**lease.this_process().to_dict(), **changes}))
     return file, run
 
 

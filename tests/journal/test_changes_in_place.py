@@ -379,7 +379,7 @@ def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
     claim = tmp_path / "claim"
     claim.mkdir()
     parent = {
-        **lease.identity(),
+        **lease.this_process().to_dict(),
         "pid": os.getppid(),
         "started": lease._started(os.getppid()),
         "token": "x",

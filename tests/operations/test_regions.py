@@ -378,7 +378,12 @@ def test_the_plan_says_which_shards_are_shared(path):
 def living(run_path):
     """A lease of somebody else, who lives."""
     run_path.mkdir(exist_ok=True)
-    holder = {**lease.identity(), "host": "elsewhere", "pid": 4242, "job": "SLURM_JOB_ID=7"}
+    holder = {
+        **lease.this_process().to_dict(),
+        "host": "elsewhere",
+        "pid": 4242,
+        "job": "SLURM_JOB_ID=7",
+    }
     (run_path / "lease-other.json").write_text(json.dumps(holder))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import shardwrite
 from shardwrite.encode.reader import ShardReader
-from shardwrite.journal import Ledger, RunDirectory
+from shardwrite.journal import Ledger, RunDirectory, RunRecord
 from shardwrite.place.target import RECEIPT_NAME, resolve_target
 from shardwrite.runs.graph import GroupGraph, _Blocks
 from shardwrite.runs.job import Job, Options
@@ -184,8 +184,16 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
     except shardwrite.PlanError:
         return
     target, ledger = resolve_target(tmp_path / "x", None), Ledger(plan.metadata.grid)
+    record = RunRecord(
+        digest=plan.digest,
+        mode="w-",
+        identity=plan.identity,
+        run="one",
+        replaces=False,
+        durability="full",
+    )
     session = Session(
-        Job(x, plan, target, Options()), RunDirectory(target, {"run": "one"}), "driver", ledger
+        Job(x, plan, target, Options()), RunDirectory(target, record), "driver", ledger
     )
     builder = GroupGraph(plan, session.spec(), x, ledger, "run", cut_source=True)
     ranks = range(plan.partition.n_groups)

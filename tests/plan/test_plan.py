@@ -14,6 +14,7 @@ from shardwrite.format.document import Layout, make_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.plan import (
+    Cuts,
     Partition,
     Resources,
     SourceLayout,
@@ -100,7 +101,12 @@ def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
     grid, source = case
     partition = make_partition(grid, source, itemsize, task_nbytes=task_nbytes, fused=fused)
     check_partition(partition, grid)
-    assert Partition.from_dict(json.loads(json.dumps(partition.to_dict())), grid.shape) == partition
+    assert (
+        Partition.from_cuts(
+            Cuts.from_json(json.loads(json.dumps(partition.cuts.to_dict()))), grid.shape
+        )
+        == partition
+    )
     if fused and grid.whole.size:
         assert partition.is_fused
 

@@ -19,7 +19,7 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.errors import ClusterError, SpecError, SubmitError
 from shardwrite.journal import find_run
-from shardwrite.journal.lease import identity
+from shardwrite.journal.lease import this_process
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import cancel_all, cluster, record_jobs, status, workers_of
@@ -229,7 +229,7 @@ def test_it_is_incomplete_and_not_wrong():
 
 def dead():
     """A process of this machine that is no more."""
-    return {**identity(), "pid": 2**22 - 1, "started": "1"}
+    return {**this_process().to_dict(), "pid": 2**22 - 1, "started": "1"}
 
 
 class Stand:
@@ -313,7 +313,7 @@ def test_a_cancelled_driver_submits_no_more_and_the_next_does(begun, monkeypatch
     driver, submitted_by = _Jobs(target), []
     driver.keep()
     assert not driver.look_whether_cancelled()
-    assert cancel_all(target).alive == [f"{identity()['host']}:{os.getpid()}"]
+    assert cancel_all(target).alive == [f"{this_process().host}:{os.getpid()}"]
 
     class Job:
         async def _submit_job(self, script):

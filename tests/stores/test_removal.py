@@ -9,7 +9,7 @@ import pytest
 
 import shardwrite
 from shardwrite import StoreError
-from shardwrite.journal import RunDirectory
+from shardwrite.journal.rundir import proof_in
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import PosixStore, Proof, data_in, remove_data, remove_state, set_aside
 
@@ -117,6 +117,6 @@ def test_data_of_a_run_without_a_plan_stop_the_next_writer(tmp_path):
 
 
 def test_a_torn_plan_proves_nothing(array):
-    run = RunDirectory(resolve_target(array, None), {"run": "abc"}, "taken")
+    target = resolve_target(array, None)
     (run_of(array) / "plan.json").write_text(json.dumps(PLAN)[:20])
-    assert run.proof().entry == {}
+    assert proof_in(run_of(array), target, "abc").entry == {}

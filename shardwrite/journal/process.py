@@ -1,0 +1,131 @@
+"""The identity of a process, as leases, claims, journals and plans hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TypeGuard
+
+from shardwrite.codecs.documents import JSON
+from shardwrite.stores import parse_json
+
+__all__ = ["Holder", "Process", "is_duration", "process_in"]
+
+_LATEST = 2.0**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """Identity of a process. A field is None where it is not known.
+
+    Attributes
+    ----------
+    host : str, optional
+        Name of the host.
+    pid : int, optional
+        Number of the process.
+    boot : str, optional
+        Identifier of the host's boot; empty where the host has none.
+    pids : str, optional
+        Name of the pid namespace; empty where it cannot be read.
+    started : str, optional
+        Time at which the process started, in clock ticks since boot. `boot`, `pids` and `started`
+        distinguish the process from others with the same pid.
+    ttl : float, optional
+        Age in seconds at which its leases and claims count as dead.
+    job, user : str, optional
+        Batch job and user, which are only shown to people.
+    token : str, optional
+        Unique name of a claim's holder.
+    """
+
+    host: str | None = None
+    pid: int | None = None
+    boot: str | None = None
+    pids: str | None = None
+    started: str | None = None
+    ttl: float | None = None
+    job: str | None = None
+    user: str | None = None
+    token: str | None = None
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Return the known fields as values that JSON can hold."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, JSON]) -> Process:
+        """Take an identity from parsed JSON; a field of a wrong type counts as not known."""
+        pid, ttl = found.get("pid"), found.get("ttl")
+
+        def text(name: str) -> str | None:
+            value = found.get(name)
+            return value if isinstance(value, str) else None
+
+        return cls(
+            host=text("host"),
+            pid=pid if isinstance(pid, int) and not isinstance(pid, bool) else None,
+            boot=text("boot"),
+            pids=text("pids"),
+            started=text("started"),
+            ttl=ttl if is_duration(ttl) else None,
+            job=text("job"),
+            user=text("user"),
+            token=text("token"),
+        )
+
+    @property
+    def name(self) -> str:
+        """Host and pid, for people."""
+        return f"host {self.host or 'unknown'}, pid {self.pid or 'unknown'}"
+
+    def is_same(self, other: Process) -> bool:
+        """Whether both are identities of one process."""
+        return self._place == other._place and self.pid is not None
+
+    @property
+    def _place(self) -> tuple[str | int | None, ...]:
+        return self.host, self.boot, self.pids, self.pid, self.started
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds a lease.
+
+    Attributes
+    ----------
+    process : Process
+        Its identity; nothing is known if the lease is torn.
+    driver : str
+        Its name in the run.
+    age_seconds : float
+        Age of its lease.
+    """
+
+    process: Process
+    driver: str
+    age_seconds: float
+
+    def to_dict(self) -> dict[str, JSON]:
+        """Return all that is known, as the field `holder` of an error."""
+        return {
+            **self.process.to_dict(),
+            "driver": self.driver,
+            "age_seconds": self.age_seconds,
+        }
+
+
+def is_duration(seconds: object) -> TypeGuard[float]:
+    """Whether a value is a positive number of seconds."""
+    return (
+        isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < _LATEST
+    )
+
+
+def process_in(data: bytes) -> Process | None:
+    """Identity in the content of a lease, claim or lock; None where the content is torn."""
+    try:
+        found = parse_json(data)
+    except ValueError:
+        return None
+    return Process.from_dict(found) if isinstance(found, dict) and found else None

@@ -1,0 +1,339 @@
+"""The record of a run: what is in ``plan.json``, and what a reader makes of it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import AppendOnly, JournalError, ShardWriter
+from shardwrite.codecs.documents import JSON
+from shardwrite.journal import Process, Receipt, RunRecord, UpdateEntry, find_run
+from shardwrite.journal.record import LaterFormatError, sealed
+from shardwrite.place.target import RECEIPT_NAME, resolve_target
+from shardwrite.plan import Identity, ShardWindow
+from shardwrite.runs.job import intent_of
+
+KEYWORDS = {"shards": 16, "chunks": 8}
+STATES = Path(__file__).parent.parent / "upgrade" / "states.tar.xz"
+
+
+@pytest.fixture
+def x():
+    return da.arange(64, chunks=8)
+
+
+@pytest.fixture
+def begun(tmp_path, x):
+    """An array whose run has begun, and the path of its plan."""
+    shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
+    return tmp_path / "x", tmp_path / "x.shardwrite" / "plan.json"
+
+
+def changed(plan: Path, **fields: JSON) -> None:
+    """Change fields of a plan, and make its checksum right again."""
+    plan.write_text(json.dumps(sealed({**json.loads(plan.read_bytes()), **fields})))
+
+
+def contents(directory: Path) -> dict[str, bytes | None]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+    }
+
+
+def test_the_file_on_disk_is_what_the_record_gives(begun):
+    path, plan = begun
+    record = find_run(resolve_target(path, None)).record
+    assert record.to_json() == plan.read_bytes()
+    assert RunRecord.from_json(plan.read_bytes(), is_update=False) == record
+
+
+def test_the_names_in_the_file_are_those_of_older_versions(begun, x):
+    _, plan = begun
+    made = shardwrite.plan(x, **KEYWORDS)
+    found = json.loads(plan.read_bytes())
+    assert list(found)[:2] == ["format", "identity"]
+    *others, crc = list(found)
+    assert crc == "crc32c"
+    assert others == [
+        *made.to_dict(),
+        "partition",
+        "digest",
+        "mode",
+        "run",
+        "replaces",
+        "durability",
+        "begun_by",
+        "document_crc32c",
+        "array",
+    ]
+    assert list(found["identity"]) == [
+        "metadata",
+        "strategy",
+        "units",
+        "write_empty_chunks",
+        "source",
+    ]
+    assert list(found["begun_by"]) == [
+        "host",
+        "pid",
+        "boot",
+        "pids",
+        "started",
+        "ttl",
+        "job",
+        "user",
+    ]
+
+
+@pytest.mark.long
+def test_all_records_of_an_older_version_are_kept_to_the_byte():
+    """And so are their receipts."""
+    assert_kept(every=1)
+
+
+def test_records_of_an_older_version_are_kept_to_the_byte():
+    """And so are their receipts."""
+    assert_kept(every=97)
+
+
+def assert_kept(every: int) -> None:
+    n_plans = n_receipts = 0
+    kinds = set()
+    with tarfile.open(fileobj=io.BytesIO(STATES.read_bytes()), mode="r:xz") as archive:
+        for number, member in enumerate(archive):
+            name = member.name.rpartition("/")[2]
+            if number % every or name not in ("plan.json", RECEIPT_NAME):
+                continue
+            data = archive.extractfile(member).read()
+            if name == RECEIPT_NAME:
+                assert Receipt.decode(data).encode() == data
+                n_receipts += 1
+                continue
+            record = RunRecord.from_json(data, is_update="/updates/" in member.name)
+            written = json.loads(record.to_json())
+            del written["crc32c"]
+            assert json.dumps(written, indent=2).encode() == data
+            kinds.add((record.mode, record.identity.stream, record.identity.append_axis))
+            n_plans += 1
+    assert n_plans > 10
+    assert n_receipts > 10
+    assert len(kinds) > 2, kinds
+
+
+def test_the_digest_covers_the_identity_that_a_plan_shows(tmp_path, x):
+    x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    made = shardwrite.plan_region(x[:9], tmp_path / "x", slice(3, 12), strategy="append-only")
+    assert made.to_dict()["identity"] == made.identity.to_dict()
+    assert made.identity.region == ((3, 12),)
+    assert made.identity.window == ((0,), (16,))
+    assert "shape" not in made.identity.metadata
+    assert made.identity.to_dict()["metadata"]["window"] == [[0], [16]]
+    parsed = Identity.from_dict(json.loads(json.dumps(made.identity.to_dict())))
+    assert parsed == made.identity
+
+
+def test_an_intent_of_an_update_says_that_it_is_one(tmp_path, x):
+    x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    made = shardwrite.plan_region(x[:9], tmp_path / "x", slice(20, 29))
+    intent = intent_of(made, "r+")
+    assert intent.digest == made.digest + "+"
+    assert intent.shards_from == ShardWindow((1,), (1,))
+    assert intent.identity == replace(made.identity, mode="r+")
+    assert not intent.makes_array
+    assert intent.layout == made.layout
+
+
+def test_a_stream_names_neither_source_nor_metadata(tmp_path):
+    shardwrite.create(tmp_path / "x", (64,), "u4", **KEYWORDS)
+    with ShardWriter(tmp_path / "x", strategy=AppendOnly()) as writer:
+        writer[0:8] = np.ones(8, dtype="u4")
+        writer.flush()
+        (plan,) = (tmp_path / "x.shardwrite" / "updates").glob("*/plan.json")
+        assert list(json.loads(plan.read_bytes())["identity"]) == [
+            "mode",
+            "stream",
+            "region",
+            "strategy",
+        ]
+        record = RunRecord.from_json(plan.read_bytes(), is_update=True)
+        assert record.to_json() == plan.read_bytes()
+        assert record.identity.stream
+        assert record.shards_from == ShardWindow((0,), (4096,))
+        assert record.identity.region == ((0, 4096 * 16),)
+
+
+def test_fields_that_this_version_does_not_know_are_kept(begun):
+    path, plan = begun
+    identity = json.loads(plan.read_bytes())["identity"]
+    changed(plan, later={"a": [1]}, identity={**identity, "more": "b"})
+    record = find_run(resolve_target(path, None)).record
+    assert record.figures["later"] == {"a": [1]}
+    assert record.identity.others == {"more": "b"}
+    assert json.loads(record.to_json()) == json.loads(plan.read_bytes())
+
+
+def test_a_run_of_a_later_format_is_refused_and_nothing_is_changed(begun, x):
+    path, plan = begun
+    changed(plan, format=2, mode="a mode of later")
+    (path.with_name("x.shardwrite") / "draft-left").mkdir()
+    before = contents(path.parent)
+    for call in (
+        lambda: x.to_sharded_zarr(path, **KEYWORDS),
+        lambda: x.to_sharded_zarr(path, mode="w", restart=True, **KEYWORDS),
+        lambda: shardwrite.write_part(x, path, 0, 1),
+        lambda: shardwrite.finalize(path),
+        lambda: shardwrite.verify(path),
+    ):
+        with pytest.raises(JournalError, match=r"later version of shardwrite .*Install that") as e:
+            call()
+        assert str(plan) in str(e.value)
+        assert contents(path.parent) == before
+
+
+def test_an_update_of_a_later_format_is_in_the_way_and_stays(tmp_path, x):
+    path = tmp_path / "x"
+    x.to_sharded_zarr(path, **KEYWORDS)
+    plan = path.with_name("x.shardwrite") / "updates" / "abc" / "plan.json"
+    plan.parent.mkdir(parents=True)
+    plan.write_text(json.dumps({"format": 7, "run": "abc"}))
+    (plan.parent / "run-abc").mkdir()
+    before = contents(tmp_path)
+    for call in (
+        lambda: x[:8].to_sharded_zarr(path, region=slice(0, 8)),
+        lambda: x[:8].to_sharded_zarr(path, region="append"),
+        lambda: shardwrite.abandon(path),
+        lambda: x.to_sharded_zarr(path, mode="w", restart=True, **KEYWORDS),
+    ):
+        with pytest.raises(JournalError, match="later version"):
+            call()
+        assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan-moved.json"])
+def test_what_an_ended_run_of_a_later_format_has_left_stays(tmp_path, x, name):
+    left = tmp_path / "x.shardwrite" / "ended-abc"
+    left.mkdir(parents=True)
+    (left / name).write_text(json.dumps({"format": 2, "run": "abc"}))
+    with pytest.raises(JournalError, match="later version"):
+        x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    assert (left / name).exists()
+    shutil.rmtree(left.parent)
+    x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+
+
+def test_a_record_without_a_format_has_the_first(begun):
+    _, plan = begun
+    found = json.loads(plan.read_bytes())
+    del found["format"], found["crc32c"]
+    record = RunRecord.from_json(json.dumps(found).encode(), is_update=False)
+    assert record.mode == "w-"
+    with pytest.raises(LaterFormatError, match="format 2"):
+        RunRecord.from_json(json.dumps({"format": 2}).encode(), is_update=False)
+
+
+@pytest.mark.parametrize(
+    ("harm", "match"),
+    [
+        ({"format": "1"}, "format is no number"),
+        ({"format": True}, "format is no number"),
+        ({"format": 0}, "format is no number"),
+        ({"run": "../x"}, "name its run"),
+        ({"digest": 3}, "name its run"),
+        ({"identity": []}, "name its run"),
+        ({"mode": "a"}, "how it writes"),
+        ({"durability": "some"}, "how it writes"),
+        ({"replaces": None}, "what it replaces"),
+        ({"mode": "r+"}, "in two ways"),
+        ({"identity": {"mode": "r+"}}, "in two ways"),
+        ({"shards_from": [[0]]}, "which shards"),
+        ({"shards_from": [[0], [-1]]}, "which shards"),
+        ({"shards_from": [[0], [1, 1]]}, "have no place"),
+        ({"identity": {"region": [[3, 2]]}}, "which region"),
+        ({"identity": {"region": None}}, "which region"),
+        ({"identity": {"region": [[0, 2**63]]}}, "which region"),
+        ({"identity": {"metadata": []}}, "'metadata' is no object"),
+        ({"identity": {"metadata": {"window": 1}, "region": [[0, 1]]}}, "which part"),
+        ({"identity": {"units": [1]}}, "units have no edges"),
+        ({"identity": {"source": 5}}, "'source' is not of the type str"),
+        ({"identity": {"append_axis": True}}, "'append_axis' is not of the type int"),
+        ({"identity": {"stream": 1}}, "'stream' is not of the type bool"),
+        ({"document_crc32c": "x"}, "for which array"),
+        ({"array": 1}, "for which array"),
+        ({"strategy": "fixed-order"}, "write strategy"),
+    ],
+    ids=str,
+)
+def test_facts_that_no_run_has(begun, harm, match):
+    _, plan = begun
+    changed(plan, **harm)
+    with pytest.raises(ValueError, match=match):
+        RunRecord.from_json(plan.read_bytes(), is_update=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "match"), [("shards_from", "which shards"), ("region", "which region")]
+)
+def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
+    x.to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+    made = shardwrite.plan_region(x[:9], tmp_path / "x", slice(20, 29))
+    record = RunRecord.begun(
+        intent_of(made, "r+"),
+        run="abc",
+        replaces=False,
+        durability="full",
+        begun_by=Process(host="there"),
+        document_crc32c=1,
+        array="x",
+    )
+    found = record.to_dict()
+    assert RunRecord.from_json(json.dumps(found).encode(), is_update=True) == record
+    if missing == "region":
+        found["identity"] = {k: v for k, v in found["identity"].items() if k != "region"}
+    else:
+        del found["shards_from"]
+    with pytest.raises(ValueError, match=match):
+        RunRecord.from_json(json.dumps(sealed(found)).encode(), is_update=True)
+
+
+def test_an_update_in_a_receipt_keeps_what_a_later_version_adds():
+    entry = {
+        "digest": "a",
+        "run": "b",
+        "identity": {"strategy": "s", "region": [[0, 1]], "mode": "r+"},
+        "finished": "now",
+        "result": {"n_shards": 1},
+        "later": [1],
+    }
+    assert UpdateEntry.from_json(entry).to_dict() == entry
+    short = {"digest": "a", "identity": {"region": []}}
+    assert UpdateEntry.from_json(short).to_dict() == short
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [{"digest": 1}, {"identity": {}}, {"run": 3}, {"finished": []}, {"result": "r"}],
+    ids=str,
+)
+def test_an_update_in_a_receipt_that_is_none(harm):
+    with pytest.raises(ValueError, match=r"updates that are none|which region"):
+        UpdateEntry.from_json({"digest": "a", "identity": {"region": []}, **harm})
+
+
+def test_a_process_is_what_can_be_read_of_it():
+    whole = {"host": "a", "pid": 3, "boot": "", "ttl": 1.5, "token": "t"}
+    assert Process.from_dict(whole).to_dict() == whole
+    torn = {"host": 3, "pid": True, "boot": None, "ttl": -1, "started": 5, "else": 1}
+    assert Process.from_dict(torn) == Process()
+    assert Process.from_dict({"ttl": 10**400}).ttl is None
+    assert Process().name == "host unknown, pid unknown"
+    assert not Process().is_same(Process())
