@@ -32,7 +32,7 @@ from shardwrite.journal.neighbours import (
 )
 from shardwrite.journal.process import Holder, Process
 from shardwrite.journal.receipt import Receipt, UpdateEntry, empty_after, read_receipt
-from shardwrite.journal.record import Intent, RunRecord
+from shardwrite.journal.record import Intent, RunRecord, StrategyFacts
 from shardwrite.journal.records import Beginning, Entry, cause_of
 from shardwrite.journal.replay import (
     History,
@@ -80,6 +80,7 @@ __all__ = [
     "Replay",
     "RunDirectory",
     "RunRecord",
+    "StrategyFacts",
     "UpdateEntry",
     "admit",
     "as_runs",

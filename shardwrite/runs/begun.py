@@ -51,21 +51,23 @@ def plan_begun(
         If the run's files do not hold a plan that can be written in parts.
     """
     try:
-        identified, cuts = run.record.identity, run.record.partition
+        what, layout = run.record.identity, run.record.layout
+        if None in (what.strategy, what.source, what.write_empty_chunks, layout):
+            raise ValueError("it is not the plan of a whole array")  # noqa: TRY301 (told below)
         metadata = parse_metadata(json.dumps(run.document))
         chunks = tuple((n,) for n in metadata.grid.shape) if x is None else x.chunks
         return Plan(
             metadata=metadata,
-            strategy=labelled(identified.strategy or ""),
+            strategy=labelled(str(what.strategy)),
             source=SourceLayout(
                 chunks,
                 0 if x is None else n_tasks_of(x),
-                (identified.source or "") if identity is None else identity,
+                str(what.source) if identity is None else identity,
             ),
-            partition=_partition(cuts, metadata.grid),
+            partition=_partition(run.record.partition, metadata.grid),
             resources=resources,
-            is_staged=run.record.layout == "staged",
-            write_empty_chunks=bool(identified.write_empty_chunks),
+            is_staged=layout == "staged",
+            write_empty_chunks=bool(what.write_empty_chunks),
         )
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise JournalError(
