@@ -117,7 +117,7 @@ class PosixStore:
         return hash(self.root)
 
     def at(self, path: str) -> PosixStore:
-        """See :meth:`Store.at`."""
+        """See :meth:`Store.at`; to write there, the directory above it must exist."""
         return PosixStore(self.root / check_key(path)) if path else self
 
     def path_of(self, key: str) -> str:

@@ -60,6 +60,8 @@ class Kind:
         What it can do, without what every adapted store can.
     has_tags : bool
         Whether its storage tags each object.
+    is_open : bool
+        Whether the store has been opened in this process.
     """
 
     has_tags = False
@@ -67,6 +69,7 @@ class Kind:
     def __init__(self, store: AnyZarrStore, capabilities: frozenset[Capability]) -> None:
         self.store = store
         self.capabilities = capabilities
+        self.is_open = False
 
     async def look(self, name: str) -> Facts | None:
         """Size and tag of an object; None if its storage gives no tag."""

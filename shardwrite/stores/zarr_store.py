@@ -11,7 +11,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from hashlib import blake2b
 from typing import Any, Self, TypeVar
 
@@ -19,6 +19,7 @@ from zarr.abc.store import RangeByteRequest
 from zarr.abc.store import Store as AnyZarrStore
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer
+from zarr.storage import StorePath
 
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.stores.base import ObjectReader
@@ -36,6 +37,7 @@ class _Loop:
     """Event loop in a daemon thread, which starts with the first call."""
 
     def __init__(self) -> None:
+        self.opening = threading.Lock()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -129,49 +131,44 @@ class ZarrStore(WholeStore):
 
     def put_object(self, name: str, data: bytearray | bytes) -> None:
         """See :meth:`WholeStore.put_object`."""
-        self._run(name, "write", self._here.store.set(name, Buffer.from_bytes(data)))
+        buffer = Buffer.from_bytes(data)
+        self._run(name, "write", lambda kind: kind.store.set(name, buffer))
 
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`."""
         if Capability.EXCLUSIVE not in self.capabilities:
             return super().create_new(key, data)
-        name = self.prefix + check_key(key)
-        self._run(name, "create", self._here.store.set_if_not_exists(name, Buffer.from_bytes(data)))
+        name, buffer = self.prefix + check_key(key), Buffer.from_bytes(data)
+        self._run(name, "create", lambda kind: kind.store.set_if_not_exists(name, buffer))
         found = self.read_object(name)  # zarr does not tell who has created it
         return found is not None and bytes(found) == data
 
     def remove_object(self, name: str) -> None:
         """See :meth:`WholeStore.remove_object`."""
-        self._run(name, "remove", self._here.remove(name))
+        self._run(name, "remove", lambda kind: kind.remove(name))
 
     def list_names(self, prefix: str) -> Iterator[str]:
         """See :meth:`WholeStore.list_names`."""
-        names = self._run(prefix, "list", self._here.names(prefix))
+        names = self._run(prefix, "list", lambda kind: kind.names(prefix))
         return (name for name in names if name.startswith(prefix))
 
     def read_object(self, name: str, start: int = 0, stop: int | None = None) -> memoryview | None:
         """Bytes of an object, or of a range that it has; None if the object is missing."""
         wanted = None if stop is None else RangeByteRequest(start, stop)
-        call = self._here.store.get(name, default_buffer_prototype(), wanted)
-        buffer = self._run(name, "read", call)
+        prototype = default_buffer_prototype()
+        buffer = self._run(name, "read", lambda kind: kind.store.get(name, prototype, wanted))
         return None if buffer is None else memoryview(buffer.as_buffer_like())
-
-    @property
-    def _here(self) -> Kind:
-        """The store, connected in this process."""
-        if self._pid != os.getpid():
-            self._pid, self._kind = os.getpid(), kind_of(self._zarr)
-        return self._kind
 
     def _look(self, name: str) -> Facts | None:
         """Size and tag of an object; None if its storage gives no tags."""
-        here = self._here
-        return self._run(name, "look at", here.look(name)) if here.has_tags else None
+        if not self._kind.has_tags:
+            return None
+        return self._run(name, "look at", lambda kind: kind.look(name))
 
-    def _run(self, name: str, doing: str, call: Coroutine[Any, Any, T]) -> T:
+    def _run(self, name: str, doing: str, call: Callable[[Kind], Coroutine[Any, Any, T]]) -> T:
         """Wait for a call; whatever it raises becomes a `StoreError`."""
         try:
-            return _loop.run(call, self._seconds)
+            return _loop.run(call(self._connected()), self._seconds)
         except ShardwriteError:
             raise
         except Exception as error:
@@ -182,6 +179,16 @@ class ZarrStore(WholeStore):
             raise StoreError(
                 f"cannot {doing} {name!r}: {reason}", key=name, errno=number
             ) from error
+
+    def _connected(self) -> Kind:
+        """The store, open and connected in this process."""
+        with _loop.opening:
+            if self._pid != os.getpid():
+                self._pid, self._kind = os.getpid(), kind_of(self._zarr)
+            if not self._kind.is_open:
+                _loop.run(StorePath.open(self._kind.store, ""), self._seconds)
+                self._kind.is_open = True
+        return self._kind
 
 
 def _rebuild(
