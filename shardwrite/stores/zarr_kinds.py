@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zarr.abc.store import Store as AnyZarrStore
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath
 
 from shardwrite.stores.capabilities import Capability
 
@@ -55,13 +55,13 @@ class Kind:
     Attributes
     ----------
     store : zarr.abc.store.Store
-        The store, whose connections belong to the event loop of the adapter.
+        The store. From `connect` on, its connections belong to the event loop of the adapter.
     capabilities : frozenset of Capability
         What it can do, without what every adapted store can.
     has_tags : bool
         Whether its storage tags each object.
     is_open : bool
-        Whether the store has been opened in this process.
+        Whether `connect` has run.
     """
 
     has_tags = False
@@ -70,6 +70,11 @@ class Kind:
         self.store = store
         self.capabilities = capabilities
         self.is_open = False
+
+    async def connect(self) -> None:
+        """Open the store for the event loop that this runs on."""
+        await StorePath.open(self.store, "")
+        self.is_open = True
 
     async def look(self, name: str) -> Facts | None:
         """Size and tag of an object; None if its storage gives no tag."""
@@ -113,6 +118,22 @@ class _BucketKind(_FsspecKind):
     """A file system of fsspec that is an object store."""
 
     has_tags = True
+
+    async def connect(self) -> None:
+        """See :meth:`Kind.connect`.
+
+        The connections of a file system belong to one event loop, and zarr-python uses the given
+        one on another. fsspec keeps one file system for each thread, so all adapters of a process
+        share that of the thread of the event loop.
+        """
+        given, fs = self.store, self.store.fs
+        self.store = FsspecStore(
+            type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": True}),
+            read_only=given.read_only,
+            path=given.path,
+            allowed_exceptions=given.allowed_exceptions,
+        )
+        await super().connect()
 
     async def look(self, name: str) -> Facts | None:
         """See :meth:`Kind.look`."""
@@ -166,22 +187,7 @@ def _of_fsspec(store: FsspecStore) -> Kind:
     if not protocols & _BUCKETS:
         known = {Capability.SHARED} if protocols & _FILES else set()
         return _FsspecKind(store, frozenset(known))
-    return _BucketKind(_with_own_connections(store), _BUCKET)
-
-
-def _with_own_connections(store: FsspecStore) -> FsspecStore:
-    """Same store with a file system of its own, whose connections belong to one event loop.
-
-    zarr-python uses the given file system on another event loop.
-    """
-    fs = store.fs
-    options = {**fs.storage_options, "asynchronous": True, "skip_instance_cache": True}
-    return FsspecStore(
-        type(fs)(*fs.storage_args, **options),
-        read_only=store.read_only,
-        path=store.path,
-        allowed_exceptions=store.allowed_exceptions,
-    )
+    return _BucketKind(store, _BUCKET)
 
 
 def _of_obstore(store: ObjectStore[Any]) -> Kind:

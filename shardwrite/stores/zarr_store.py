@@ -19,7 +19,6 @@ from zarr.abc.store import RangeByteRequest
 from zarr.abc.store import Store as AnyZarrStore
 from zarr.buffer import default_buffer_prototype
 from zarr.buffer.cpu import Buffer
-from zarr.storage import StorePath
 
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.stores.base import ObjectReader
@@ -186,8 +185,7 @@ class ZarrStore(WholeStore):
             if self._pid != os.getpid():
                 self._pid, self._kind = os.getpid(), kind_of(self._zarr)
             if not self._kind.is_open:
-                _loop.run(StorePath.open(self._kind.store, ""), self._seconds)
-                self._kind.is_open = True
+                _loop.run(self._kind.connect(), self._seconds)
         return self._kind
 
 

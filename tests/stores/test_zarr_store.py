@@ -311,6 +311,14 @@ def test_a_file_system_that_zarr_has_used_is_not_used_on_another_loop(bucket):
     assert zarr.open_group(given, mode="a")["a"].shape == (4,)
 
 
+def test_all_adapters_of_a_process_share_their_connections(bucket):
+    """Each task is given a copy of the store, and must not connect on its own."""
+    store = ZarrStore(zarr.storage.FsspecStore(bucket(asynchronous=True), path="bucket/x"))
+    copies = [cloudpickle.loads(cloudpickle.dumps(store)) for _ in range(3)]
+    assert len({id(one._connected().store.fs) for one in (store, *copies)}) == 1
+    assert store._connected().store.fs is not store._zarr.fs
+
+
 def test_an_object_that_shrinks_after_it_was_opened_is_an_error(bucket):
     store = ZarrStore(store_in(bucket))
     put(store, "c/0", bytes(100))
