@@ -39,6 +39,9 @@ ELSEWHERE = {
 }  # look at users' paths and at this machine's, not at targets
 
 
+EVENT_LOOP = {"asyncio"}  # of zarr's stores, in one file, which keeps it to itself
+
+
 def unit(path: Path) -> str:
     """The folder that a file lies in, or its own name in the root."""
     relative = path.relative_to(PACKAGE)
@@ -233,7 +236,8 @@ def test_nothing_below_the_line_touches_the_world(path):
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_never_done(path):
     names = {name.split(".")[0] for name in imports(path)}
-    assert not names & {"asyncio", "pickle", "multiprocessing"}, (
+    allowed = EVENT_LOOP if path == PACKAGE / "stores" / "zarr_store.py" else set()
+    assert not names & {"asyncio", "pickle", "multiprocessing"} - allowed, (
         "no event loop, no pickle, no fork in this package"
     )
     for node in ast.walk(ast.parse(path.read_text())):
@@ -345,6 +349,7 @@ REMOVES_ITS_OWN = {
         "abort",
         "skip",
     },  # temporaries
+    "stores/exclusive.py": {"link_new"},  # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/begin.py": {"_create", "probe"},
     "journal/lease.py": {"__enter__", "__exit__", "release_all", "file_system_time"},

@@ -1,9 +1,20 @@
 """Stores: read, write and remove objects by key, independently of Zarr."""
 
-from shardwrite.stores.base import DURABILITIES, ObjectReader, ObjectWriter, Store, Transaction
+from shardwrite.stores.base import (
+    DURABILITIES,
+    ObjectEditor,
+    ObjectReader,
+    ObjectWriter,
+    Readable,
+    Store,
+    Transaction,
+    Writable,
+)
+from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
 from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
 from shardwrite.stores.files import copy_bytes, copy_file, discard_file, sync_entry, write_file
+from shardwrite.stores.keys import check_key
 from shardwrite.stores.looking import (
     configured_nbytes,
     is_file,
@@ -19,8 +30,10 @@ from shardwrite.stores.looking import (
     read_limit,
     read_there,
 )
+from shardwrite.stores.memory import MemoryStore
+from shardwrite.stores.opening import Opened, open_store
 from shardwrite.stores.posix import PosixStore
-from shardwrite.stores.reading import as_store_error, check_key, open_plain
+from shardwrite.stores.reading import as_store_error, open_plain
 from shardwrite.stores.removal import (
     SET_ASIDE,
     Proof,
@@ -31,17 +44,25 @@ from shardwrite.stores.removal import (
 )
 from shardwrite.stores.rights import rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
+from shardwrite.stores.whole import WholeStore
 
 __all__ = [
     "DURABILITIES",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
+    "Capability",
+    "MemoryStore",
+    "ObjectEditor",
     "ObjectReader",
     "ObjectWriter",
+    "Opened",
     "PosixStore",
     "Proof",
+    "Readable",
     "Store",
     "Transaction",
+    "WholeStore",
+    "Writable",
     "as_store_error",
     "check_key",
     "configured_nbytes",
@@ -58,6 +79,7 @@ __all__ = [
     "make_directory",
     "mode_of",
     "open_plain",
+    "open_store",
     "owner_of",
     "parse_document",
     "parse_json",
@@ -70,6 +92,7 @@ __all__ = [
     "read_there",
     "remove_data",
     "remove_state",
+    "require",
     "rights_of",
     "set_aside",
     "sync_entry",

@@ -1,36 +1,76 @@
-"""Protocols that a store implements for the writer and the readers, independently of Zarr."""
+"""Protocols that a store implements for the writer and the readers, independently of Zarr.
+
+Every store is `Readable` and `Writable`: it holds whole objects by key, of which ranges can be
+read. What only some stores can do is a `Capability`. The methods of a capability have a default
+here, which refuses, so a store that derives from these protocols implements only what it has. An
+operation asks by :func:`require` before it begins.
+
+To add a store, derive from `WholeStore` (in `whole`) if it puts each object in one call, else from
+`Store`. Then run `check_store` (in `contract`) on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
+from shardwrite.errors import StoreError
+from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.removal import Proof
 
-__all__ = ["DURABILITIES", "ObjectEditor", "ObjectReader", "ObjectWriter", "Store", "Transaction"]
+__all__ = [
+    "DURABILITIES",
+    "ObjectEditor",
+    "ObjectReader",
+    "ObjectWriter",
+    "Readable",
+    "Store",
+    "Transaction",
+    "Writable",
+]
 
 DURABILITIES = ("full", "batch", "none")
+"""Levels of durability; the first two need `Capability.DURABLE`."""
+
+
+def _refusal(thing: object, capability: Capability, key: str = "") -> StoreError:
+    message = f"{type(thing).__name__} cannot {capability.cannot}; {capability.remedy}"
+    return StoreError(message, key=key, errno=errno.EOPNOTSUPP)
+
+
+class ObjectReader(Protocol):
+    """An object that is open for reading.
+
+    With `Capability.SNAPSHOT`, it stays what it was when it was opened, even if it is replaced.
+    Otherwise a caller that reads several ranges compares versions afterwards.
+    """
+
+    nbytes: int
+    version: Any
+    """Equals :meth:`Readable.version` of the key until the object is replaced or modified."""
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Read exactly `nbytes` bytes from byte `offset` on.
+
+        Raises
+        ------
+        StoreError
+            If the object ends too early or cannot be read.
+        """
+
+    def __enter__(self) -> ObjectReader: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
 
 
 class ObjectWriter(Protocol):
     """An object that is being written; it is invisible until :meth:`finish` publishes it."""
 
     def write(self, buffers: Sequence[Any]) -> int:
-        """Append buffers of bytes, and return the number of bytes written."""
+        """Append buffers of bytes, and return the number of bytes written.
 
-    def write_at(self, offset: int, data: bytes) -> None:
-        """Overwrite bytes that were appended before, starting at byte `offset`."""
-
-    def copy(self, reader: Any, offset: int, nbytes: int) -> None:
-        """Append `nbytes` bytes of another object of the same store, from byte `offset` on.
-
-        Where the storage allows it, the bytes do not pass through this process.
-        """
-
-    def skip(self, nbytes: int) -> None:
-        """Append a gap of `nbytes` bytes that read as zeros.
-
-        Where the storage supports holes, the gap takes no space.
+        The caller may reuse the buffers afterwards.
         """
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
@@ -47,11 +87,30 @@ class ObjectWriter(Protocol):
     def abort(self) -> None:
         """Discard the object, and remove everything written for it."""
 
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes that were appended before, from byte `offset` on (`PATCH`)."""
+        raise _refusal(self, Capability.PATCH)
+
+    def skip(self, nbytes: int) -> None:
+        """Append a gap of `nbytes` bytes that read as zeros (`SKIP`).
+
+        Where the storage supports holes, the gap takes no space.
+        """
+        raise _refusal(self, Capability.SKIP)
+
+    def copy(self, reader: Any, offset: int, nbytes: int) -> None:
+        """Append `nbytes` bytes of an object of the same store, from byte `offset` on (`COPY`).
+
+        Where the storage allows it, the bytes do not pass through this process.
+        """
+        raise _refusal(self, Capability.COPY)
+
 
 class Transaction(Protocol):
     """Objects that one task writes together.
 
-    If the ``with`` block is left by an exception, objects that are not published are aborted.
+    Objects that are not finished at the end of the ``with`` block are aborted. If the block is left
+    by an exception, so are objects that are finished but not visible yet.
     """
 
     committed: set[str]
@@ -63,40 +122,19 @@ class Transaction(Protocol):
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """Remove an object immediately, with the durability of the transaction.
 
-        A missing object is not an error. The object is moved into the directory of the run
-        first. If another process has taken the run over, that directory is gone, and the
-        object is left alone because it may belong to the other process. `guard` works as in
-        :meth:`ObjectWriter.finish`.
+        A missing object is not an error. `guard` works as in :meth:`ObjectWriter.finish`. A store
+        of files moves the object into the directory of the run first. If another process has
+        taken the run over, that directory is gone, and the object is left alone because it may
+        belong to the other process.
 
         Raises
         ------
         StoreError
-            If the transaction has no proof that the object belongs to the run, or if the
-            directory of the run is gone.
+            If the transaction has no proof that the object belongs to the run
+            (:meth:`Proof.names`), or if the directory of the run is gone.
         """
 
     def __enter__(self) -> Transaction: ...
-
-    def __exit__(self, *exc_info: object) -> None: ...
-
-
-class ObjectReader(Protocol):
-    """An object that is open for reading."""
-
-    nbytes: int
-    version: Any
-    """Equals :meth:`Store.version` of the key until the object is replaced or modified."""
-
-    def read(self, offset: int, nbytes: int) -> bytes:
-        """Read exactly `nbytes` bytes from byte `offset` on.
-
-        Raises
-        ------
-        StoreError
-            If the object ends too early or cannot be read.
-        """
-
-    def __enter__(self) -> ObjectReader: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
 
@@ -124,8 +162,25 @@ class ObjectEditor(Protocol):
     def __exit__(self, *exc_info: object) -> None: ...
 
 
-class Store(Protocol):
-    """Objects by key; a store can be pickled."""
+@runtime_checkable
+class Readable(Protocol):
+    """Objects that can be read by key. Keys are relative paths of plain names (`check_key`)."""
+
+    capabilities: frozenset[Capability]
+
+    def open(self, key: str) -> ObjectReader | None:
+        """Open an object for reading; None if it is missing."""
+
+    def version(self, key: str) -> Any:
+        """Value that changes whenever an object is replaced or modified; None if it is missing."""
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """Keys of all visible objects below `prefix`, which is empty or ends in a slash."""
+
+
+@runtime_checkable
+class Writable(Protocol):
+    """Objects that can be written and removed by key."""
 
     def transaction(
         self,
@@ -141,7 +196,7 @@ class Store(Protocol):
         Parameters
         ----------
         durability : str
-            One of `DURABILITIES`.
+            One of `DURABILITIES`; a level that the store cannot promise is refused by `require`.
         attempt : str
             Text ``<scope>.<name>`` that makes the names of temporaries unique. No directory of
             the store may be removed while a scope is in use.
@@ -154,17 +209,29 @@ class Store(Protocol):
             an object that replaces another takes its mode and group.
         """
 
+
+@runtime_checkable
+class Store(Readable, Writable, Protocol):
+    """A store, with the methods of all capabilities; with `SHARED`, it can be pickled."""
+
+    def at(self, path: str) -> Store:
+        """Store of the objects below a path; their keys are relative to it."""
+
+    def create_new(self, key: str, data: bytes) -> bool:
+        """Put an object unless there is one, and return whether it was put (`EXCLUSIVE`).
+
+        Of several processes that try at once, one succeeds. Each must give other `data`.
+        """
+        raise _refusal(self, Capability.EXCLUSIVE, key)
+
+    def edit(self, key: str) -> ObjectEditor:
+        """Open an existing object to modify it in place (`EDIT`)."""
+        raise _refusal(self, Capability.EDIT, key)
+
     def discard_scope(self, key: str, scope: str) -> None:
         """Remove the temporaries of an object that all attempts of a scope have left behind."""
+        return
 
     def discard_temporary(self, key: str, attempt: str) -> bool:
         """Remove the temporary of one attempt at an object, and return whether there was one."""
-
-    def edit(self, key: str) -> ObjectEditor:
-        """Open an existing object to modify it in place."""
-
-    def version(self, key: str) -> Any:
-        """Value that changes whenever an object is replaced or modified; None if it is missing."""
-
-    def open(self, key: str) -> ObjectReader | None:
-        """Open an object for reading; None if it is missing."""
+        return False

@@ -27,21 +27,24 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import StoreError
+from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.descriptors import pwrite_all
 from shardwrite.stores.directories import fsync_directory
 from shardwrite.stores.editing import PosixEditor
+from shardwrite.stores.exclusive import link_new
+from shardwrite.stores.keys import check_key, check_prefix
+from shardwrite.stores.listing import keys_below
 from shardwrite.stores.looking import listed, mode_of
 from shardwrite.stores.reading import (
     PosixReader,
     Version,
     as_store_error,
-    check_key,
     copy_range,
     open_plain,
     version_of,
@@ -98,6 +101,8 @@ class PosixStore:
         The directory; it need not exist yet.
     """
 
+    capabilities = frozenset(Capability)
+
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
         self._root = str(self.root)
@@ -110,6 +115,10 @@ class PosixStore:
 
     def __hash__(self) -> int:
         return hash(self.root)
+
+    def at(self, path: str) -> PosixStore:
+        """See :meth:`Store.at`; to write there, the directory above it must exist."""
+        return PosixStore(self.root / check_key(path)) if path else self
 
     def path_of(self, key: str) -> str:
         """Path of the file of an object, which need not exist."""
@@ -160,6 +169,19 @@ class PosixStore:
         """See :meth:`Store.version`."""
         with as_store_error(key, "cannot look at"):
             return version_of(self.root / check_key(key))
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """See :meth:`Readable.list_keys`; links and temporaries are left out."""
+        return keys_below(self.root, check_prefix(prefix))
+
+    def create_new(self, key: str, data: bytes) -> bool:
+        """See :meth:`Store.create_new`; the object is durable."""
+        path = self.root / check_key(key)
+        with as_store_error(key, "cannot create"):
+            self.make_parents(path, set())
+            is_new = link_new(path, data)
+            self.sync_parents(path, set())
+            return is_new
 
     def make_parents(self, path: Path, plain: set[str]) -> None:
         """Make the missing parent directories of `path`, and add its directory to `plain`.

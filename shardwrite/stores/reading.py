@@ -1,4 +1,4 @@
-"""Reading and copying of objects that are files, and checks of their keys."""
+"""Reading and copying of objects that are files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from shardwrite.stores.descriptors import pread_all, write_all
 __all__ = [
     "PosixReader",
     "as_store_error",
-    "check_key",
     "copy_range",
     "open_plain",
     "version_in",
@@ -23,23 +22,7 @@ __all__ = [
 _COPY_NBYTES = 2**30
 _BLOCK_NBYTES = 2**16  # no smaller than the blocks of any file system that can share them
 _CANNOT_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EBADF}
-_NOT_PLAIN = frozenset(("", ".", ".."))
 Version = tuple[int, int, int]
-
-
-def check_key(key: str) -> str:
-    """Verify that a key stays inside the store, and return it.
-
-    Raises
-    ------
-    StoreError
-        If the key is empty, is absolute, has an empty part, ``.`` or ``..``, or contains NUL.
-    """
-    if not key or "\0" in key or not _NOT_PLAIN.isdisjoint(key.split("/")):
-        raise StoreError(
-            f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL
-        )
-    return key
 
 
 class _Translation:

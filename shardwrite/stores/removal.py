@@ -61,12 +61,16 @@ class Proof:
         if root == self.run_path:
             return self._is_plan and key.startswith(SET_ASIDE)
         if key:
-            return (self._is_plan or "attempt" in self.entry) and key in self.keys()
+            return self.names(key)
         return (
             self._is_plan
             and self.entry.get("mode") in ("w", "w-")
             and self.entry.get("array") in (None, root.name)
         )
+
+    def names(self, key: str) -> bool:
+        """Whether the entry proves that a shard belongs to the run."""
+        return (self._is_plan or "attempt" in self.entry) and key in self.keys()
 
     @property
     def _is_plan(self) -> bool:

@@ -1,0 +1,51 @@
+"""Creation of a file that only one process can win."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+from shardwrite.stores.descriptors import write_new
+from shardwrite.stores.temporaries import begin_temporary, forget_temporary, temporary_path
+
+__all__ = ["link_new"]
+
+
+def link_new(path: Path, data: bytes) -> bool:
+    """Link a complete and synced file into its place, unless something is there.
+
+    The entry in the directory is not synced.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Path of the file. Its directory exists.
+    data : bytes
+        Content of the file.
+
+    Returns
+    -------
+    bool
+        Whether the file was linked.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written, or the file system has no hard links.
+    """
+    temporary = temporary_path(str(path.parent), path.name, f"new.{uuid.uuid4().hex}")
+    begin_temporary(temporary)
+    try:
+        write_new(temporary, data, is_durable=True)
+        os.link(temporary, path)
+    except FileExistsError:
+        # NFS repeats a link whose reply was lost, and then finds its own file.
+        return os.path.samefile(temporary, path)
+    else:
+        return True
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # it could not be made
+            os.unlink(temporary)
+        forget_temporary(temporary)

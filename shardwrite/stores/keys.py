@@ -1,0 +1,43 @@
+"""Keys of objects, the same in every store."""
+
+from __future__ import annotations
+
+import errno
+
+from shardwrite.errors import StoreError
+
+__all__ = ["check_key", "check_prefix"]
+
+_NOT_PLAIN = frozenset(("", ".", ".."))
+
+
+def check_key(key: str) -> str:
+    """Verify that a key stays inside the store, and return it.
+
+    Raises
+    ------
+    StoreError
+        If the key is empty, is absolute, has an empty part, ``.`` or ``..``, or contains NUL.
+    """
+    if not key or "\0" in key or not _NOT_PLAIN.isdisjoint(key.split("/")):
+        raise StoreError(
+            f"key {key!r} is not a relative path of plain names", key=key, errno=errno.EINVAL
+        )
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Verify that a prefix is empty, or is a key that is followed by a slash, and return it.
+
+    Raises
+    ------
+    StoreError
+        If it is neither.
+    """
+    if prefix:
+        if not prefix.endswith("/"):
+            raise StoreError(
+                f"prefix {prefix!r} does not end in a slash", key=prefix, errno=errno.EINVAL
+            )
+        check_key(prefix[:-1])
+    return prefix

@@ -1,0 +1,195 @@
+"""What the stores of zarr-python can do, and what their public interface leaves out.
+
+=================  ================================================================================
+kind               what is known
+=================  ================================================================================
+``MemoryStore``    One process. A put is one assignment to a dict.
+``LocalStore``     Files without a sync; older versions of zarr write them in their place.
+``FsspecStore``    Depends on the file system: object stores put atomically and durably, and tag
+                   each object. Others are only known to be shared, or nothing is known of them.
+``ObjectStore``    The same, for the stores of obstore. It can also create an object once.
+others             Nothing is assumed. `ZarrStore` takes what its user knows.
+=================  ================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from zarr.abc.store import Store as AnyZarrStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath
+
+from shardwrite.stores.capabilities import Capability
+
+__all__ = ["Facts", "Kind", "kind_of"]
+
+_BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
+# Protocols of fsspec whose files are objects in a bucket, and those of files that others see, too.
+_BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
+_FILES = frozenset({"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb", "dbfs"})
+_TAGS = ("ETag", "etag", "generation")
+_OBSTORE = {
+    "S3Store": _BUCKET | {Capability.EXCLUSIVE},
+    "GCSStore": _BUCKET | {Capability.EXCLUSIVE},
+    "AzureStore": _BUCKET | {Capability.EXCLUSIVE},
+    "LocalStore": frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE}),
+    "MemoryStore": frozenset({Capability.ATOMIC, Capability.EXCLUSIVE}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Size and version of an object; the version is None if the object is missing."""
+
+    nbytes: int
+    version: Any
+
+
+_MISSING = Facts(0, None)
+
+
+class Kind:
+    """What is known of a store, and what its interface leaves out.
+
+    Attributes
+    ----------
+    store : zarr.abc.store.Store
+        The store. From `connect` on, its connections belong to the event loop of the adapter.
+    capabilities : frozenset of Capability
+        What it can do, without what every adapted store can.
+    has_tags : bool
+        Whether its storage tags each object.
+    is_open : bool
+        Whether `connect` has run.
+    """
+
+    has_tags = False
+
+    def __init__(self, store: AnyZarrStore, capabilities: frozenset[Capability]) -> None:
+        self.store = store
+        self.capabilities = capabilities
+        self.is_open = False
+
+    async def connect(self) -> None:
+        """Open the store for the event loop that this runs on."""
+        await StorePath.open(self.store, "")
+        self.is_open = True
+
+    async def look(self, name: str) -> Facts | None:
+        """Size and tag of an object; None if its storage gives no tag."""
+        raise NotImplementedError(name)
+
+    async def remove(self, name: str) -> None:
+        """Remove one object, which may be missing."""
+        await self.store.delete(name)
+
+    async def names(self, prefix: str) -> list[str]:
+        """Names of the objects that begin with a prefix, and maybe of others."""
+        try:
+            return [name async for name in self.store.list_prefix(prefix)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+class _FsspecKind(Kind):
+    """A file system of fsspec."""
+
+    store: FsspecStore
+
+    def path_of(self, name: str) -> str:
+        """Path of an object in the file system."""
+        return f"{self.store.path.rstrip('/')}/{name}"
+
+    async def remove(self, name: str) -> None:
+        """See :meth:`Kind.remove`; `FsspecStore.delete` takes a name for a pattern of names."""
+        try:
+            await self.store.fs._rm_file(self.path_of(name))  # noqa: SLF001 (fsspec's async names)
+        except FileNotFoundError:
+            return
+
+    async def names(self, prefix: str) -> list[str]:
+        """See :meth:`Kind.names`; what others have written meanwhile is listed, too."""
+        self.store.fs.invalidate_cache()
+        return [name.lstrip("/") for name in await super().names(prefix)]
+
+
+class _BucketKind(_FsspecKind):
+    """A file system of fsspec that is an object store."""
+
+    has_tags = True
+
+    async def connect(self) -> None:
+        """See :meth:`Kind.connect`.
+
+        The connections of a file system belong to one event loop, and zarr-python uses the given
+        one on another. fsspec keeps one file system for each thread, so all adapters of a process
+        share that of the thread of the event loop.
+        """
+        given, fs = self.store, self.store.fs
+        self.store = FsspecStore(
+            type(fs)(*fs.storage_args, **{**fs.storage_options, "asynchronous": True}),
+            read_only=given.read_only,
+            path=given.path,
+            allowed_exceptions=given.allowed_exceptions,
+        )
+        await super().connect()
+
+    async def look(self, name: str) -> Facts | None:
+        """See :meth:`Kind.look`."""
+        fs, path = self.store.fs, self.path_of(name)
+        fs.invalidate_cache(path)
+        try:
+            info = await fs._info(path)  # noqa: SLF001 (fsspec's async names)
+        except FileNotFoundError:
+            return _MISSING
+        if info.get("type") == "directory":
+            return _MISSING
+        tag = next((info[key] for key in _TAGS if info.get(key)), None)
+        return None if tag is None else Facts(int(info["size"]), (int(info["size"]), str(tag)))
+
+
+class _ObstoreKind(Kind):
+    """A store of obstore."""
+
+    store: ObjectStore[Any]
+    has_tags = True
+
+    async def look(self, name: str) -> Facts | None:
+        """See :meth:`Kind.look`."""
+        import obstore
+
+        try:
+            found = await obstore.head_async(self.store.store, name)
+        except FileNotFoundError:
+            return _MISSING
+        tag = found["e_tag"]
+        return None if tag is None else Facts(found["size"], (found["size"], tag))
+
+
+def kind_of(store: AnyZarrStore) -> Kind:
+    """What is known of a store; subclasses count as other kinds, since they may do anything."""
+    if type(store) is FsspecStore:
+        return _of_fsspec(store)
+    if type(store) is ObjectStore:
+        return _of_obstore(store)
+    known: frozenset[Capability] = frozenset()
+    if type(store) is MemoryStore:
+        known = frozenset({Capability.ATOMIC, Capability.EXCLUSIVE})
+    elif type(store) is LocalStore:
+        known = frozenset({Capability.SHARED, Capability.EXCLUSIVE})
+    return Kind(store, known)
+
+
+def _of_fsspec(store: FsspecStore) -> Kind:
+    given = store.fs.protocol
+    protocols = {given} if isinstance(given, str) else set(given)
+    if not protocols & _BUCKETS:
+        known = {Capability.SHARED} if protocols & _FILES else set()
+        return _FsspecKind(store, frozenset(known))
+    return _BucketKind(store, _BUCKET)
+
+
+def _of_obstore(store: ObjectStore[Any]) -> Kind:
+    known = _OBSTORE.get(type(store.store).__name__)
+    return Kind(store, frozenset()) if known is None else _ObstoreKind(store, known)
