@@ -123,14 +123,13 @@ class Session:
         engine : Engine
             The engine that will run the graph.
         """
-        cut = engine.kind not in ("threads", "sync")
         return GroupGraph(
             self.job.plan,
             self.spec(),
             _source(self.job),
             self.ledger,
             f"{self.driver}-{name}",
-            cut_source=cut,
+            cut_source=not engine.shares_memory,
         )
 
     def region_of(self, key: Any) -> str:

@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import UploadFile
 
 import shardwrite
+from shardwrite.engines import LocalEngine
 from shardwrite.errors import WorkersLostError
 from shardwrite.journal import Ledger, admit, find_run, replay
 from shardwrite.place.target import resolve_target
@@ -160,9 +161,7 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
     directory.make_room("full")
     admit(directory.path, session.driver)
-    graph, keys = session.graph("all", type("Engine", (), {"kind": "sync"})()).fused(
-        range(plan.partition.n_groups)
-    )
+    graph, keys = session.graph("all", LocalEngine("sync")).fused(range(plan.partition.n_groups))
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
     reports = []
     for key in keys:
