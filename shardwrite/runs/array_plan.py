@@ -32,7 +32,7 @@ from shardwrite.plan import (
 )
 from shardwrite.plan.limits import check_new
 from shardwrite.read.compare import check_source, check_source_of
-from shardwrite.runs.graph import waves_reruns
+from shardwrite.runs.array_chunks import waves_reruns
 
 __all__ = [
     "LAYOUT_KEYWORDS",

@@ -22,6 +22,7 @@ from distributed import Client, LocalCluster
 import shardwrite
 from shardwrite.engines import LocalEngine
 from shardwrite.format.document import Layout
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import PLAN_DEFAULTS, plan_with
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, Options
@@ -129,7 +130,7 @@ def test_source_chunks_are_cut_where_tasks_do_not_share_memory(tmp_path, shares_
     x, engine = da.ones((64, 64), chunks=24, dtype="u1"), Elsewhere(shares_memory)
     small = {"shards": 16, "chunks": 8, "memory_limit": "15kB"}  # so there are several groups
     plan = plan_with(x, engine, layout=Layout(), **{**PLAN_DEFAULTS, **small})
-    job = Job(x, plan, resolve_target(tmp_path / "x", None), Options())
+    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), Options())
     execute([job], engine, lambda _: None)
     assert any("cut" in key[0] for key in engine.keys) == (not shares_memory)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 1)
