@@ -22,11 +22,11 @@ from distributed import Client, LocalCluster
 import shardwrite
 from shardwrite.engines import LocalEngine
 from shardwrite.format.document import Layout
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import PLAN_DEFAULTS, plan_with
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, Options
-from shardwrite.target import resolve_target
 from shardwrite.write.spool import EncodedBlock, PartFile
 
 KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}

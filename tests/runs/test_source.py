@@ -17,12 +17,12 @@ from dask.task_spec import Task
 import shardwrite
 from shardwrite.engines import LocalEngine, active_engine
 from shardwrite.grid import Box
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.execute import execute, prepare_jobs
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.source import NoChunks
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.target import resolve_target
 from shardwrite.write.tasks import SourcePieces, encode_block, write_group
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -18,6 +18,7 @@ from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.document import Layout, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, ShardGrid
+from shardwrite.place.target import resolve_target
 from shardwrite.plan import SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.stored_shard import open_shard
@@ -26,7 +27,6 @@ from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.stored_chunks import StoredChunks, same_chunks
 from shardwrite.stores import PosixStore
-from shardwrite.target import resolve_target
 from shardwrite.write import copying
 
 sys.path.insert(0, str(Path(__file__).parent))
