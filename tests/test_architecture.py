@@ -395,6 +395,29 @@ def test_strategies_and_metadata_do_not_know_each_other():
             }
 
 
+def kinds_compared(tree: ast.Module) -> list[str]:
+    """What is asked for a `kind` that is then compared, other than dtypes of numpy."""
+    found = []
+    for node in ast.walk(tree):
+        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        found += [
+            ast.unparse(one.value)
+            for one in compared
+            if isinstance(one, ast.Attribute) and one.attr == "kind"
+        ]
+    return [name for name in found if not name.endswith("dtype")]
+
+
+def test_nobody_asks_an_engine_what_it_is_called():
+    """Engines have flags for what others need to know; a new engine has a name of its own."""
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        names = kinds_compared(tree)
+        if unit(path) != "engines":
+            is_user = any(name.startswith("shardwrite.engines") for name in imports(path))
+            assert not [name for name in names if is_user or "engine" in name], path
+
+
 def test_stores_and_engines_know_nothing_of_shards():
     for path in FILES:
         if unit(path) in {"stores", "engines"}:

@@ -25,6 +25,7 @@ from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job, Options, intent_of
 from shardwrite.runs.progress import reporting
+from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["Compaction", "compact"]
@@ -158,7 +159,7 @@ def compact(
         region=whole,
     )
     job = Job(
-        None,
+        StoredChunks(part, whole),
         plan,
         replace(target, update="compaction"),
         Options(mode="r+", durability=durability, restart=restart),

@@ -19,6 +19,7 @@ from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_plan import layout_from, resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job, has_ended, options_for_new
+from shardwrite.runs.source import NoChunks
 
 __all__ = ["create"]
 
@@ -93,7 +94,7 @@ def create(
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = options_for_new(mode=mode, durability=durability, restart=restart)
-    job = Job(None, plan, resolve_target(store, name), options)
+    job = Job(NoChunks(), plan, resolve_target(store, name), options)
     if not has_ended(job):
         execute_missing(job, engine, lambda _: None, lambda: known)
 

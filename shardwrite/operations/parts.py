@@ -17,12 +17,14 @@ from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
 from shardwrite.place.nodes import kind_of
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import Plan
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, memory_limit_of, resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.execute import execute_part, finish_parts, prepare_jobs
 from shardwrite.runs.job import Job, Options, options_for_new
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
+from shardwrite.runs.source import NoChunks
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["finalize", "prepare", "write_part"]
@@ -74,7 +76,9 @@ def prepare(
         )
     with local_threads() as engine:
         options = options_for_new(mode=mode, durability=durability, restart=restart)
-        prepare_jobs([Job(x, plan, resolve_target(store, name), options)], engine, stripe_count)
+        prepare_jobs(
+            [Job(ArrayChunks(x), plan, resolve_target(store, name), options)], engine, stripe_count
+        )
 
 
 def write_part(
@@ -146,7 +150,7 @@ def write_part(
             plan.check_fits()
             with reporting(progress, part.raw_nbytes) as on_report:
                 return execute_part(
-                    Job(x, plan, target, _options(run)), run, part, engine, on_report
+                    Job(ArrayChunks(x), plan, target, _options(run)), run, part, engine, on_report
                 )
 
         return _working_on(target, write, identity)
@@ -191,7 +195,7 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
 
         def finish(run: RunDirectory) -> WriteResult:
             plan = plan_begun(run, resources_of(engine))
-            return finish_parts(Job(None, plan, target, _options(run)), run, engine, n_parts)
+            return finish_parts(Job(NoChunks(), plan, target, _options(run)), run, engine, n_parts)
 
         return _working_on(target, finish)
 

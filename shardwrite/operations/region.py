@@ -17,6 +17,7 @@ from shardwrite.place.target import resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_sharded
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.execute import as_delayed, execute
 from shardwrite.runs.job import Job, Options, intent_of
 from shardwrite.runs.progress import reporting
@@ -197,7 +198,7 @@ def write_region(
     options = Options(mode="r+", durability=durability, restart=restart, recheck=recheck)
     digest = intent_of(made, "r+").digest
     job = Job(
-        source,
+        ArrayChunks(source, made.region),
         made,
         replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16]),
         options,

@@ -50,6 +50,7 @@ from shardwrite.plan.render import table_html, table_text
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.compare import check_source_of
 from shardwrite.read.inspection import ShardTable, inspect_shards
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job, Options
@@ -364,7 +365,7 @@ def _job(
 ) -> Job:
     metadata = parse_metadata(array.metadata.text, writing=True)
     plan = plan_into(x, metadata, active_engine(), strategy=strategy, memory_limit=memory_limit)
-    return Job(x, plan, target, Options(mode="r+", durability=durability))
+    return Job(ArrayChunks(x), plan, target, Options(mode="r+", durability=durability))
 
 
 def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:

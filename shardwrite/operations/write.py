@@ -16,6 +16,7 @@ from shardwrite.format.document import Layout
 from shardwrite.operations.region import write_region
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
 from shardwrite.runs.execute import as_delayed, execute
 from shardwrite.runs.job import Job, Options, options_for_new
@@ -181,7 +182,7 @@ def to_sharded_zarr(
     options = options_for_new(mode=mode, publish=publish, **how)
     limits = {"compression_ratio": compression_ratio, "max_source_reruns": max_source_reruns}
     made = plan_with(x, engine, layout=layout, **sizes, **limits, **knobs)
-    job = Job(x, made, resolve_target(store, name), options)
+    job = Job(ArrayChunks(x), made, resolve_target(store, name), options)
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:
@@ -288,7 +289,7 @@ def store(
         raise TypeError(f"unexpected keywords {sorted(unknown)}")
     jobs = [
         Job(
-            x,
+            ArrayChunks(x),
             plan_with(x, engine, layout=layout, **{**PLAN_DEFAULTS, **keywords}),
             resolve_target(where, name),
             options,

@@ -32,7 +32,7 @@ from shardwrite.plan import (
 )
 from shardwrite.plan.limits import check_new
 from shardwrite.read.compare import check_source, check_source_of
-from shardwrite.runs.graph import waves_reruns
+from shardwrite.runs.array_chunks import waves_reruns
 
 __all__ = [
     "LAYOUT_KEYWORDS",
@@ -206,7 +206,7 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         ),
         resources_of(engine, given["memory_limit"]),
         write_empty_chunks=given["write_empty_chunks"],
-        stage_units=engine.kind == "processes",
+        stage_units=engine.returns_through_parent,
         max_graph_tasks=given["max_graph_tasks"],
         compression_ratio=given["compression_ratio"],
         notes=notes,
@@ -335,7 +335,7 @@ def plan_into(
         as_strategy(strategy),
         SourceLayout(source.chunks, n_tasks_of(source), identity_of(source)),
         resources_of(engine, memory_limit),
-        stage_units=engine.kind == "processes",
+        stage_units=engine.returns_through_parent,
     )
     made.check_fits()
     return made

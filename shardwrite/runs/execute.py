@@ -29,10 +29,10 @@ from shardwrite.host.lustre import set_stripes
 from shardwrite.journal import Ledger, RunDirectory, find_run, replay
 from shardwrite.plan import Part
 from shardwrite.runs.fusion import fuse_source, is_worth_fusing
-from shardwrite.runs.graph import rewriting
 from shardwrite.runs.job import Job, finished, incomplete
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, begin, join
+from shardwrite.runs.source import NoChunks
 from shardwrite.write.commit import GroupReport
 
 __all__ = [
@@ -63,7 +63,7 @@ def execute_missing(
     Parameters
     ----------
     job : Job
-        What to write. Without a source, each shard is rewritten from its own inner chunks.
+        What to write.
     engine : Engine
         The engine that runs the graphs.
     on_report : callable
@@ -145,9 +145,7 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
         with contextlib.ExitStack() as stack, _explaining(todo) as begun:
             sessions = begin(todo, engine, stack)
             begun += sessions
-            together = [
-                s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.plan.is_staged
-            ]
+            together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged]
             _run_together(together, engine, on_report)
             for session in sessions:
                 if session not in together:
@@ -268,9 +266,8 @@ def _one_graph(
     """One graph of all groups of several sessions, and the keys of each session."""
     graphs, keys = [], []
     for session in sessions:
-        builder = session.graph("all", engine)
-        build = builder.fused if session.job.plan.partition.is_fused else builder.direct
-        graph, session_keys = build(range(session.job.plan.partition.n_groups))
+        groups = session.left(range(session.job.plan.partition.n_groups))
+        graph, session_keys = session.graph("all", engine).committing(groups)
         graphs.append(graph)
         keys.append(session_keys)
     return HighLevelGraph.merge(*graphs), keys
@@ -295,26 +292,17 @@ def _run_together(sessions: Sequence[Session], engine: Engine, on_report: OnRepo
 def _run_wave(
     session: Session, engine: Engine, name: str, groups: Iterable[int], on_report: OnReport
 ) -> None:
-    """Write some groups of one session."""
-    collect = _collector(session, on_report)
-    if session.job.source is None:
-        graph, keys = rewriting(
-            session.job.plan, session.spec(), session.ledger, f"{session.driver}-{name}", groups
-        )
-        if keys:
-            _compute(graph, keys, [session], engine, collect)
+    """Write some groups of one session. If nothing is left to write, the source is not asked."""
+    left = session.left(groups)
+    if not left:
         return
-    builder = session.graph(name, engine)
-    if not session.job.plan.is_staged:
-        build = builder.fused if session.job.plan.partition.is_fused else builder.direct
-        graph, keys = build(groups)
-        if keys:
-            fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
-            _compute(fused, keys, [session], engine, collect)
+    collect, builder = _collector(session, on_report), session.graph(name, engine)
+    if not session.job.is_staged:
+        graph, keys = builder.committing(left)
+        fused = fuse_source(graph, keys) if is_worth_fusing(session.job.plan, engine) else graph
+        _compute(fused, keys, [session], engine, collect)
         return
-    graph, block_keys = builder.encode(groups)
-    if not block_keys:
-        return
+    graph, block_keys = builder.encode(left)
     encoded: dict[Any, Any] = {}
     engine.run(
         graph,
@@ -376,11 +364,14 @@ def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
         session.directory.parts(session.driver).mkdir()
     merged, keys = _one_graph(sessions, engine)
     name = f"shardwrite-finish-{sessions[0].driver if sessions else 'nothing'}"
-    todo = _Sessions(
-        tuple(replace(session, job=replace(session.job, source=None)) for session in sessions)
-    )
+    todo = _Sessions(tuple(replace(session, job=_finishing(session.job)) for session in sessions))
     layers: dict[str, Any] = {**merged.layers, name: {name: (_finish_delayed, todo, keys)}}
     return Delayed(name, HighLevelGraph(layers, {**merged.dependencies, name: set(merged.layers)}))
+
+
+def _finishing(job: Job) -> Job:
+    """The job without its source, which would travel with the task that finishes the run."""
+    return replace(job, source=NoChunks(job.plan.region))
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +456,7 @@ def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | Non
     Parameters
     ----------
     job : Job
-        The plan of the run; it needs no source.
+        The plan of the run. Its source is not asked for chunks.
     run : RunDirectory
         The run.
     engine : Engine

@@ -33,7 +33,7 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
     plan : Plan
         The plan. Source tasks are only fused if its layout is fused.
     engine : Engine
-        The engine that runs the tasks. Only threads and clusters qualify.
+        The engine that runs the tasks.
     """
     n_threads = engine.n_processes * engine.n_threads
     n_groups, is_small = (
@@ -41,7 +41,7 @@ def is_worth_fusing(plan: Plan, engine: Engine) -> bool:
         plan.raw_nbytes <= _SMALL_NBYTES * plan.source.n_tasks,
     )
     is_better = plan.source.n_chunks <= n_groups or (is_small and n_groups >= n_threads)
-    return engine.kind in ("distributed", "threads") and plan.partition.is_fused and is_better
+    return engine.gains_by_fusion and plan.partition.is_fused and is_better
 
 
 def fuse_source(graph: HighLevelGraph, keys: Sequence[Any]) -> HighLevelGraph:

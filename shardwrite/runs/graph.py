@@ -1,42 +1,29 @@
-"""Task graphs made from a plan and a dask array.
+"""Task graphs made from a plan and a source of chunks.
 
 A fused plan has one task for each group, which takes the source's chunks. Any other plan has one
-encode task for each block, and one commit task for each group.
-
-If tasks run in other processes, a source chunk that reaches beyond a task's box is cut by a task of
-its own, so only the elements that are needed are sent. In one process, each task cuts its chunks
-itself, because that copies nothing.
+encode task for each block, and one commit task for each group. The source makes the tasks that take
+its chunks; see :mod:`shardwrite.runs.source`.
 """
 
 from __future__ import annotations
 
-import itertools
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 from dask.task_spec import List, Task, TaskRef
 
-import shardwrite._dask as dask
-from shardwrite.grid import Box, Shape, boundaries
+from shardwrite.grid import Box, Shape
 from shardwrite.journal import Ledger
 from shardwrite.plan import Plan
+from shardwrite.runs.source import ChunkSource, Key, TaskBox
 from shardwrite.write.commit import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
-from shardwrite.write.tasks import (
-    SourcePieces,
-    commit_group,
-    encode_block,
-    rewrite_group,
-    write_group,
-)
+from shardwrite.write.tasks import commit_group
 
-__all__ = ["GroupGraph", "rewriting", "source_edges", "waves_reruns"]
-
-Key = tuple[Any, ...]
+__all__ = ["GroupGraph"]
 
 
 @sizeof.register(EncodedBlock)  # type: ignore[untyped-decorator]
@@ -57,25 +44,25 @@ class GroupGraph:
         The plan.
     spec : WriteSpec
         Facts that every task needs.
-    source : dask.array.Array
-        The source; it covers the plan's array, or its region.
+    source : ChunkSource
+        The source. It covers the plan's array, or its region.
     ledger : Ledger
         The shards that are done.
     name : str
         Part of every key, so that keys differ from those of other graphs.
-    cut_source : bool
-        Whether tasks cut source chunks before they are sent, because they run in other processes.
+    shares_memory : bool
+        Whether tasks take their inputs from this process without a copy.
     """
 
     def __init__(
         self,
         plan: Plan,
         spec: WriteSpec,
-        source: dask.array.Array,
+        source: ChunkSource,
         ledger: Ledger,
         name: str,
         *,
-        cut_source: bool,
+        shares_memory: bool,
     ) -> None:
         self._plan, self._spec, self._source, self._ledger, self._name = (
             plan,
@@ -84,21 +71,22 @@ class GroupGraph:
             ledger,
             name,
         )
-        self._n_left = ledger.left_in_groups(plan.partition.group_edges)
-        self._cut_source = cut_source
-        self._edges = source_edges(plan, source)
-        self._spans: list[dict[tuple[int, int], list[tuple[int, int, int]]]] = [
-            {} for _ in self._edges
-        ]
+        self._shares_memory = shares_memory
+
+    def committing(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
+        """Graph of all tasks of some groups, and keys of those that return a `GroupReport`."""
+        if self._plan.partition.is_fused or self._source.is_encoded:
+            return self.fused(groups)
+        return self.direct(groups)
 
     def fused(self, groups: Iterable[int]) -> tuple[HighLevelGraph, list[Key]]:
         """Graph and keys of tasks that encode and commit a group and return a `GroupReport`."""
         layer: dict[Key, Any] = {}
         keys = []
-        for rank in self._left(groups):
+        for rank in groups:
             key = (f"shardwrite-write-{self._name}", rank)
             group = self._plan.partition.group_box(rank)
-            layer[key] = self._task(layer, write_group, key, group, self._ledger.done_within(group))
+            layer |= self._source.write(self._at(key, group, self._ledger.done_within(group)))
             keys.append(key)
         return self._graph(layer), keys
 
@@ -106,19 +94,15 @@ class GroupGraph:
         """Graph of tasks that return an `EncodedBlock`, and their keys by the rank of the group."""
         layer: dict[Key, Any] = {}
         keys: dict[int, list[Key]] = {}
-        for rank in self._left(groups):
+        for rank in groups:
             keys[rank] = []
             group = self._plan.partition.group_box(rank)
             done = self._ledger.done_within(group)
             for number, block in enumerate(self._blocks(group, done)):
                 key = (f"shardwrite-encode-{self._name}", rank, number)
-                layer[key] = self._task(layer, encode_block, key, block, done)
+                layer |= self._source.encode(self._at(key, block, done))
                 keys[rank].append(key)
         return self._graph(layer), keys
-
-    def _left(self, groups: Iterable[int]) -> Iterable[int]:
-        """Groups that still have unwritten shards."""
-        return (rank for rank in groups if self._n_left[rank])
 
     def _blocks(self, group: Box, done: frozenset[Shape]) -> tuple[Box, ...]:
         """Blocks of a group that touch the region and a shard that is not done."""
@@ -163,48 +147,17 @@ class GroupGraph:
         return HighLevelGraph(layers, {**graph.dependencies, name: {encode}}), commits
 
     def _graph(self, layer: dict[Key, Any]) -> HighLevelGraph:
-        name = f"shardwrite-tasks-{self._name}"
-        source: Any = self._source
-        tasks: Any = layer
-        return HighLevelGraph.from_collections(name, tasks, dependencies=[source])
+        return self._source.graph(f"shardwrite-tasks-{self._name}", layer)
 
-    def _task(
-        self, layer: dict[Key, Any], function: Any, key: Key, box: Box, done: frozenset[Shape]
-    ) -> Task:
-        """Make a task that takes the source chunks under a box.
-
-        Chunks that touch only shards in `done` are left out. Tasks that cut chunks are added to
-        `layer`.
-        """
-        pieces, keys = [], []
-        spans = [self._overlapped(axis, a, b) for axis, (a, b) in enumerate(box.bounds)]
-        for number, combination in enumerate(itertools.product(*spans)):
-            chunk = Box(tuple(c[1] for c in combination), tuple(c[2] for c in combination))
-            if done and all(
-                index in done for index in self._plan.metadata.grid.shards_in(chunk.intersect(box))
-            ):
-                continue
-            chunk_key: Key = (self._source.name, *(c[0] for c in combination))
-            if self._cut_source and not box.contains(chunk):
-                inside = chunk.intersect(box)
-                cut_key = (f"shardwrite-cut-{self._name}", *key[1:], number)
-                layer[cut_key] = Task(cut_key, _cut, TaskRef(chunk_key), inside.shift(chunk.start))
-                chunk, chunk_key = inside, cut_key
-            pieces.append(chunk)
-            keys.append(TaskRef(chunk_key))
-        return Task(key, function, self._spec, SourcePieces(box, tuple(pieces), done), List(*keys))
-
-    def _overlapped(self, axis: int, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Number, start and stop of each source chunk under an interval, along one axis."""
-        known = self._spans[axis]
-        if (start, stop) not in known:
-            edges = self._edges[axis]
-            first, last = _span(edges, start, stop)
-            # No task needs the block of a chunk without elements.
-            known[start, stop] = [
-                (i, edges[i], edges[i + 1]) for i in range(first, last) if edges[i] < edges[i + 1]
-            ]
-        return known[start, stop]
+    def _at(self, key: Key, box: Box, skip: frozenset[Shape]) -> TaskBox:
+        return TaskBox(
+            key=key,
+            name=self._name,
+            spec=self._spec,
+            box=box,
+            skip=skip,
+            shares_memory=self._shares_memory,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,61 +169,5 @@ class _Blocks:
     skip: frozenset[Shape]
 
 
-def _cut(block: Any, box: Box) -> Any:
-    return block[box.slices]
-
-
 def _commit(spec: WriteSpec, where: _Blocks, encoded: Sequence[EncodedBlock]) -> GroupReport:
     return commit_group(spec, where.group, where.blocks, encoded, where.skip)
-
-
-def rewriting(
-    plan: Plan, spec: WriteSpec, ledger: Ledger, name: str, groups: Iterable[int]
-) -> tuple[HighLevelGraph, list[Key]]:
-    """Graph and keys of tasks that rewrite shards from their own inner chunks.
-
-    Each task rewrites the shards of a group that are not done, and returns a `GroupReport`.
-    """
-    left = ledger.left_in_groups(plan.partition.group_edges)
-    layer: Any = {}
-    for rank in groups:
-        if left[rank]:
-            group = plan.partition.group_box(rank)
-            key = (f"shardwrite-rewrite-{name}", rank)
-            layer[key] = Task(key, rewrite_group, spec, group, ledger.done_within(group))
-    return HighLevelGraph({"rewrite": layer}, {"rewrite": set()}), list(layer)
-
-
-def source_edges(plan: Plan, source: dask.array.Array) -> list[list[int]]:
-    """Edges of the source's chunks along each axis, in the coordinates of the plan's grid."""
-    start = (0,) * source.ndim if plan.region is None else plan.region.start
-    return [
-        [a + edge for edge in boundaries(sizes)]
-        for a, sizes in zip(start, source.chunks, strict=True)
-    ]
-
-
-def _span(edges: Sequence[int], start: int, stop: int) -> tuple[int, int]:
-    """First piece between `edges` that an interval touches, and the piece after the last one."""
-    return max(0, bisect_right(edges, start) - 1), min(len(edges) - 1, bisect_left(edges, stop))
-
-
-def waves_reruns(plan: Plan, source: dask.array.Array) -> Plan:
-    """The plan with `source_reruns` counted on the source's graph.
-
-    A task that several waves need runs once in each of them. The chunks alone do not show that:
-    every wave of ``x - x.mean()`` needs all of ``x``.
-    """
-    # With one layer, the count by chunks that the plan has already is exact.
-    if len(plan.waves) == 1 or len(source.dask.layers) == 1:
-        return plan
-    edges = source_edges(plan, source)
-    seen: set[Any] = set()
-    n_run = 0
-    for wave in plan.waves:
-        spans = [range(*_span(e, a, b)) for e, (a, b) in zip(edges, wave.box.bounds, strict=True)]
-        needed = source.dask.cull({(source.name, *index) for index in itertools.product(*spans)})
-        keys = set(needed.to_dict())
-        n_run += len(keys)
-        seen |= keys
-    return replace(plan, source_reruns=n_run / len(seen) if seen else 1.0)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-import shardwrite._dask as dask
 from shardwrite._version import __version__
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import IncompleteError, SpecError
@@ -32,6 +31,7 @@ from shardwrite.place.nodes import kind_of, shape_at
 from shardwrite.place.target import Target
 from shardwrite.plan import Identity, Plan, ShardWindow
 from shardwrite.runs.result import WriteResult, result_from_receipt
+from shardwrite.runs.source import ChunkSource
 from shardwrite.stores import DURABILITIES, read_json
 
 # updates that a receipt keeps
@@ -126,20 +126,37 @@ class Job:
 
     Attributes
     ----------
-    source : dask.array.Array, optional
-        The data. None if shards are rewritten from themselves, or a run is only finished.
+    source : ChunkSource
+        The chunks to write, such as `ArrayChunks` of a dask array; `NoChunks` if a run is only
+        finished.
     plan : Plan
         How the array is written.
     target : Target
         Where the array goes.
     options : Options
         How the job is run.
+
+    Raises
+    ------
+    ValueError
+        If the source covers another region than the plan.
     """
 
-    source: dask.array.Array | None
+    source: ChunkSource
     plan: Plan
     target: Target
     options: Options
+
+    def __post_init__(self) -> None:
+        if self.source.region != self.plan.region:
+            raise ValueError(
+                f"the source covers {self.source.region}, and the plan {self.plan.region}"
+            )
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether all units go to part files before shards are committed."""
+        return self.plan.is_staged and not self.source.is_encoded
 
     @property
     def is_update(self) -> bool:

@@ -136,7 +136,7 @@ def region_plan(
         ),
         resources_of(engine, memory_limit),
         write_empty_chunks=write_empty_chunks,
-        stage_units=engine.kind == "processes",
+        stage_units=engine.returns_through_parent,
         max_graph_tasks=max_graph_tasks,
         region=inside,
         append_axis=axis if axis >= 0 else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-import shardwrite._dask as dask
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
@@ -48,20 +47,13 @@ from shardwrite.place.nodes import shape_at
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
-from shardwrite.runs.graph import GroupGraph, source_edges
+from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job, incomplete, intent_of, make_receipt, refuse_another
 from shardwrite.runs.result import WriteResult, result_of
 from shardwrite.stores import as_store_error, listed, make_directories
 from shardwrite.write.commit import GroupReport, WriteSpec
 
 __all__ = ["Session", "begin", "join"]
-
-
-def _source(job: Job) -> dask.array.Array:
-    """The source of a job that must have one."""
-    if job.source is None:
-        raise TypeError("this job has no source to write from")
-    return job.source
 
 
 @dataclass(slots=True, eq=False)
@@ -108,10 +100,15 @@ class Session:
             write_empty_chunks=plan.write_empty_chunks,
             batch_nbytes=BATCH_NBYTES,
             spool_ratio=plan.memory.spool_ratio,
-            source_dtype=plan.metadata.dtype if source is None else source.dtype,
+            source_dtype=source.dtype,
             exists=self.job.options.mode == "r+",
-            region=plan.region,
+            region=source.region,
         )
+
+    def left(self, groups: Iterable[int]) -> list[int]:
+        """Those of some groups that still have unwritten shards."""
+        n_left = self.ledger.left_in_groups(self.job.plan.partition.group_edges)
+        return [rank for rank in groups if n_left[rank]]
 
     def graph(self, name: str, engine: Engine) -> GroupGraph:
         """Builder of a graph of the session's tasks.
@@ -123,19 +120,18 @@ class Session:
         engine : Engine
             The engine that will run the graph.
         """
-        cut = engine.kind not in ("threads", "sync")
         return GroupGraph(
             self.job.plan,
             self.spec(),
-            _source(self.job),
+            self.job.source,
             self.ledger,
             f"{self.driver}-{name}",
-            cut_source=cut,
+            shares_memory=engine.shares_memory,
         )
 
     def region_of(self, key: Any) -> str:
         """Text that names the region of a task, or an empty text if its key does not tell."""
-        plan, source, partition = self.job.plan, self.job.source, self.job.plan.partition
+        plan = self.job.plan
         if not (
             isinstance(key, tuple)
             and len(key) > 1
@@ -146,19 +142,11 @@ class Session:
         if key[0].startswith("shardwrite-"):
             if self.driver not in key[0]:
                 return ""
-            box = partition.group_box(key[1])
-            box = box if plan.region is None else box.intersect(plan.region)
-        elif (
-            source is not None
-            and len(key) - 1 == source.ndim
-            and all(i < n for i, n in zip(key[1:], source.numblocks, strict=True))
-        ):
-            edges = source_edges(plan, source)
-            box = Box(
-                tuple(e[i] for e, i in zip(edges, key[1:], strict=True)),
-                tuple(e[i + 1] for e, i in zip(edges, key[1:], strict=True)),
-            )
+            group = plan.partition.group_box(key[1])
+            box: Box | None = group if plan.region is None else group.intersect(plan.region)
         else:
+            box = self.job.source.box_of(key)
+        if box is None:
             return ""
         bounds = box.shift(tuple(-o for o in plan.origin)).bounds
         return f"region [{', '.join(f'{a}:{b}' for a, b in bounds)}]"

@@ -1,4 +1,4 @@
-"""Protocol and base class of sources, and the resolution of indexing keys."""
+"""Protocol and base class of sources."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
+from shardwrite.sources.keys import split_key
 
-__all__ = ["Chunks", "RegionSource", "Request", "Source", "split_key"]
+__all__ = ["Chunks", "RegionSource", "Request", "Source"]
 
 Chunks = tuple[int | tuple[int, ...], ...]
 
@@ -66,7 +67,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RegionSource:
-    """Base of all sources, which resolves keys and calls `_read` to read a box.
+    """Base of sources, which resolves keys and calls `_read` to read a box.
+
+    A format has a subclass with `_read`, and a module with a function ``open_`` that takes a
+    `Request` and returns an instance; see :mod:`shardwrite.sources.formats`.
 
     Parameters
     ----------
@@ -107,60 +111,5 @@ class RegionSource:
         return type(self).__name__, self.identity
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
+        """Read the elements of a box, which is not empty. Threads may do so at the same time."""
         raise NotImplementedError
-
-
-def split_key(key: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[Any, ...] | None]:
-    """Split a key into the smallest box that it selects from, and a key within that box.
-
-    Parameters
-    ----------
-    key : slice, int, list, numpy.ndarray, Ellipsis or tuple of them
-        Indexing key, as in NumPy.
-    shape : tuple of int
-        Shape of the array.
-
-    Returns
-    -------
-    box : Box
-        Box that must be read.
-    rest : tuple or None
-        Key to apply to the block of the box; None if the block is the result.
-
-    Raises
-    ------
-    IndexError
-        If the key has too many axes or is out of bounds.
-    """
-    parts = list(key) if isinstance(key, tuple) else [key]
-    for at, part in enumerate(parts):
-        if part is Ellipsis:
-            parts[at : at + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
-            break
-    parts += [slice(None)] * (len(shape) - len(parts))
-    if len(parts) > len(shape):
-        raise IndexError(f"{len(parts)} indices for an array of {len(shape)} axes")
-    split = [_split_axis(part, n) for part, n in zip(parts, shape, strict=True)]
-    box = Box(tuple(start for start, _, _ in split), tuple(stop for _, stop, _ in split))
-    plain = all(isinstance(rest, slice) and rest.step in (None, 1) for _, _, rest in split)
-    return box, None if plain else tuple(rest for _, _, rest in split)
-
-
-def _split_axis(part: Any, n: int) -> tuple[int, int, Any]:
-    """Start and stop on an axis of extent `n`, and the key within that range."""
-    if isinstance(part, slice):
-        picked = range(n)[part]
-        if not picked:
-            return 0, 0, slice(None)
-        return (
-            min(picked[0], picked[-1]),
-            max(picked[0], picked[-1]) + 1,
-            slice(None, None, picked.step),
-        )
-    if isinstance(part, list | np.ndarray):
-        # This resolves negative and boolean indices, and raises the errors of NumPy.
-        every = np.arange(n)[part]
-        low, high = (int(every.min()), int(every.max()) + 1) if every.size else (0, 0)
-        return low, high, every - low
-    at = range(n)[part]
-    return at, at + 1, 0

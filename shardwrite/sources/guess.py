@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.sources.formats import FORMATS
 
 __all__ = ["guess"]
 
@@ -16,16 +17,6 @@ _MAGIC = {
     b"MM\0*": "tiff",
     b"II+\0": "tiff",
     b"MM\0+": "tiff",
-}
-# Suffixes that decide: a raw file may begin with any bytes, and a compressed file shows only its
-# compression.
-_NAMED = {
-    ".raw": "raw",
-    ".bin": "raw",
-    ".dat": "raw",
-    ".nii": "nifti",
-    ".nii.gz": "nifti",
-    ".zarr.zip": "zarr",
 }
 # Suffixes that decide if the first bytes do not: an HDF5 file may begin with a user block.
 _LIKELY = {
@@ -56,7 +47,7 @@ def guess(path: str) -> str | None:
     """
     if os.path.isdir(path):
         return _guess_directory(path)
-    named = _by_name(path, _NAMED)
+    named = _by_name(path, {end: name for name, one in FORMATS.items() for end in one.suffixes})
     if named is not None or not os.path.isfile(path):
         return (
             named

@@ -1,4 +1,4 @@
-"""Table of the formats, and the function that opens a source."""
+"""The function that opens a source in a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import glob
 import importlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy.typing as npt
@@ -16,36 +15,10 @@ import numpy.typing as npt
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.chunking import normalize
+from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import guess
 
-__all__ = ["FORMATS", "Format", "open_source"]
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A format that can be opened.
-
-    Parameters
-    ----------
-    module : str
-        Name of the module of this package that opens the format with its function ``open_``.
-    options : frozenset of str
-        Arguments of :func:`open_source` that the format accepts.
-    """
-
-    module: str
-    options: frozenset[str] = frozenset()
-
-
-FORMATS = {
-    "zarr": Format("zarr_array", frozenset({"dataset"})),
-    "hdf5": Format("hdf5", frozenset({"dataset"})),
-    "netcdf3": Format("netcdf3", frozenset({"dataset"})),
-    "npy": Format("npy"),
-    "tiff": Format("tiff", frozenset({"dataset"})),
-    "nifti": Format("nifti"),
-    "raw": Format("raw", frozenset({"shape", "dtype", "offset", "order"})),
-}
+__all__ = ["open_source"]
 
 
 def open_source(
@@ -148,9 +121,7 @@ def _open(name: str, request: Request) -> Source:
                 remedy=remedy,
             )
     try:
-        source = cast(
-            "Source", importlib.import_module(f"shardwrite.sources.{known.module}").open_(request)
-        )
+        source = cast("Source", importlib.import_module(known.module).open_(request))
     except ShardwriteError:
         raise
     except OSError as error:

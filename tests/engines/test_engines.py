@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -13,10 +14,19 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
+from dask.task_spec import DataNode, Task, TaskRef
 from distributed import Client, LocalCluster
 
 import shardwrite
+from shardwrite.engines import LocalEngine
+from shardwrite.format.document import Layout
+from shardwrite.place.target import resolve_target
+from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import PLAN_DEFAULTS, plan_with
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job, Options
 from shardwrite.write.spool import EncodedBlock, PartFile
 
 KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}
@@ -75,6 +85,55 @@ def test_direct_and_staged_on_every_engine(tmp_path, engine, memory_limit):
         durability="none",
     )
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
+
+
+def process_and_address(block):
+    return os.getpid(), block.__array_interface__["data"][0]
+
+
+def test_engines_say_how_they_run_tasks(engine):
+    """What the flags promise, seen from tasks."""
+    chosen, source = shardwrite.engines.active_engine(), np.arange(10)
+    found = {}
+    tasks = {"source": DataNode("source", source)}
+    for number in range(2):
+        tasks["task", number] = Task(("task", number), process_and_address, TaskRef("source"))
+    graph = HighLevelGraph({"all": tasks}, {"all": set()})
+    chosen.run(graph, [("task", 0), ("task", 1)], found.__setitem__)
+    here = (os.getpid(), source.__array_interface__["data"][0])
+    assert chosen.shares_memory == (set(found.values()) == {here})
+    assert chosen.returns_through_parent == (engine == "processes")
+    assert chosen.gains_by_fusion == (engine in ("threads", "distributed"))
+    plan = shardwrite.plan(
+        da.zeros((128, 128, 64), chunks=32, dtype="u1"),
+        shards=(128, 128, 64),
+        chunks=16,
+        memory_limit="1MB",
+    )
+    assert plan.is_staged == chosen.returns_through_parent
+
+
+class Elsewhere(LocalEngine):
+    """An engine of another name, which notes the keys of its tasks."""
+
+    def __init__(self, shares_memory):
+        super().__init__("sync")
+        self.kind, self.shares_memory, self.keys = "elsewhere", shares_memory, []
+
+    def run(self, graph, keys, on_result, explain=None):
+        self.keys += graph.to_dict()
+        super().run(graph, keys, on_result, explain)
+
+
+@pytest.mark.parametrize("shares_memory", [True, False])
+def test_source_chunks_are_cut_where_tasks_do_not_share_memory(tmp_path, shares_memory):
+    x, engine = da.ones((64, 64), chunks=24, dtype="u1"), Elsewhere(shares_memory)
+    small = {"shards": 16, "chunks": 8, "memory_limit": "15kB"}  # so there are several groups
+    plan = plan_with(x, engine, layout=Layout(), **{**PLAN_DEFAULTS, **small})
+    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), Options())
+    execute([job], engine, lambda _: None)
+    assert any("cut" in key[0] for key in engine.keys) == (not shares_memory)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 1)
 
 
 def test_delayed(tmp_path, array, engine):

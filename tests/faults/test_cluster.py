@@ -18,9 +18,11 @@ from distributed import Client, LocalCluster
 from distributed.diagnostics.plugin import UploadFile
 
 import shardwrite
+from shardwrite.engines import LocalEngine
 from shardwrite.errors import WorkersLostError
 from shardwrite.journal import Ledger, admit, find_run, replay
 from shardwrite.place.target import resolve_target
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.session import Session
 from shardwrite.runs.session import _begin_one as begin_one
@@ -155,14 +157,12 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     x = oracle.source(SHAPE, (32, 128))
     plan = shardwrite.plan(x, shards=16, chunks=8)
     target = resolve_target(tmp_path / "x", None)
-    job = Job(x, plan, target, Options())
+    job = Job(ArrayChunks(x), plan, target, Options())
     directory, _ = begin_one(job)
     session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
     directory.make_room("full")
     admit(directory.path, session.driver)
-    graph, keys = session.graph("all", type("Engine", (), {"kind": "sync"})()).fused(
-        range(plan.partition.n_groups)
-    )
+    graph, keys = session.graph("all", LocalEngine("sync")).fused(range(plan.partition.n_groups))
     layer = next(layer for name, layer in graph.layers.items() if name.startswith("shardwrite"))
     reports = []
     for key in keys:

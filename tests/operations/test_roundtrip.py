@@ -16,6 +16,7 @@ import shardwrite
 from shardwrite.encode.reader import ShardReader
 from shardwrite.journal import Ledger, RunDirectory, RunRecord
 from shardwrite.place.target import RECEIPT_NAME, resolve_target
+from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.graph import GroupGraph, _Blocks
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.session import Session
@@ -193,9 +194,12 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
         durability="full",
     )
     session = Session(
-        Job(x, plan, target, Options()), RunDirectory(target, record), "driver", ledger
+        Job(ArrayChunks(x), plan, target, Options()),
+        RunDirectory(target, record),
+        "driver",
+        ledger,
     )
-    builder = GroupGraph(plan, session.spec(), x, ledger, "run", cut_source=True)
+    builder = GroupGraph(plan, session.spec(), ArrayChunks(x), ledger, "run", shares_memory=False)
     ranks = range(plan.partition.n_groups)
     graph, keys = builder.fused(ranks) if plan.partition.is_fused else builder.direct(ranks)
     boxes = tasks_of(

@@ -1,0 +1,146 @@
+"""The engine that uses a `distributed` cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dask.highlevelgraph import HighLevelGraph
+
+from shardwrite.engines.base import Explain, OnResult, Stopped
+from shardwrite.errors import ClusterLostError, WorkersLostError
+from shardwrite.host.resources import memory_limit_nbytes
+from shardwrite.host.stopping import is_draining, n_busy
+
+__all__ = ["ClusterEngine"]
+
+_POLL_SECONDS = 0.02
+_ATTEMPTS = 3  # attempts at a task whose workers die
+
+
+class ClusterEngine:
+    """An engine that uses a `distributed` cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A connected client.
+    """
+
+    kind = "distributed"
+    shares_memory = False
+    returns_through_parent = False
+    gains_by_fusion = True
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        self.n_processes = max(1, len(workers))
+        self.n_threads = max((w["nthreads"] for w in workers), default=1)
+        limits = [w["memory_limit"] for w in workers if w["memory_limit"]]
+        self.memory_limit_nbytes = min(limits, default=memory_limit_nbytes() // self.n_processes)
+        self.retried: list[Any] = []
+
+    def run(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None = None,
+    ) -> None:
+        """Compute keys, as :meth:`Engine.run` does.
+
+        When a worker dies, dask counts that against all tasks that ran on it. Tasks that it gives
+        up are therefore run again once the others are done, and in the last attempt one by one, so
+        that only a task that kills its workers can fail.
+        """
+        left = self._run_once(graph, keys, on_result, explain)
+        for attempt in range(1, _ATTEMPTS):
+            self.retried += left
+            portions = [[key] for key in left] if attempt == _ATTEMPTS - 1 else [left]
+            left = [
+                key
+                for some in portions
+                if some
+                for key in self._run_once(graph, some, on_result, explain)
+            ]
+        if left:
+            error = WorkersLostError(
+                f"{len(left)} tasks were given up, because the workers that ran them died, "
+                f"{_ATTEMPTS} times over; all others were done. Most often memory does not "
+                "suffice: give workers more, or plan with a smaller limit, and run it again",
+                n_tasks=len(left),
+            )
+            if explain is not None:
+                error.add_note(explain(left))
+            raise error
+
+    def _run_once(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None,
+    ) -> list[Any]:
+        """Compute keys, and return those that dask gave up because their workers died."""
+        from distributed import KilledWorker, as_completed
+        from distributed.scheduler import NoValidWorkerError, NoWorkerError
+
+        if is_draining():
+            raise Stopped
+        killed = []
+        futures = self._client.get(graph.cull(set(keys)), list(keys), sync=False)
+        keys_by_future = {future.key: key for future, key in zip(futures, keys, strict=True)}
+        completed = as_completed(futures, with_results=True, raise_errors=False)
+        try:
+            while not completed.is_empty():
+                if is_draining():
+                    raise Stopped
+                if not completed.has_ready():
+                    time.sleep(_POLL_SECONDS)
+                    continue
+                future, value = next(completed)
+                if future.status == "error" and isinstance(value, tuple):
+                    _, error, trace = value
+                    if isinstance(error, KilledWorker):
+                        killed.append(keys_by_future[future.key])
+                        future.release()  # so that dask accepts the same key again
+                        continue
+                    if isinstance(error, NoValidWorkerError | NoWorkerError):
+                        raise ClusterLostError(
+                            "there have been no workers for too long; run the same again"
+                        ) from error
+                    if explain is not None:
+                        error.add_note(explain([keys_by_future[future.key]]))
+                    raise error.with_traceback(trace)
+                if isinstance(value, BaseException):
+                    raise ClusterLostError(
+                        "dask has cancelled tasks: its scheduler is gone, or was restarted; "
+                        "run the same again"
+                    ) from value
+                on_result(keys_by_future[future.key], value)
+                future.release()
+        finally:
+            if self._client.status == "running":  # else the scheduler is lost
+                self._client.cancel([f for f in futures if not f.done()])
+            if is_draining():
+                self._wait_for_tasks()
+        return killed
+
+    def _wait_for_tasks(self) -> None:
+        """Wait until workers have finished the tasks that they have begun.
+
+        Workers that die are not waited for. If the scheduler is lost, none is.
+        """
+        with contextlib.suppress(OSError):  # the scheduler was lost during the call
+            while self._client.status == "running" and any(
+                self._client.run(n_busy, on_error="ignore").values()
+            ):
+                time.sleep(_POLL_SECONDS)
+
+    def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
+        """Call a function once in each worker process, and return the results by worker address."""
+        results: Mapping[str, Any] = self._client.run(function, *args)
+        return results

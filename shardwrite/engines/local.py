@@ -1,0 +1,117 @@
+"""The engine that uses dask's local schedulers: threads, processes, or one task after the other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import dask
+import dask.multiprocessing
+import dask.threaded
+from dask.callbacks import Callback
+from dask.highlevelgraph import HighLevelGraph
+from dask.local import get_sync
+
+from shardwrite.engines.base import Engine, Explain, OnResult, Stopped
+from shardwrite.host.resources import memory_limit_nbytes, n_cores
+from shardwrite.host.stopping import is_draining
+
+__all__ = ["LocalEngine", "local_threads"]
+
+
+class LocalEngine:
+    """An engine that uses one of dask's local schedulers.
+
+    Parameters
+    ----------
+    kind : {"threads", "processes", "sync"}
+        Kind of the scheduler.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.shares_memory = kind != "processes"
+        self.returns_through_parent = kind == "processes"
+        # dask fuses tasks for its processes itself, and one thread has no scheduler to spare.
+        self.gains_by_fusion = kind == "threads"
+        n_workers = int(dask.config.get("num_workers", None) or n_cores())
+        self.n_processes = n_workers if kind == "processes" else 1
+        self.n_threads = n_workers if kind == "threads" else 1
+        self.memory_limit_nbytes = memory_limit_nbytes() // self.n_processes
+        self.retried: list[Any] = []
+        self._get: Any = {
+            "threads": dask.threaded.get,
+            "processes": dask.multiprocessing.get,
+            "sync": get_sync,
+        }[kind]
+
+    def run(
+        self,
+        graph: HighLevelGraph,
+        keys: Sequence[Any],
+        on_result: OnResult,
+        explain: Explain | None = None,
+    ) -> None:
+        """Compute keys, as :meth:`Engine.run` does.
+
+        If several tasks run when one raises, `explain` is called with all of them, because dask
+        does not tell which one it was.
+        """
+        wanted, running = set(keys), set()
+
+        def started(key: Any, *_: Any) -> None:
+            running.add(key)
+
+        def finished(key: Any, value: Any, *_: Any) -> None:
+            running.discard(key)
+            if key in wanted:
+                wanted.discard(key)
+                on_result(key, value)
+            if wanted and is_draining():
+                raise Stopped
+
+        if is_draining():
+            raise Stopped
+        try:
+            with Callback(pretask=started, posttask=finished), self._pool() as pool:
+                self._get(graph.cull(set(keys)), list(keys), **pool)
+        except Stopped:
+            raise
+        except Exception as error:
+            if explain is not None:
+                error.add_note(explain(sorted(running, key=str)))
+            raise
+
+    @contextlib.contextmanager
+    def _pool(self) -> Iterator[dict[str, Any]]:
+        """Thread pool for one run, as a keyword of dask; empty for other schedulers.
+
+        All of its threads have ended at the end of the block, even after an error.
+        """
+        if self.kind != "threads":
+            yield {}
+            return
+        pool = ThreadPoolExecutor(self.n_threads)
+        try:
+            yield {"pool": pool}
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def on_every_worker(self, function: Callable[..., Any], *args: Any) -> Mapping[str, Any]:
+        """Call a function once, in this process.
+
+        All workers are on this machine, and have the same view of its files.
+        """
+        return {"this process": function(*args)}
+
+
+@contextlib.contextmanager
+def local_threads() -> Iterator[Engine]:
+    """Engine that uses threads of this process, whichever scheduler is active.
+
+    While the block runs, threads are dask's scheduler.
+    """
+    with dask.config.set(scheduler="threads"):
+        yield LocalEngine("threads")

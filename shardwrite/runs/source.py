@@ -1,0 +1,139 @@
+"""Sources of chunks: what a run writes, as the graph builder sees it.
+
+A source makes the tasks that write groups or encode blocks, because only the source knows where
+their input comes from. There are three:
+
+- :class:`shardwrite.runs.array_chunks.ArrayChunks` has the values of a dask array.
+- :class:`shardwrite.runs.stored_chunks.StoredChunks` has encoded inner chunks of an array that
+  exists.
+- :class:`NoChunks` has nothing, for jobs that only look at a run or finish it.
+
+Another source implements `ChunkSource`. If it has values, its tasks call `write_group` and
+`encode_block` of :mod:`shardwrite.write.tasks`. These take any arrays, each with the box that it
+fills.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
+
+from shardwrite.grid import Box, Shape
+from shardwrite.write.commit import WriteSpec
+
+__all__ = ["ChunkSource", "Key", "NoChunks", "TaskBox"]
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskBox:
+    """Box of whole inner chunks that one task writes or encodes.
+
+    Attributes
+    ----------
+    key : tuple
+        Key of the task.
+    name : str
+        Name that is part of every key of the graph, and of no other graph's.
+    spec : WriteSpec
+        Facts that every task needs.
+    box : Box
+        The box, in coordinates of the plan's grid.
+    skip : frozenset of tuple of int
+        Positions of shards in the box that are done already.
+    shares_memory : bool
+        Whether tasks take their inputs from this process without a copy.
+    """
+
+    key: Key
+    name: str
+    spec: WriteSpec
+    box: Box
+    skip: frozenset[Shape]
+    shares_memory: bool
+
+
+class ChunkSource(Protocol):
+    """Protocol of what a run writes."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values; that of the array if the chunks are encoded."""
+
+    @property
+    def region(self) -> Box | None:
+        """Region that the source covers, as in the plan: all of the plan's array if None."""
+
+    @property
+    def is_encoded(self) -> bool:
+        """Whether inner chunks are copied as they are stored, and never decoded.
+
+        One task then commits a whole group; `encode` is not called.
+        """
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """Tasks that write the shards of a group.
+
+        The task of key `at.key` returns a `GroupReport`.
+        """
+
+    def encode(self, at: TaskBox) -> dict[Key, Any]:
+        """Tasks that encode a block.
+
+        The task of key `at.key` returns an `EncodedBlock`.
+        """
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
+        """Graph of a layer of tasks and of everything that they need from the source."""
+
+    def box_of(self, key: Any) -> Box | None:
+        """Box of the chunk that one of the source's own tasks makes, as far as its key reveals it.
+
+        Errors of that task name the box.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class NoChunks:
+    """The source of a job that only looks at a run or finishes it. Asking for a chunk is an error.
+
+    Attributes
+    ----------
+    region : Box, optional
+        The plan's region, if it has one.
+    """
+
+    region: Box | None = None
+
+    @property
+    def dtype(self) -> NoReturn:
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    @property
+    def is_encoded(self) -> bool:
+        """See :class:`ChunkSource`."""
+        return False
+
+    def write(self, at: TaskBox) -> NoReturn:  # noqa: ARG002 (the protocol's)
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def encode(self, at: TaskBox) -> NoReturn:  # noqa: ARG002 (the protocol's)
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> NoReturn:  # noqa: ARG002 (the protocol's)
+        """Raise TypeError."""
+        raise _nothing_to_write()
+
+    def box_of(self, key: Any) -> None:
+        """Do nothing, because there are no tasks."""
+
+
+def _nothing_to_write() -> TypeError:
+    return TypeError("this job finishes a run or looks at it; it has no chunks to write")

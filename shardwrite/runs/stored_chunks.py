@@ -1,0 +1,115 @@
+"""Encoded inner chunks of an array that exists as a source of chunks. Nothing is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
+from dask.task_spec import Task
+
+from shardwrite.codecs.documents import Codec
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import Box
+from shardwrite.read.array import ShardedArray
+from shardwrite.runs.source import Key, TaskBox
+from shardwrite.write.copying import copy_group
+from shardwrite.write.tasks import rewrite_group
+
+__all__ = ["StoredChunks", "same_chunks"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunks:
+    """Encoded inner chunks of the array itself, or of another array with the same inner chunks.
+
+    Attributes
+    ----------
+    metadata : ArrayMetadata
+        Metadata in the plan.
+    region : Box, optional
+        The plan's region, if it has one.
+    other : ShardedArray, optional
+        The other array. Without it, each shard is rewritten from its own inner chunks.
+
+    Raises
+    ------
+    SpecError
+        If the other array has other inner chunks, or there is another array and a region.
+    """
+
+    metadata: ArrayMetadata
+    region: Box | None = None
+    other: ShardedArray | None = None
+
+    def __post_init__(self) -> None:
+        if self.other is None:
+            return
+        remedy = "read the array with from_sharded_zarr and write its values"
+        if self.region is not None:
+            raise SpecError(
+                "encoded chunks of another array make a whole array",
+                field="region",
+                value=self.region.bounds,
+                remedy=remedy,
+            )
+        differing = same_chunks(self.other.metadata, self.metadata)
+        if differing:
+            raise SpecError(
+                f"encoded chunks cannot be taken over, since {' and '.join(differing)} differ",
+                field="source",
+                value=self.other.shape,
+                remedy=remedy,
+            )
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`ChunkSource`."""
+        return self.metadata.dtype
+
+    @property
+    def is_encoded(self) -> bool:
+        """See :class:`ChunkSource`."""
+        return True
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        if self.other is None:
+            return {at.key: Task(at.key, rewrite_group, at.spec, at.box, at.skip)}
+        return {at.key: Task(at.key, copy_group, at.spec, self.other, at.box, at.skip)}
+
+    def encode(self, at: TaskBox) -> NoReturn:
+        """Raise TypeError, because the chunks are encoded already."""
+        raise TypeError(f"{at.key} would encode chunks that are encoded already")
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
+        """See :class:`ChunkSource`."""
+        layers: Any = {name: tasks}
+        return HighLevelGraph(layers, {name: set()})
+
+    def box_of(self, key: Any) -> None:
+        """Do nothing, because the graph builder knows the boxes of all tasks."""
+
+
+def same_chunks(one: ArrayMetadata, other: ArrayMetadata) -> list[str]:
+    """Names of what keeps the encoded inner chunks of one array from being those of another.
+
+    The list is empty if each inner chunk of the first array can be copied into the second as it is.
+    Shape and form of the shards, keys and order of inner chunks may differ.
+    """
+    facts = {
+        "the shapes of the arrays": (one.grid.shape, other.grid.shape),
+        "the shapes of the inner chunks": (one.grid.chunks, other.grid.chunks),
+        "the data types": (one.document["data_type"], other.document["data_type"]),
+        "the fill values": (one.document["fill_value"], other.document["fill_value"]),
+        "the codecs of the inner chunks": (_codecs(one), _codecs(other)),
+        "the codecs around the shards": (one.codecs_around, ([], [])),
+    }
+    return [name for name, (first, second) in facts.items() if first != second]
+
+
+def _codecs(metadata: ArrayMetadata) -> list[tuple[str, Codec]]:
+    """Name and configuration of each codec of the inner chunks."""
+    return [(codec["name"], codec.get("configuration", {})) for codec in metadata.inner_codecs]

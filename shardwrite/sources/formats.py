@@ -1,0 +1,73 @@
+"""Table of the formats that can be opened. A format of another package is added to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwrite.errors import SpecError
+
+__all__ = ["FORMATS", "Format", "register_format"]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format that can be opened.
+
+    Parameters
+    ----------
+    module : str
+        Full name of the module that opens the format with its function ``open_``. The module is
+        imported when a file of the format is opened.
+    options : frozenset of str
+        Arguments of :func:`open_source` that the format accepts.
+    suffixes : tuple of str
+        Ends of file names that decide, whatever the first bytes of the file are.
+    """
+
+    module: str
+    options: frozenset[str] = frozenset()
+    suffixes: tuple[str, ...] = ()
+
+
+_ONE_OF_SEVERAL = frozenset({"dataset"})
+FORMATS = {
+    "zarr": Format("shardwrite.sources.zarr_array", _ONE_OF_SEVERAL, (".zarr.zip",)),
+    "hdf5": Format("shardwrite.sources.hdf5", _ONE_OF_SEVERAL),
+    "netcdf3": Format("shardwrite.sources.netcdf3", _ONE_OF_SEVERAL),
+    "npy": Format("shardwrite.sources.npy"),
+    "tiff": Format("shardwrite.sources.tiff", _ONE_OF_SEVERAL),
+    "nifti": Format("shardwrite.sources.nifti", suffixes=(".nii", ".nii.gz")),
+    # A raw file may begin with any bytes, and a compressed file shows only its compression.
+    "raw": Format(
+        "shardwrite.sources.raw",
+        frozenset({"shape", "dtype", "offset", "order"}),
+        (".raw", ".bin", ".dat"),
+    ),
+}
+
+
+def register_format(name: str, added: Format) -> None:
+    """Add a format, so that :func:`open_source` can open its files in this process.
+
+    Parameters
+    ----------
+    name : str
+        Name of the format, as users give it.
+    added : Format
+        The format. The same format may be added again.
+
+    Raises
+    ------
+    SpecError
+        If there is another format of this name, or another one has one of the suffixes.
+    """
+    for known, format_ in FORMATS.items():
+        shared = sorted(set(format_.suffixes) & set(added.suffixes))
+        if (known == name and format_ != added) or (known != name and shared):
+            raise SpecError(
+                f"the format {known!r} has this name or the suffixes {shared}",
+                field="format",
+                value=name,
+                remedy="choose another name and other suffixes",
+            )
+    FORMATS[name] = added

@@ -1,0 +1,20 @@
+"""Processes that can handle indexes of shards, and no inner chunk."""
+
+from __future__ import annotations
+
+from shardwrite.codecs.pipeline import ForeignPipeline, NativePipeline
+
+
+def make_blind(monkeypatch):
+    """From now on, it is an error to encode or decode an inner chunk."""
+
+    def only_indexes(real):
+        def call(self, *arguments):
+            assert self.stored_dtype == "u8", "an inner chunk was encoded or decoded"
+            return real(self, *arguments)
+
+        return call
+
+    for kind in (NativePipeline, ForeignPipeline):
+        for name in ("encode", "decode"):
+            monkeypatch.setattr(kind, name, only_indexes(getattr(kind, name)))
