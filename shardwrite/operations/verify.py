@@ -235,7 +235,7 @@ def open_begun(store: Any, name: str | None) -> Opened:
         If the array is not published and the run beside it is not trusted, or if the run's files
         are damaged.
     """
-    target = resolve_target(store, name)
+    target = resolve_target(store, name, is_read=True)
     beside = look_beside(target)
     run = beside.run
     if is_file(target.document_path) and (

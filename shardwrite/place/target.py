@@ -11,13 +11,14 @@ from urllib.parse import unquote_to_bytes
 
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.stores import PosixStore, listed
+from shardwrite.stores import PosixStore, Store, listed, open_store
 
 __all__ = [
     "RECEIPT_NAME",
     "RUN_SUFFIX",
     "UPDATES",
     "Target",
+    "open_elsewhere",
     "resolve_target",
 ]
 
@@ -84,15 +85,18 @@ class Target:
         return [self.root.joinpath(*parts[:n]) for n in range(len(parts) + 1)] if self.name else []
 
 
-def resolve_target(store: Any, name: str | None) -> Target:
+def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Target:
     """Find the place of an array from a user's `store` and `name`.
 
     Parameters
     ----------
-    store : str or path
-        Path or ``file:`` URL of the store's directory.
+    store : str, path, or node of zarr-python
+        Path or ``file:`` URL of the store's directory; or a `zarr.storage.LocalStore`, or a group,
+        array or path of zarr-python that lies in one.
     name : str or None
-        Path of the array inside the store; empty or None if the store itself is the array.
+        Path of the array inside the store or group; empty or None if `store` itself is the array.
+    is_read : bool
+        Promise that nothing will be written, so that the store may be read-only.
 
     Raises
     ------
@@ -100,6 +104,19 @@ def resolve_target(store: Any, name: str | None) -> Target:
         If `store` is not a local path that an array can have, or `name` is not a relative path of
         valid node names.
     """
+    if _is_of_zarr(store):
+        opened = open_store(store, is_read=is_read)
+        if not isinstance(opened.store, PosixStore):
+            remedy = "give the path of a directory, or a zarr.storage.LocalStore"
+            if is_read:
+                remedy += "; open_sharded and from_sharded_zarr read any store"
+            raise SpecError(
+                f"only directories can be {'looked at' if is_read else 'written'} yet",
+                field="store",
+                value=type(store).__name__,
+                remedy=remedy,
+            )
+        store, name = opened.store.root, _joined(opened.path, name)
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
         raise SpecError(
@@ -130,6 +147,45 @@ def resolve_target(store: Any, name: str | None) -> Target:
             remedy='give for instance "images/raw"',
         )
     return Target(root, name)
+
+
+def open_elsewhere(store: Any, name: str | None) -> Store | None:
+    """Store of the objects of an array that lies in no directory, for reading.
+
+    Parameters
+    ----------
+    store : store or node of zarr-python, or Store
+        What the user has given.
+    name : str or None
+        Path of the array inside the store or group.
+
+    Returns
+    -------
+    Store or None
+        The store; None if `store` is a path or lies in a directory.
+    """
+    if not _is_of_zarr(store):
+        return None
+    opened = open_store(store, is_read=True)
+    at = _joined(opened.path, name)
+    if isinstance(opened.store, PosixStore):
+        return None
+    return opened.store.at(at) if at else opened.store
+
+
+def _is_of_zarr(store: Any) -> bool:
+    """Whether a value is a store of this package, or a store or node of zarr-python."""
+    kinds = type(store).__mro__
+    return isinstance(store, Store) or any(
+        kind.__module__.partition(".")[0] == "zarr" for kind in kinds
+    )
+
+
+def _joined(path: str, name: Any) -> Any:
+    """Name of an array inside a store, from its name inside a group of the store."""
+    if name is not None and not isinstance(name, str):
+        return name  # is refused
+    return "/".join(part for part in (path, name) if part) or None
 
 
 def _root_of(store: Any) -> Path | None:

@@ -8,6 +8,7 @@ inner chunks are read.
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +19,14 @@ from dask.base import tokenize
 
 import shardwrite._dask as dask
 from shardwrite.encode.reader import Loaded, ShardReader, decode_object
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, Shape, ceil_div, unravel
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import open_elsewhere, resolve_target
 from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.sizes import explicit_sizes
-from shardwrite.stores import ObjectReader, Store, is_file, parse_json, read_file
+from shardwrite.stores import ObjectReader, Store, is_file, parse_json, read_file, read_limit
 
 __all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
 
@@ -196,10 +198,10 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
     name : str, optional
-        Path of the array in the store.
+        Path of the array in the store or group.
 
     Returns
     -------
@@ -212,7 +214,10 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     SpecError
         If there is no sharded array, or it is not published yet.
     """
-    target = resolve_target(store, name)
+    elsewhere = open_elsewhere(store, name)
+    if elsewhere is not None:
+        return _open_in(elsewhere, name)
+    target = resolve_target(store, name, is_read=True)
     document = target.document_path
     if not is_file(document):
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
@@ -223,18 +228,43 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
                 "parts are written"
             )
         raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy=remedy)
+    return ShardedArray(_parsed(read_file(document) or b"", str(target.path)), target.store)
+
+
+def _open_in(store: Store, name: str | None) -> ShardedArray:
+    """Open an array in a store that is no directory."""
+    reader = store.open(DOCUMENT)
+    if reader is None:
+        raise SpecError(
+            "no array: there is no zarr.json",
+            field="name",
+            value=name,
+            remedy="give the store and the name of a sharded Zarr v3 array",
+        )
+    with reader:
+        if reader.nbytes > read_limit():
+            raise StoreError(
+                f"{DOCUMENT!r} has {reader.nbytes:,} bytes, and at most {read_limit():,} are read",
+                key=DOCUMENT,
+                errno=errno.EFBIG,
+            )
+        data = reader.read(0, reader.nbytes)
+    return ShardedArray(_parsed(data, name or ""), store)
+
+
+def _parsed(data: bytes, where: str) -> ArrayMetadata:
+    """Metadata of an array from the bytes of its document."""
     try:
-        data = read_file(document) or b""
         parse_json(data)
         text = data.decode()
     except ValueError as error:
         raise SpecError(
             f"zarr.json is torn ({error})",
             field="store",
-            value=str(target.path),
+            value=where,
             remedy="restore it, or remove the array and write that again",
         ) from error
-    return ShardedArray(parse_metadata(text), target.store)
+    return parse_metadata(text)
 
 
 def from_sharded_zarr(
@@ -244,10 +274,10 @@ def from_sharded_zarr(
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
     name : str, optional
-        Path of the array in the store.
+        Path of the array in the store or group.
     chunks : int or sequence of int, optional
         Chunk shape of the dask array, in elements; the shape of a shard by default.
 
