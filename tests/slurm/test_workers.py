@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import dask
@@ -229,7 +230,7 @@ def test_it_is_incomplete_and_not_wrong():
 
 def dead():
     """A process of this machine that is no more."""
-    return {**this_process().to_dict(), "pid": 2**22 - 1, "started": "1"}
+    return replace(this_process(), pid=2**22 - 1, started="1")
 
 
 class Stand:
@@ -268,7 +269,7 @@ def test_cancel(begun, tmp_path, monkeypatch):
     run = find_run(target)
     stand = Stand(tmp_path, monkeypatch)
     record_jobs(target, "20", "21", 3)
-    monkeypatch.setattr(slurm_jobs, "identity", dead)
+    monkeypatch.setattr(slurm_jobs, "this_process", dead)
     monkeypatch.setenv("SLURM_JOB_ID", "10")
     DriverNote("one").keep(run, ["11", "12"])
     monkeypatch.delenv("SLURM_JOB_ID")
@@ -340,7 +341,7 @@ def test_what_may_submit_beside_what_is_there(begun, tmp_path, monkeypatch):
     stand = Stand(tmp_path, monkeypatch)
     stand.has(j11="RUNNING", j12="RUNNING", j13="RUNNING")
     with monkeypatch.context() as patch:
-        patch.setattr(slurm_jobs, "identity", dead)
+        patch.setattr(slurm_jobs, "this_process", dead)
         DriverNote("dead").keep(run, ["11"])
         patch.setenv("SLURM_JOB_ID", "10")
         DriverNote("own").keep(run, ["12"])
