@@ -427,7 +427,7 @@ def test_stores_and_engines_know_nothing_of_shards():
 FREE = {"dict[str, Any]", "Mapping[str, Any]"}
 MAY_BE_FREE = {
     "runs/array_plan.py": {"PLAN_DEFAULTS", "keywords", "given"},  # keywords of users
-    "runs/execute.py": {"layers"},  # a graph of dask
+    "runs/delayed.py": {"layers"},  # a graph of dask
     "runs/graph.py": {"layers"},  # a graph of dask
     "runs/result.py": {"to_dict"},  # public
 }

@@ -18,7 +18,8 @@ from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_plan import layout_from, resources_of
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.job import Job, has_ended, options_for_new
+from shardwrite.runs.finished import has_ended
+from shardwrite.runs.job import Job, options_for_new
 from shardwrite.runs.source import NoChunks
 
 __all__ = ["create"]

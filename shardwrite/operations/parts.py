@@ -20,7 +20,7 @@ from shardwrite.plan import Plan
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, memory_limit_of, resources_of
 from shardwrite.runs.begun import plan_begun
-from shardwrite.runs.execute import execute_part, finish_parts, prepare_jobs
+from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs
 from shardwrite.runs.job import Job, Options, options_for_new
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +16,9 @@ from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_sharded
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.execute import as_delayed, execute
-from shardwrite.runs.job import Job, Options, intent_of
+from shardwrite.runs.delayed import as_delayed
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job, Options, target_of_update
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import region_plan
 from shardwrite.runs.result import WriteResult
@@ -196,13 +195,7 @@ def write_region(
         max_graph_tasks=max_graph_tasks,
     )
     options = Options(mode="r+", durability=durability, restart=restart, recheck=recheck)
-    digest = intent_of(made, "r+").digest
-    job = Job(
-        ArrayChunks(source, made.region),
-        made,
-        replace(target, update=hashlib.sha256(digest.encode()).hexdigest()[:16]),
-        options,
-    )
+    job = Job(ArrayChunks(source, made.region), made, target_of_update(target, made), options)
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:

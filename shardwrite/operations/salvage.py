@@ -48,7 +48,7 @@ from shardwrite.operations.quarantine import keep_copy
 from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
-from shardwrite.runs.job import updated_receipt
+from shardwrite.runs.receipts import updated_receipt
 from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes, mode_of
 from shardwrite.write.commit import WriteSpec, Written, commit_shards
 

@@ -18,7 +18,8 @@ from shardwrite.place.target import resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
-from shardwrite.runs.execute import as_delayed, execute
+from shardwrite.runs.delayed import as_delayed
+from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, Options, options_for_new
 from shardwrite.runs.progress import reporting
 from shardwrite.write.commit import GroupReport

@@ -15,7 +15,7 @@ from shardwrite.errors import StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Stored
 from shardwrite.grid import Box, Shape, ravel
-from shardwrite.stores import ObjectReader, ObjectWriter, Store
+from shardwrite.stores import ObjectReader, ObjectWriter, Store, copy_bytes
 
 __all__ = ["Backdrop", "ExistingShard", "open_shard"]
 
@@ -65,7 +65,9 @@ class ExistingShard(ShardReader):
             offsets, nbytes, self.reader.nbytes, self.index_span, is_checked, fixed_nbytes
         )
 
-    def copy_to(self, writer: ObjectWriter, ranks: npt.NDArray[np.int64]) -> None:
+    def copy_to(
+        self, writer: ObjectWriter, ranks: npt.NDArray[np.int64], *, is_same_store: bool = True
+    ) -> None:
         """Append encoded inner chunks to another object. Those that lie end to end are one copy.
 
         Parameters
@@ -75,12 +77,19 @@ class ExistingShard(ShardReader):
         ranks : numpy.ndarray of int64
             Ranks of the inner chunks, in the sequence in which they are appended. All of them must
             hold data.
+        is_same_store : bool
+            Whether the other object lies in the store of the shard. If so, the store copies, and
+            the bytes need not pass through this process.
         """
         table = self.index.table[ranks].astype(np.int64)
         offsets, ends = table[:, 0], table.sum(axis=1)
         breaks = [0, *(np.flatnonzero(offsets[1:] != ends[:-1]) + 1).tolist(), len(ranks)]
         for first, last in itertools.pairwise(breaks):
-            writer.copy(self.reader, int(offsets[first]), int(ends[last - 1] - offsets[first]))
+            offset, nbytes = int(offsets[first]), int(ends[last - 1] - offsets[first])
+            if is_same_store:
+                writer.copy(self.reader, offset, nbytes)
+            else:
+                copy_bytes(self.reader, writer, nbytes, offset)
 
     def check_current(self) -> None:
         """Check that no other writer has changed the shard since it was opened.

@@ -47,8 +47,10 @@ from shardwrite.place.nodes import shape_at
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
+from shardwrite.runs.finished import incomplete, refuse_another
 from shardwrite.runs.graph import GroupGraph
-from shardwrite.runs.job import Job, incomplete, intent_of, make_receipt, refuse_another
+from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import WriteResult, result_of
 from shardwrite.stores import as_store_error, listed, make_directories
 from shardwrite.write.commit import GroupReport, WriteSpec

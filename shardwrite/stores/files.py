@@ -79,7 +79,11 @@ def copy_file(source: Path, to: Path, durability: str) -> None:
         writer.finish()
 
 
-def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int) -> None:
-    """Append the first `nbytes` bytes of one object to another, through this process's memory."""
-    for start in range(0, nbytes, _PIECE_NBYTES):
-        writer.write([reader.read(start, min(_PIECE_NBYTES, nbytes - start))])
+def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int, offset: int = 0) -> None:
+    """Append `nbytes` bytes of one object to another, through this process's memory.
+
+    The objects may lie in different stores. The bytes begin at `offset`.
+    """
+    end = offset + nbytes
+    for start in range(offset, end, _PIECE_NBYTES):
+        writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])

@@ -39,7 +39,7 @@ from shardwrite.journal import (
 from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.stored_shard import Backdrop, open_shard
-from shardwrite.runs.job import updated_receipt
+from shardwrite.runs.receipts import updated_receipt
 from shardwrite.stores import Transaction, as_store_error
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.layers import Layer

@@ -140,7 +140,7 @@ def _copy_shard(
             shard = shards.get(int(numbers[wanted[first]]))
             if shard is None:
                 raise TypeError("an inner chunk that has a size lies in a shard")
-            shard.copy_to(writer, ranks[wanted[first:last]])
+            shard.copy_to(writer, ranks[wanted[first:last]], is_same_store=False)
 
     return Emitter(spec, transaction, index).place(placement, sizes, write)
 

@@ -19,7 +19,8 @@ from shardwrite.engines import LocalEngine, active_engine
 from shardwrite.grid import Box
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.execute import execute, prepare_jobs
+from shardwrite.runs.execute import execute
+from shardwrite.runs.in_parts import prepare_jobs
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.source import NoChunks
 from shardwrite.runs.stored_chunks import StoredChunks

@@ -26,7 +26,7 @@ from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job, Options
 from shardwrite.runs.stored_chunks import StoredChunks, same_chunks
-from shardwrite.stores import PosixStore
+from shardwrite.stores import MemoryStore, PosixStore
 from shardwrite.write import copying
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -165,6 +165,20 @@ def test_a_source_that_changes_meanwhile_is_an_error(tmp_path, monkeypatch):
         (path / "c/0/0").write_bytes(b"other")
         with pytest.raises(StoreError, match="changed"):
             shards.get(0)
+
+
+def test_chunks_pass_into_another_kind_of_store(tmp_path):
+    da.from_array(array()).to_sharded_zarr(tmp_path / "a", shards=32, **layout())
+    there, store = open_sharded(tmp_path / "a"), MemoryStore()
+    with open_shard(there.metadata, there.store, (0, 0)) as shard:
+        ranks = np.array(shard.present(), dtype=np.int64)[::-1]
+        with store.transaction("none", "attempt", lambda: None) as transaction:
+            writer = transaction.create("c/0")
+            shard.copy_to(writer, ranks, is_same_store=False)
+            writer.finish()
+        wanted = b"".join(chunks_of(tmp_path / "a")[divmod(rank, 4)] for rank in ranks.tolist())
+    with store.open("c/0") as copied_object:
+        assert bytes(copied_object.read(0, copied_object.nbytes)) == wanted
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""Whether a job was finished before, and what is said if it is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import unravel
+from shardwrite.journal import Receipt, differences, interrupted_end, read_receipt, tidied_run, tidy
+from shardwrite.place.checks import check_beside
+from shardwrite.place.nodes import kind_of
+from shardwrite.place.target import Target
+from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.result import WriteResult, result_from_receipt
+from shardwrite.stores import read_json
+
+__all__ = ["finished", "has_ended", "incomplete", "refuse_another"]
+
+
+def incomplete(
+    metadata: ArrayMetadata, target: Target, missing: Any, remedy: str
+) -> IncompleteError:
+    """The error that names missing shards.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        Metadata of what is written: the array, or the window of an update.
+    target : Target
+        The array.
+    missing : sequence of int
+        Ranks of the missing shards. The error has the keys of the first 1000.
+    remedy : str
+        What to do; the end of the message.
+    """
+    grid = metadata.grid
+    names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
+    listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
+    return IncompleteError(
+        f"{target.path} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not "
+        f"committed ({listed}); {remedy}",
+        missing=names,
+    )
+
+
+def finished(job: Job, joined: str = "") -> WriteResult | None:
+    """The result of an ended run of the same plan; None if the job must be run.
+
+    An interrupted end of a run is completed first. The array must still be as the run left it. In
+    mode ``"w"`` and for an update, the result counts only if the source has a `source_id`, or the
+    run is the one that was just completed or joined.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    joined : str
+        Name of a run that this process had joined.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If the files of the array, or beside it, cannot be read or are not valid.
+    """
+    check_beside(job.target)
+    ending = interrupted_end(job.target) or joined
+    tidy(job.target)
+    if job.options.restart and job.options.mode != "w-":
+        return None  # an existing array is to be replaced, or an update is to be made again
+    if tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
+        return None
+    receipt = read_receipt(job.target)
+    if receipt is not None and job.is_update:
+        return _finished_update(job, receipt, ending)
+    if receipt is None or receipt.digest != job.plan.digest:
+        return None
+    if job.options.mode == "w" and receipt.updates:
+        return None  # the array is no longer what this plan writes
+    if job.options.mode == "w" and not job.plan.source.is_stable and receipt.run != ending:
+        # The same dask name may stand for other data by now, and the user asked to replace.
+        return None
+    # The document is not parsed: if it is not valid, it differs, and so the array is another one.
+    found = read_json(job.target.document_path)
+    # An update may have made the array grow, so the shape on disk need not be the plan's.
+    shape = job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
+    if {**found, "shape": shape} != job.plan.metadata.document:
+        return None
+    return result_from_receipt(receipt.result, str(job.target.path))
+
+
+def has_ended(job: Job) -> bool:
+    """Complete the interrupted end of a run, and return whether it was a run of this plan."""
+    ending = interrupted_end(job.target)
+    tidy(job.target)
+    receipt = read_receipt(job.target) if ending and kind_of(job.target.path) == "array" else None
+    return receipt is not None and receipt.is_of(job.plan.digest, ending)
+
+
+def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | None:
+    """The result of an ended update of the same plan; None if the update must be made.
+
+    An update without a `source_id` is made again, because the same dask name may stand for other
+    data by now. The exception is a run whose end was interrupted.
+    """
+    update = receipt.update(intent_of(job.plan, job.options.mode).digest)
+    if update is None or not (job.plan.source.is_stable or update.run == ending):
+        return None
+    return result_from_receipt(update.result, str(job.target.path))
+
+
+def refuse_another(job: Job) -> None:
+    """Refuse to overwrite an existing array in mode ``"w-"``.
+
+    Raises
+    ------
+    SpecError
+        If there is an array. The error names the fields in which it differs from the new array.
+    """
+    if job.options.mode == "w-" and kind_of(job.target.path) == "array":
+        found = read_json(job.target.document_path)
+        changed = differences(found, job.plan.metadata.document)
+        what = (
+            f"an array exists there; it differs in {'; '.join(changed)}"
+            if changed
+            else "an array exists there, of another run"
+        )
+        raise SpecError(
+            what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it'
+        )

@@ -1,0 +1,145 @@
+"""Runs that are written in parts by processes without a scheduler: begin, write a part, finish."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+from shardwrite.engines import Engine, Stopped
+from shardwrite.errors import IncompleteError
+from shardwrite.grid import ravel
+from shardwrite.host.lustre import set_stripes
+from shardwrite.journal import Ledger, RunDirectory
+from shardwrite.plan import Part
+from shardwrite.runs.compute import OnReport, compute_waves
+from shardwrite.runs.finished import finished, incomplete
+from shardwrite.runs.job import Job
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import begin, join
+
+__all__ = ["execute_part", "finish_parts", "prepare_jobs"]
+
+
+def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
+    """Begin or join runs that are written in parts, and make the directories of their shards.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        What to write. A job that was finished before is left out.
+    engine : Engine
+        The engine whose workers are probed.
+    stripe_count : int, optional
+        Number of Lustre targets over which each shard is spread. By default, the setting of the
+        directory is kept.
+
+    Raises
+    ------
+    SpecError, JournalError, StoreError
+        If a run cannot begin, or the striping cannot be set.
+    """
+    with contextlib.ExitStack() as stack:
+        for session in begin([job for job in jobs if finished(job) is None], engine, stack):
+            if stripe_count is not None:
+                # This comes first, because new directories inherit the setting.
+                set_stripes(session.job.target.path, stripe_count)
+            session.make_shard_directories()
+
+
+def execute_part(
+    job: Job, run: RunDirectory, part: Part, engine: Engine, on_report: OnReport
+) -> WriteResult:
+    """Write one part of a run that another process has begun.
+
+    Parameters
+    ----------
+    job : Job
+        The source and the plan of the run.
+    run : RunDirectory
+        The run.
+    part : Part
+        The groups to write.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+
+    Returns
+    -------
+    WriteResult
+        The result of this part only.
+
+    Raises
+    ------
+    IncompleteError
+        If the process was asked to stop. The error names missing shards of this part only.
+    JournalError
+        If the run was begun for another source.
+    RunEndedError
+        If the run has ended in the meantime.
+    """
+    start = time.perf_counter()
+    grid = job.plan.metadata.grid
+    ranks = [ravel(shard.index, grid.counts) for shard in part.shards]
+    with join(job, engine, run, only=ranks, may_list=False) as session:
+        session.n_resumed = int(session.ledger.is_done[ranks].sum())
+        try:
+            compute_waves(session, engine, on_report, part.groups)
+        except Stopped:
+            session.learn()
+            missing = [rank for rank in ranks if not session.ledger.is_done[rank]]
+            if missing:  # else the tasks in flight have finished the part
+                remedy = (
+                    f"these are of {part}; it was stopped on request, run the same command again "
+                    "to go on"
+                )
+                error = incomplete(job.plan.metadata, job.target, missing, remedy)
+                n_written = len(ranks) - len(missing) - session.n_resumed
+                raise IncompleteError(
+                    error.message, missing=error.fields["missing"], n_written=n_written
+                ) from None
+        whole, session.ledger = session.ledger, Ledger(grid)
+        session.ledger.take(whole, ranks)
+        return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
+
+
+def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | None) -> WriteResult:
+    """Check the index of every shard of a run, and publish the array if no shard is missing.
+
+    Parameters
+    ----------
+    job : Job
+        The plan of the run. Its source is not asked for chunks.
+    run : RunDirectory
+        The run.
+    engine : Engine
+        The engine that checks the shards.
+    n_parts : int, optional
+        Number of parts, so that the error can name the parts to write again.
+
+    Raises
+    ------
+    IncompleteError
+        If shards are missing. The error names them, and their parts if `n_parts` is given.
+    RunEndedError
+        If the run has ended in the meantime.
+    """
+    start = time.perf_counter()
+    plan = job.plan
+    with join(job, engine, run, only=range(plan.n_shards), may_list=True) as session:
+        missing = session.ledger.missing
+        if len(missing):
+            left = session.ledger.left_in_groups(plan.partition.group_edges)
+            parts = [] if n_parts is None else plan.parts_with(left, n_parts)
+            error = incomplete(plan.metadata, job.target, missing, _remedy(parts, n_parts))
+            raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
+        return session.finish(time.perf_counter() - start)
+
+
+def _remedy(parts: Sequence[int], n_parts: int | None) -> str:
+    """Text that says which parts must be written again."""
+    if n_parts is None:
+        return "write their parts again; give the number of parts to be told which"
+    listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"
+    return f"part{'s' if len(parts) > 1 else ''} {listed} of {n_parts} must be written again"
