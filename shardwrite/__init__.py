@@ -16,6 +16,7 @@ from shardwrite.codecs.limits import ask_for_chunk_limit as _ask_for_chunk_limit
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
+    from shardwrite.format.registry import register_strategy
     from shardwrite.format.strategies import AppendOnly, FixedOrder
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.create import create
@@ -40,6 +41,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite.format.registry": ("register_strategy",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
             "shardwrite.operations.compact": ("Compaction", "compact"),
             "shardwrite.operations.create": ("create",),
@@ -111,6 +113,7 @@ __all__ = [
     "plan",
     "plan_region",
     "prepare",
+    "register_strategy",
     "repair",
     "store",
     "to_sharded_zarr",

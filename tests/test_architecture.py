@@ -388,10 +388,13 @@ def test_data_are_removed_by_one_function_that_takes_a_proof():
 
 def test_strategies_and_metadata_do_not_know_each_other():
     for path in FILES:
-        if unit(path) == "format" and path.stem in {"strategies", "metadata"}:
+        if unit(path) == "format" and path.stem in {"strategies", "strategy", "registry"}:
+            assert "shardwrite.format.metadata" not in imports(path)
+        if unit(path) == "format" and path.stem == "metadata":
             assert not imports(path) & {
+                "shardwrite.format.registry",
                 "shardwrite.format.strategies",
-                "shardwrite.format.metadata",
+                "shardwrite.format.strategy",
             }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwrite.errors import PlanError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import AppendOnly, Strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.limits import check_n_tasks
@@ -80,10 +80,11 @@ def make_plan(
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
-    # the bytes that AppendOnly writes depend on the cut, so its cut must stay as in older versions
-    is_free = not isinstance(strategy, AppendOnly)
+    # where bytes depend on the cut, the cut must stay as in older versions
     most_source_chunks = (
-        max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT) if is_free else None
+        None
+        if strategy.depends_on_cut
+        else max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT)
     )
 
     def cut(task_nbytes: int, *, fused: bool) -> Partition:

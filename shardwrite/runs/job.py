@@ -17,6 +17,7 @@ from shardwrite.journal import (
     Ledger,
     Receipt,
     RunDirectory,
+    StrategyFacts,
     UpdateEntry,
     as_runs,
     differences,
@@ -295,6 +296,7 @@ def intent_of(plan: Plan, mode: str) -> Intent:
         shards_from=None
         if plan.region is None
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
+        strategy=StrategyFacts(plan.strategy.name, dict(plan.strategy.to_dict())),
         partition=plan.partition.cuts,
         figures={name: figures[name] for name in figures if name not in ("format", "identity")},
     )

@@ -10,7 +10,8 @@ import shardwrite._dask as dask
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.strategies import Strategy, as_strategy
+from shardwrite.format.strategies import as_strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
 from shardwrite.place.target import Target

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from shardwrite.engines import local_threads
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
+from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import give_up_passing
 from shardwrite.place.target import resolve_target

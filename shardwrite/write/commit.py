@@ -39,7 +39,7 @@ import numpy as np
 
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import Strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn

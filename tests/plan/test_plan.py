@@ -470,6 +470,27 @@ def test_digest_knows_what_is_written():
     assert len(set(digests)) == len(CHANGES) + 1
 
 
+def test_a_digest_names_a_strategy_by_its_label_and_is_that_of_older_versions():
+    """A run that an older version has begun is gone on with only if its digest stays."""
+    identity = plan_of(**{**BASE, "strategy": FixedOrder("F", max_unused=0.5)}).to_dict()[
+        "identity"
+    ]
+    assert identity["strategy"] == "fixed-order (F)"
+    assert set(identity) == {"metadata", "strategy", "units", "write_empty_chunks", "source"}
+    assert digest(strategy=FixedOrder("F", max_unused=0.5)) == digest(strategy=FixedOrder("F"))
+
+
+def test_digest_knows_the_units_of_any_strategy_that_depends_on_the_cut():
+    class Cut(FixedOrder):
+        name = label = "cut"
+        depends_on_cut = True
+
+    assert plan_of(**BASE).to_dict()["identity"]["units"] is None
+    plan = plan_of(**{**BASE, "strategy": Cut()})
+    edges = [list(along) for along in plan.partition.block_edges]
+    assert plan.to_dict()["identity"]["units"] == edges
+
+
 def test_digest_knows_the_units_under_append_only():
     big = {"shape": (512, 512), "shards": (512, 512), "chunks": (64, 64), "dtype": "float64"}
     sources = (((128,) * 4, (512,)), ((512,), (128,) * 4))
