@@ -105,7 +105,7 @@ def make_metadata(
     SpecError
         If a keyword does not fit. The error names the field, its value and a remedy.
     """
-    options: dict[str, Any] = {
+    chosen: Mapping[str, Any] = {
         "filters": _named(layout.filters),
         "serializer": _named(layout.serializer),
         "compressors": DEFAULT_COMPRESSORS
@@ -116,7 +116,7 @@ def make_metadata(
         "dimension_names": layout.dimension_names,
         "attributes": _checked(layout.attributes),
     }
-    document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
+    document = _render(shape, _stored_dtype(dtype, chosen["serializer"]), chunks, chosen)
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
     check_fill(document, native, layout.fill_value)
     document["fill_value"] = exact_fill(document, native, layout.fill_value)
@@ -228,14 +228,14 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     )
 
 
-def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> Document:
+def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) -> Document:
     """Document of an unsharded array of inner chunks.
 
     If zarr refuses the keywords together, each one is tried by itself. The error then names the
     first keyword that zarr refuses.
     """
 
-    def attempt(**chosen: Any) -> Document:
+    def attempt(**tried: Any) -> Document:
         memory: dict[str, Any] = {}
         zarr.create_array(
             zarr.storage.MemoryStore(memory),
@@ -243,16 +243,16 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
             dtype=dtype,
             chunks=chunks,
             zarr_format=3,
-            **chosen,
+            **tried,
         )
         document: Document = json.loads(memory[DOCUMENT].to_bytes())
         return document
 
     try:
-        return attempt(**options)
+        return attempt(**chosen)
     # zarr raises many types here; each of them means that a keyword does not fit.
     except Exception as error:
-        for field, value in {"dtype": str(dtype), **options}.items():
+        for field, value in {"dtype": str(dtype), **chosen}.items():
             try:
                 attempt(
                     **(

@@ -15,7 +15,7 @@ from shardwrite.errors import PlanError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
+from shardwrite.plan.estimate import Assumptions, MemoryEstimate, Resources, estimate_memory
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
@@ -203,9 +203,7 @@ class PlanFacts:
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
-            wave=wave,
-            staged=self.is_staged,
-            compression_ratio=ratio,
+            Assumptions(wave, self.is_staged, ratio),
         )
 
     @property

@@ -233,9 +233,7 @@ class Window:
                 metadata,
                 box,
                 pieces,
-                order="C",
-                batch_nbytes=self.spec.batch_nbytes,
-                write_empty_chunks=self.spec.write_empty_chunks,
+                self.spec.encoding("C"),
                 covered=None if is_whole else nothing,
                 background=background,
             ):
