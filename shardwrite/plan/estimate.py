@@ -40,11 +40,15 @@ class Resources:
         Memory that one process may use, in bytes.
     n_processes : int
         Number of worker processes.
+    returns_through_parent : bool
+        Whether results of tasks pass through a parent process. Encoded units then go from task to
+        task in part files.
     """
 
     n_threads: int
     memory_limit_nbytes: int
     n_processes: int = 1
+    returns_through_parent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

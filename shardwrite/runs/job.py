@@ -31,94 +31,24 @@ from shardwrite.place.checks import check_beside
 from shardwrite.place.nodes import kind_of, shape_at
 from shardwrite.place.target import Target
 from shardwrite.plan import Identity, Plan, ShardWindow
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.runs.source import ChunkSource
-from shardwrite.stores import DURABILITIES, read_json
+from shardwrite.stores import read_json
 
 # updates that a receipt keeps
 _MAX_UPDATES = 100
 
 __all__ = [
     "Job",
-    "Options",
     "finished",
     "has_ended",
     "incomplete",
     "intent_of",
     "make_receipt",
-    "options_for_new",
     "refuse_another",
     "updated_receipt",
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a job is run; none of this changes what is written.
-
-    Attributes
-    ----------
-    mode : {"w-", "w", "r+"}
-        ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes
-        into one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
-    publish : {"last", "first"}
-        Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
-    durability : {"full", "batch", "none"}
-        Whether shards are synced to disk one by one before they count as committed, many at a
-        time, or not at all.
-    restart : bool
-        Remove the shards of an unfinished run and start over; give up an unfinished update.
-    recheck : bool
-        Before an unfinished run is continued, decode the shards that its journals call committed.
-
-    Raises
-    ------
-    SpecError
-        If a value is not one of the choices.
-    """
-
-    mode: str = "w-"
-    publish: str = "last"
-    durability: str = "full"
-    restart: bool = False
-    recheck: bool = False
-
-    def __post_init__(self) -> None:
-        choices = (
-            ("mode", ("w-", "w", "r+")),
-            ("publish", ("last", "first")),
-            ("durability", DURABILITIES),
-        )
-        for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
-            value = getattr(self, field)
-            if value not in allowed:
-                # "r+" is for internal use.
-                shown = [choice for choice in allowed if choice != "r+"]
-                raise SpecError(
-                    "no such choice", field=field, value=value, remedy=f"use one of {shown}"
-                )
-
-
-def options_for_new(**given: Any) -> Options:
-    """Options of a run that makes an array.
-
-    Parameters
-    ----------
-    **given
-        Fields of `Options`.
-
-    Raises
-    ------
-    SpecError
-        If a value is not one of the choices, or the mode is ``"r+"``. Operations that write into
-        an existing array have checks of their own.
-    """
-    options = Options(**given)
-    if options.mode == "r+":
-        raise SpecError(
-            "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"
-        )
-    return options
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +64,7 @@ class Job:
         How the array is written.
     target : Target
         Where the array goes.
-    options : Options
+    options : RunOptions
         How the job is run.
 
     Raises
@@ -146,7 +76,7 @@ class Job:
     source: ChunkSource
     plan: Plan
     target: Target
-    options: Options
+    options: RunOptions
 
     def __post_init__(self) -> None:
         if self.source.region != self.plan.region:

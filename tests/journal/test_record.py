@@ -288,7 +288,6 @@ def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
     made = shardwrite.plan_region(x[:9], tmp_path / "x", slice(20, 29))
     record = RunRecord.begun(
         intent_of(made, "r+"),
-        run="abc",
         replaces=False,
         durability="full",
         begun_by=Process(host="there"),
