@@ -139,7 +139,7 @@ def check_strategy(value: object) -> Strategy:
     except (LookupError, TypeError, ValueError) as error:
         raise _refused(value, f"its parameters cannot be stored ({error})") from error
     if not is_whole:
-        raise _refused(value, "from_dict does not restore what to_dict gives")
+        raise _refused(value, "from_dict does not give back what to_dict tells")
     return strategy
 
 

@@ -114,7 +114,7 @@ FAULTS = {
     "replaces": (None, "replaces"),
     "depends_on_cut": ("no", "depends_on_cut"),
     "to_dict": (lambda self: {"order": object()}, "cannot be stored"),
-    "from_dict": (classmethod(lambda cls, given: FixedOrder()), "does not restore"),
+    "from_dict": (classmethod(lambda cls, given: FixedOrder()), "does not give back"),
 }
 
 
