@@ -16,10 +16,12 @@ from shardwrite.codecs.limits import ask_for_chunk_limit as _ask_for_chunk_limit
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
+    from shardwrite.format.registry import register_strategy
     from shardwrite.format.strategies import AppendOnly, FixedOrder
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.create import create
     from shardwrite.operations.parts import finalize, prepare, write_part
+    from shardwrite.operations.plan import plan
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.verify import Report, census, verify
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from shardwrite.picture.census import Census
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import from_sharded_zarr, open_sharded
-    from shardwrite.runs.array_plan import plan
     from shardwrite.runs.result import WriteResult
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
@@ -40,10 +41,12 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite.format.registry": ("register_strategy",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
             "shardwrite.operations.compact": ("Compaction", "compact"),
             "shardwrite.operations.create": ("create",),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
+            "shardwrite.operations.plan": ("plan",),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.verify": ("Report", "census", "verify"),
@@ -51,7 +54,6 @@ else:
             "shardwrite.picture.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
-            "shardwrite.runs.array_plan": ("plan",),
             "shardwrite.runs.result": ("WriteResult",),
             "shardwrite.stream.report": ("StreamReport",),
             "shardwrite.stream.writer": ("ShardWriter",),
@@ -111,6 +113,7 @@ __all__ = [
     "plan",
     "plan_region",
     "prepare",
+    "register_strategy",
     "repair",
     "store",
     "to_sharded_zarr",

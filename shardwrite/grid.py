@@ -14,6 +14,8 @@ from typing import Any
 __all__ = ["Box", "ShardGrid", "boundaries", "ceil_div", "ravel", "unravel"]
 
 Shape = tuple[int, ...]
+Sized = int | str | Sequence[int] | None
+"""Shape as users give it: for each axis, one for all axes, as bytes, or as ``"auto"``."""
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -302,6 +302,72 @@ def test_files_stay_small(path):
     assert ast.get_docstring(tree), "a module says what it is for"
 
 
+BELOW_OPERATIONS = {
+    *("grid", "codecs", "format", "plan", "encode", "stores", "host", "engines", "place", "read"),
+    *("picture", "journal", "sources", "write", "runs"),
+}
+MOST_PARAMETERS = 6
+KEYWORDS_OF_USERS = {"sources/registry.py": {"open_source"}}
+"""Functions below the operations that users call; their keywords become a value at once."""
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    """Parameters of a function, but for `self` and `cls`."""
+    given = function.args
+    found = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    found += [one for one in (given.vararg, given.kwarg) if one is not None]
+    return found[1:] if found and found[0].arg in {"self", "cls"} else found
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if unit(path) in BELOW_OPERATIONS],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_below_the_operations_functions_take_few_parameters(path):
+    """What belongs together is one value, such as `PlanOptions`."""
+    many = {one.name for one in functions(path) if len(parameters(one)) > MOST_PARAMETERS}
+    assert many == KEYWORDS_OF_USERS.get(str(path.relative_to(PACKAGE)), set())
+
+
+def test_all_rooms_below_the_operations_are_counted():
+    first = next(rank for rank, layer in enumerate(LAYERS) if "operations" in layer)
+    rooms = {name for layer in LAYERS[:first] for name in layer}
+    assert rooms - BELOW_OPERATIONS == {"errors", "_version", "_lazy", "_dask"}
+    assert rooms >= BELOW_OPERATIONS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if unit(path) in {*BELOW_OPERATIONS, "operations"}],
+    ids=lambda p: str(p.relative_to(PACKAGE)),
+)
+def test_options_are_no_dictionaries(path):
+    """A misspelt key of a dictionary is found by nobody; a field of a class by every tool."""
+    told = [
+        (argument.arg, argument.annotation)
+        for one in functions(path)
+        for argument in parameters(one)
+        if argument.annotation is not None
+    ]
+    told += [
+        (node.target.id, node.annotation)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    for name, annotation in told:
+        if name in {"options", "keywords", "given", "knobs"}:
+            assert "dict[str, Any]" not in ast.unparse(annotation), name
+
+
 def removals(tree: ast.Module) -> set[str]:
     """Functions of a file that remove, move or cut something, whatever it is."""
     found = set()
@@ -388,10 +454,13 @@ def test_data_are_removed_by_one_function_that_takes_a_proof():
 
 def test_strategies_and_metadata_do_not_know_each_other():
     for path in FILES:
-        if unit(path) == "format" and path.stem in {"strategies", "metadata"}:
+        if unit(path) == "format" and path.stem in {"strategies", "strategy", "registry"}:
+            assert "shardwrite.format.metadata" not in imports(path)
+        if unit(path) == "format" and path.stem == "metadata":
             assert not imports(path) & {
+                "shardwrite.format.registry",
                 "shardwrite.format.strategies",
-                "shardwrite.format.metadata",
+                "shardwrite.format.strategy",
             }
 
 
@@ -426,7 +495,6 @@ def test_stores_and_engines_know_nothing_of_shards():
 
 FREE = {"dict[str, Any]", "Mapping[str, Any]"}
 MAY_BE_FREE = {
-    "runs/array_plan.py": {"PLAN_DEFAULTS", "keywords", "given"},  # keywords of users
     "runs/delayed.py": {"layers"},  # a graph of dask
     "runs/graph.py": {"layers"},  # a graph of dask
     "runs/result.py": {"to_dict"},  # public

@@ -152,7 +152,7 @@ def test_every_public_name_is_what_its_module_calls_so():
 )
 def test_plan_is_the_function_whenever_the_folder_is_imported(first):
     run(
-        f"{first}\nimport shardwrite, shardwrite.plan.waves\nassert shardwrite.plan.__module__ == 'shardwrite.runs.array_plan'"
+        f"{first}\nimport shardwrite, shardwrite.plan.waves\nassert shardwrite.plan.__module__ == 'shardwrite.operations.plan'"
     )
 
 

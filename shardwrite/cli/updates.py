@@ -61,9 +61,11 @@ restart_option = click.option(
 
 
 def _strategy(name: str, *, in_place: bool) -> Any:
+    if not in_place:
+        return name
     if name == "append-only":
-        return shardwrite.AppendOnly(in_place=in_place)
-    return shardwrite.FixedOrder("C" if name == "fixed-order" else name, in_place=in_place)
+        return shardwrite.AppendOnly(in_place=True)
+    return shardwrite.FixedOrder("C" if name == "fixed-order" else name, in_place=True)
 
 
 @click.command()

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
-from shardwrite.encode.unit import Pieces, ranks_in_box, tiles_of
+from shardwrite.encode.unit import EncodeOptions, Pieces, ranks_in_box, tiles_of
 from shardwrite.format.index import EMPTY, Seal
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
@@ -59,12 +59,8 @@ class ShardBatches:
         The group: whole shards, clipped to the array.
     pieces : Pieces
         The source, which covers the group.
-    order : {"C", "F", "morton"}
-        Order of inner chunks in a shard.
-    batch_nbytes : int
-        Decoded bytes to encode at a time.
-    write_empty_chunks : bool
-        Also encode inner chunks that hold only the fill value.
+    options : EncodeOptions
+        How they are encoded.
     skip : collection of tuple of int
         Positions of shards in the group that are not needed. The pieces need not cover them.
     """
@@ -74,20 +70,17 @@ class ShardBatches:
         metadata: ArrayMetadata,
         group: Box,
         pieces: Pieces,
-        *,
-        order: str,
-        batch_nbytes: int,
-        write_empty_chunks: bool,
+        options: EncodeOptions,
         skip: Collection[Shape] = (),
     ) -> None:
         self._metadata, self._group, self._pieces = metadata, group, pieces
-        self._order, self._write_empty_chunks, self._skip = order, write_empty_chunks, skip
+        self._options, self._skip = options, skip
         shards = metadata.grid.shards
         first = tuple(a // s for a, s in zip(group.start, shards, strict=True))
         counts = tuple(
             ceil_div(b, s) - f for b, s, f in zip(group.stop, shards, first, strict=True)
         )
-        per_batch = batch_nbytes // max(1, math.prod(shards) * metadata.itemsize)
+        per_batch = options.batch_nbytes // max(1, math.prod(shards) * metadata.itemsize)
         self._batch_of: dict[Shape, Box] = {}
         for box in boxes(counts, "C", per_batch):
             batch = Box(
@@ -154,11 +147,11 @@ class ShardBatches:
         if region != unit or any(skipped):
             tiles[...] = metadata.fill_value
         self._pieces.copy_into(tiles, counts, grid.chunks, region)
-        which, shard, rank = _sequence(counts, grid.chunks_per_shard, self._order)
+        which, shard, rank = _sequence(counts, grid.chunks_per_shard, self._options.order)
         if any(skipped):
             wanted = ~np.array(skipped)[shard]
             which, shard, rank = which[wanted], shard[wanted], rank[wanted]
-        if not self._write_empty_chunks:
+        if not self._options.write_empty_chunks:
             kept = ~metadata.fill_pattern.empty(tiles)[which]
             if not kept.all():
                 which, shard, rank = which[kept], shard[kept], rank[kept]

@@ -28,6 +28,7 @@ from shardwrite.grid import Box, Shape, ShardGrid
 
 __all__ = [
     "Background",
+    "EncodeOptions",
     "EncodedBatch",
     "Pieces",
     "encode_unit",
@@ -235,14 +236,30 @@ Background = Callable[[Array, Box], None]
 """Function that fills a batch of inner chunks with stored elements, given the box they cover."""
 
 
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """How inner chunks are encoded.
+
+    Parameters
+    ----------
+    order : {"C", "F", "morton"}
+        Order of the inner chunks, in a unit or in a shard.
+    batch_nbytes : int
+        Decoded bytes to encode at a time. A batch holds at least one inner chunk.
+    write_empty_chunks : bool
+        Also encode inner chunks that hold only the fill value.
+    """
+
+    order: str
+    batch_nbytes: int
+    write_empty_chunks: bool
+
+
 def encode_unit(
     metadata: ArrayMetadata,
     unit: Box,
     pieces: Pieces,
-    *,
-    order: str,
-    batch_nbytes: int,
-    write_empty_chunks: bool,
+    options: EncodeOptions,
     covered: Box | None = None,
     background: Background | None = None,
 ) -> Iterator[EncodedBatch]:
@@ -256,12 +273,8 @@ def encode_unit(
         The box, clipped to the array. It starts on the inner chunk grid.
     pieces : Pieces
         The source, which covers the unit, or `covered` if that is given.
-    order : {"C", "F", "morton"}
-        Order of the unit's inner chunks.
-    batch_nbytes : int
-        Decoded bytes to encode at a time. A batch holds at least one inner chunk.
-    write_empty_chunks : bool
-        Also encode inner chunks that hold only the fill value.
+    options : EncodeOptions
+        How they are encoded.
     covered : Box, optional
         The part of the unit that the source covers. The default is the whole unit.
     background : callable, optional
@@ -280,7 +293,8 @@ def encode_unit(
     """
     grid, pipeline = metadata.grid, metadata.pipeline
     chunk_nbytes = max(1, math.prod(grid.chunks) * metadata.itemsize)
-    for step in _steps(grid.chunk_counts_in(unit), order, max(1, batch_nbytes // chunk_nbytes)):
+    per_batch = max(1, options.batch_nbytes // chunk_nbytes)
+    for step in _steps(grid.chunk_counts_in(unit), options.order, per_batch):
         start = tuple(
             u + a * c for u, a, c in zip(unit.start, step.start, grid.chunks, strict=True)
         )
@@ -295,7 +309,10 @@ def encode_unit(
                 background(tiles, region)
         pieces.copy_into(tiles, step.shape, grid.chunks, region)
         ranks, rows = step.ranks, step.rows
-        if not write_empty_chunks and (is_empty := metadata.fill_pattern.empty(tiles)).any():
+        if (
+            not options.write_empty_chunks
+            and (is_empty := metadata.fill_pattern.empty(tiles)).any()
+        ):
             rows = np.arange(len(tiles)) if rows is None else rows
             kept = ~is_empty[rows]
             ranks, rows = ranks[kept], rows[kept]

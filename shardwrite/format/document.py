@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import numpy as np
 import zarr
@@ -20,9 +20,9 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
-from shardwrite.grid import Shape
+from shardwrite.grid import Shape, Sized
 
-__all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "Layout", "make_metadata"]
+__all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "ArrayOptions", "make_metadata"]
 
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
@@ -47,11 +47,13 @@ _REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
-    """Keywords that say how an array is stored, with the meanings of `zarr.create_array`.
+class ArrayOptions:
+    """Keywords that describe a new array, with the meanings of `zarr.create_array`.
 
     Parameters
     ----------
+    shards, chunks : int, str, sequence of int or None
+        Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
     compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
         Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c.
     fill_value : scalar, optional
@@ -68,6 +70,8 @@ class Layout:
         User attributes, which must be valid JSON with finite numbers.
     """
 
+    shards: Sized = "auto"
+    chunks: Sized = "auto"
     compressors: Any = "auto"
     filters: Any = "auto"
     serializer: Any = "auto"
@@ -78,9 +82,24 @@ class Layout:
     dimension_names: Sequence[str | None] | None = None
     attributes: Mapping[str, Any] | None = None
 
+    @classmethod
+    def of(cls, shards: Sized, chunks: Sized, others: Mapping[str, Any]) -> Self:
+        """Describe an array by its shapes and all other keywords.
+
+        Raises
+        ------
+        TypeError
+            If a keyword is unknown.
+        """
+        known = [field.name for field in fields(cls) if field.name not in ("shards", "chunks")]
+        unknown = set(others) - set(known)
+        if unknown:
+            raise TypeError(f"unexpected keywords {sorted(unknown)}; the array's are {known}")
+        return cls(shards=shards, chunks=chunks, **others)
+
 
 def make_metadata(
-    shape: Shape, dtype: np.dtype[Any], shards: Shape | None, chunks: Shape, layout: Layout
+    shape: Shape, dtype: np.dtype[Any], shards: Shape | None, chunks: Shape, options: ArrayOptions
 ) -> ArrayMetadata:
     """Make the metadata of a new array.
 
@@ -92,8 +111,8 @@ def make_metadata(
         Shape of a shard, in elements; None for an array without shards.
     dtype : numpy.dtype
         Dtype of the source.
-    layout : Layout
-        All other keywords.
+    options : ArrayOptions
+        All other keywords. Its `shards` and `chunks` are not looked at.
 
     Returns
     -------
@@ -105,26 +124,26 @@ def make_metadata(
     SpecError
         If a keyword does not fit. The error names the field, its value and a remedy.
     """
-    options: dict[str, Any] = {
-        "filters": _named(layout.filters),
-        "serializer": _named(layout.serializer),
+    chosen: Mapping[str, Any] = {
+        "filters": _named(options.filters),
+        "serializer": _named(options.serializer),
         "compressors": DEFAULT_COMPRESSORS
-        if layout.compressors == "auto"
-        else _named(layout.compressors),
-        "fill_value": layout.fill_value,
-        "chunk_key_encoding": _key_encoding(layout.chunk_key_encoding),
-        "dimension_names": layout.dimension_names,
-        "attributes": _checked(layout.attributes),
+        if options.compressors == "auto"
+        else _named(options.compressors),
+        "fill_value": options.fill_value,
+        "chunk_key_encoding": _key_encoding(options.chunk_key_encoding),
+        "dimension_names": options.dimension_names,
+        "attributes": _checked(options.attributes),
     }
-    document = _render(shape, _stored_dtype(dtype, options["serializer"]), chunks, options)
+    document = _render(shape, _stored_dtype(dtype, chosen["serializer"]), chunks, chosen)
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
-    check_fill(document, native, layout.fill_value)
-    document["fill_value"] = exact_fill(document, native, layout.fill_value)
+    check_fill(document, native, options.fill_value)
+    document["fill_value"] = exact_fill(document, native, options.fill_value)
     if shards is None:
-        _refuse_index(layout)
+        _refuse_index(options)
         return parse_metadata(json.dumps(document, indent=2), writing=True)
     index_codecs = (
-        DEFAULT_INDEX_CODECS if layout.index_codecs is None else _named(layout.index_codecs)
+        DEFAULT_INDEX_CODECS if options.index_codecs is None else _named(options.index_codecs)
     )
     document["codecs"] = [
         {
@@ -133,7 +152,7 @@ def make_metadata(
                 "chunk_shape": list(chunks),
                 "codecs": document["codecs"],
                 "index_codecs": [_as_json(codec) for codec in _listed(index_codecs)],
-                "index_location": layout.index_location,
+                "index_location": options.index_location,
             },
         }
     ]
@@ -141,10 +160,10 @@ def make_metadata(
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 
-def _refuse_index(layout: Layout) -> None:
+def _refuse_index(options: ArrayOptions) -> None:
     """Refuse what is about an index, for an array that has none."""
     for field, usual in {"index_location": "end", "index_codecs": None}.items():
-        value = getattr(layout, field)
+        value = getattr(options, field)
         if value != usual:
             remedy = "leave it out, or give shards="
             raise SpecError("is for sharded arrays", field=field, value=value, remedy=remedy)
@@ -228,14 +247,14 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     )
 
 
-def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) -> Document:
+def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) -> Document:
     """Document of an unsharded array of inner chunks.
 
     If zarr refuses the keywords together, each one is tried by itself. The error then names the
     first keyword that zarr refuses.
     """
 
-    def attempt(**chosen: Any) -> Document:
+    def attempt(**tried: Any) -> Document:
         memory: dict[str, Any] = {}
         zarr.create_array(
             zarr.storage.MemoryStore(memory),
@@ -243,16 +262,16 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, options: dict[str, Any]) ->
             dtype=dtype,
             chunks=chunks,
             zarr_format=3,
-            **chosen,
+            **tried,
         )
         document: Document = json.loads(memory[DOCUMENT].to_bytes())
         return document
 
     try:
-        return attempt(**options)
+        return attempt(**chosen)
     # zarr raises many types here; each of them means that a keyword does not fit.
     except Exception as error:
-        for field, value in {"dtype": str(dtype), **options}.items():
+        for field, value in {"dtype": str(dtype), **chosen}.items():
             try:
                 attempt(
                     **(

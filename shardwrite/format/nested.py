@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,25 @@ __all__ = ["build_with_sharding"]
 _NAME = "sharding_indexed"
 
 
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """A sharding among other codecs.
+
+    Attributes
+    ----------
+    chunks : tuple of int
+        Shape of an inner chunk.
+    inner : Pipeline
+        Pipeline of the inner chunks.
+    index_codec : IndexCodec
+        Codec of the index.
+    """
+
+    chunks: Shape
+    inner: Pipeline
+    index_codec: IndexCodec
+
+
 class ShardingPipeline:
     """Pipeline of transpositions, a sharding, and bytes-to-bytes stages.
 
@@ -35,12 +55,8 @@ class ShardingPipeline:
         For each axis of the stored array, the axis of the decoded array that it holds.
     shape : tuple of int
         Shape of the decoded array.
-    inner : Pipeline
-        Pipeline of the sharding's inner chunks.
-    chunks : tuple of int
-        Shape of an inner chunk.
-    index_codec : IndexCodec
-        Codec of the sharding's index.
+    sharding : Sharding
+        The sharding.
     stages : sequence of BytesStage
         Codecs after the sharding.
     fill_value : scalar
@@ -56,17 +72,18 @@ class ShardingPipeline:
         self,
         axes: Shape,
         shape: Shape,
-        inner: Pipeline,
-        chunks: Shape,
-        index_codec: IndexCodec,
+        sharding: Sharding,
         stages: Sequence[BytesStage],
         fill_value: Any,
         dtype: np.dtype[Any],
     ) -> None:
         self._stored_shape = tuple(shape[a] for a in axes)
         self._axes_back = tuple(axes.index(a) for a in range(len(axes)))
-        self._counts = tuple(n // c for n, c in zip(self._stored_shape, chunks, strict=True))
-        self._inner, self._chunks, self._index_codec = inner, chunks, index_codec
+        self._counts = tuple(
+            n // c for n, c in zip(self._stored_shape, sharding.chunks, strict=True)
+        )
+        self._inner, self._chunks = sharding.inner, sharding.chunks
+        self._index_codec = sharding.index_codec
         self._stages = tuple(stages)
         self._fill_value = fill_value
         self.stored_dtype = dtype
@@ -154,14 +171,17 @@ def build_with_sharding(
         raise CodecError(f"shards of {stored} cannot be cut into chunks of {chunks}", codec=_NAME)
     chunks = tuple(chunks)
     counts = tuple(n // c for n, c in zip(stored, chunks, strict=True))
-    return ShardingPipeline(
-        axes,
-        shape,
-        build_with_sharding(configuration["codecs"], chunks, dtype, document, fill_value),
+    sharding = Sharding(
         chunks,
+        build_with_sharding(configuration["codecs"], chunks, dtype, document, fill_value),
         IndexCodec(
             configuration["index_codecs"], counts, configuration.get("index_location", "end")
         ),
+    )
+    return ShardingPipeline(
+        axes,
+        shape,
+        sharding,
         [stage for stage in stages if stage is not None],
         fill_value,
         dtype,

@@ -1,102 +1,29 @@
-"""Write strategies: rules that place encoded inner chunks in a shard.
-
-A strategy returns numbers, never bytes: a sequence of ranks and, from the encoded sizes, offsets.
-It is chosen for each run and never enters the metadata (sharding codec specification, "Binary shard
-format").
-"""
+"""The two write strategies of this package, and the reading of the keyword `strategy`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from shardwrite.errors import SpecError
 from shardwrite.format.order import ORDER_ALIASES, canonical_order, permutation
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
+from shardwrite.format.registry import (
+    check_strategy,
+    register_strategy,
+    registered,
+    registered_names,
+)
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 
 __all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
 
 
-class Strategy(Protocol):
-    """Rule for the sequence and the offsets of inner chunks in a shard."""
-
-    @property
-    def label(self) -> str:
-        """Short, readable name."""
-
-    @property
-    def streaming_order(self) -> str:
-        """Order of inner chunks where one task encodes the whole shard."""
-
-    def sequence(self, chunks_per_shard: Shape, units: Sequence[Ranks]) -> Ranks:
-        """Ranks of inner chunks in the sequence in which they lie in the shard.
-
-        Parameters
-        ----------
-        chunks_per_shard : tuple of int
-            Shape of the shard's grid of inner chunks.
-        units : sequence of numpy.ndarray of int64
-            For each unit, in the plan's order, the row-major ranks of its inner chunks.
-        """
-
-    def lay_out(
-        self, nbytes: Ranks, sequence: Ranks, base: int, fixed_nbytes: int | None
-    ) -> Placement:
-        """Place inner chunks in a new shard.
-
-        Parameters
-        ----------
-        nbytes : numpy.ndarray of int64, shape (n,)
-            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
-        sequence : numpy.ndarray of int64
-            Result of :meth:`sequence`.
-        base : int
-            Size of the index in bytes if it comes first, else 0.
-        fixed_nbytes : int, optional
-            Encoded size of every inner chunk, if it does not depend on values. None also where the
-            array itself is new.
-        """
-
-    def streams(self, fixed_nbytes: int | None) -> bool:
-        """Whether inner chunks can be written while the shard is being encoded.
-
-        They can if `lay_out` places them end to end, in the sequence of `streaming_order`.
-
-        Parameters
-        ----------
-        fixed_nbytes : int, optional
-            The argument that `lay_out` would get.
-        """
-
-    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
-        """Decide how to update a shard that exists, and where its inner chunks go.
-
-        Parameters
-        ----------
-        old : Stored
-            Layout of the shard before the update.
-        nbytes : numpy.ndarray of int64, shape (n,)
-            New encoded size of each inner chunk by rank, in bytes; -1 where the chunk becomes
-            empty, `KEEP` where it does not change.
-        sequence : numpy.ndarray of int64
-            Result of :meth:`sequence`.
-        base : int
-            Size of the index in bytes if it comes first, else 0.
-        """
-
-    @property
-    def in_place(self) -> bool:
-        """Whether existing shards are changed in place, instead of being replaced."""
-
-    @property
-    def replaces(self) -> bool:
-        """Whether an update writes every shard anew, without anything of the old object."""
-
-
+@register_strategy
 @dataclass(frozen=True, slots=True)
 class FixedOrder:
     """Strategy that writes inner chunks in a fixed order, whatever order they arrive in.
@@ -119,7 +46,8 @@ class FixedOrder:
     Raises
     ------
     SpecError
-        If the order is not known, or `max_unused` is not a number from 0 to 1.
+        If the order is not known, `in_place` is neither True nor False, or `max_unused` is not a
+        number from 0 to 1.
 
     Examples
     --------
@@ -127,13 +55,17 @@ class FixedOrder:
     FixedOrder(order='C', in_place=False, max_unused=0.25)
     """
 
+    name: ClassVar[str] = "fixed-order"
     order: str = "C"
     in_place: bool = False
     max_unused: float = 0.25
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
-        if isinstance(self.max_unused, bool) or not 0 <= self.max_unused <= 1:
+        _check_flag(self.in_place)
+        given: Any = self.max_unused
+        is_number = isinstance(given, int | float | np.floating) and not isinstance(given, bool)
+        if not is_number or not 0 <= given <= 1:
             raise SpecError(
                 "not a share",
                 field="max_unused",
@@ -155,6 +87,20 @@ class FixedOrder:
     def replaces(self) -> bool:
         """See :meth:`Strategy.replaces`; unless it writes in place."""
         return not self.in_place
+
+    @property
+    def depends_on_cut(self) -> bool:
+        """See :meth:`Strategy.depends_on_cut`; always False."""
+        return False
+
+    def to_dict(self) -> dict[str, Any]:
+        """See :meth:`Strategy.to_dict`."""
+        return {**asdict(self), "max_unused": float(self.max_unused)}
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
+        """See :meth:`Strategy.from_dict`."""
+        return cls(**parameters)
 
     def sequence(
         self,
@@ -265,6 +211,7 @@ def _in_place(
     return Revision("in place", offsets, merged, new, old.total_nbytes, end)
 
 
+@register_strategy
 @dataclass(frozen=True, slots=True)
 class AppendOnly:
     """Strategy that appends units in the plan's order, with row-major order inside each unit.
@@ -277,13 +224,22 @@ class AppendOnly:
     in_place : bool
         Append to the shard itself. Until the append is finished, readers may find no whole index.
 
+    Raises
+    ------
+    SpecError
+        If `in_place` is neither True nor False.
+
     Examples
     --------
     >>> AppendOnly().label
     'append-only'
     """
 
+    name: ClassVar[str] = "append-only"
     in_place: bool = False
+
+    def __post_init__(self) -> None:
+        _check_flag(self.in_place)
 
     @property
     def label(self) -> str:
@@ -299,6 +255,20 @@ class AppendOnly:
     def replaces(self) -> bool:
         """See :meth:`Strategy.replaces`; never."""
         return False
+
+    @property
+    def depends_on_cut(self) -> bool:
+        """See :meth:`Strategy.depends_on_cut`; always True, as units are what a task encodes."""
+        return True
+
+    def to_dict(self) -> dict[str, Any]:
+        """See :meth:`Strategy.to_dict`."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
+        """See :meth:`Strategy.from_dict`."""
+        return cls(**parameters)
 
     def sequence(
         self,
@@ -343,11 +313,18 @@ class AppendOnly:
         return Revision("append", offsets, merged, new, kept, int(ends[-1]) if len(new) else kept)
 
 
-_BY_NAME: dict[str, Any] = {"fixed-order": FixedOrder, "append-only": AppendOnly}
+def _check_flag(in_place: object) -> None:
+    """Refuse an `in_place` that is neither True nor False."""
+    if not isinstance(in_place, bool):
+        raise SpecError(
+            "neither True nor False", field="in_place", value=in_place, remedy="give True or False"
+        )
 
 
 def labelled(label: str) -> Strategy:
-    """Strategy with a given label; its `max_unused` is the default.
+    """Strategy of this package with a given label; its `max_unused` is the default.
+
+    Plans that older versions have left on disk have nothing but the label.
 
     Raises
     ------
@@ -377,25 +354,25 @@ def as_strategy(value: object) -> Strategy:
     Raises
     ------
     SpecError
-        If `value` is none of these.
+        If `value` is none of these, or an instance that is no valid strategy.
 
     Examples
     --------
     >>> as_strategy("morton")
     FixedOrder(order='morton', in_place=False, max_unused=0.25)
     """
-    if isinstance(value, FixedOrder | AppendOnly):
-        return value
     if isinstance(value, str):
-        if value in _BY_NAME:
-            strategy: Strategy = _BY_NAME[value]()
-            return strategy
         if value in ORDER_ALIASES:
             return FixedOrder(value)
+        found = registered(value)
+        if found is not None:
+            return check_strategy(found())
+    elif not isinstance(value, type) and hasattr(value, "lay_out"):
+        return check_strategy(value)
     raise SpecError(
         "no such write strategy",
         field="strategy",
         value=value,
-        remedy=f"use {sorted(_BY_NAME)}, FixedOrder(order=...), AppendOnly(), "
-        f"or an order: {sorted(ORDER_ALIASES)}",
+        remedy=f"use one of {registered_names()}, FixedOrder(order=...), AppendOnly(), an order of "
+        f"{sorted(ORDER_ALIASES)}, or import the module that registers the strategy",
     )

@@ -293,7 +293,6 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
     """Create a run on disk; None where another process was first."""
     record = RunRecord.begun(
         intent,
-        run=uuid.uuid4().hex[:12],
         replaces=is_there(target.path) and intent.makes_array,
         durability=durability,
         begun_by=this_process(),

@@ -6,6 +6,7 @@ The record is written once, when the run begins, and is never changed.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -148,25 +149,24 @@ class RunRecord(Intent):
         cls,
         intent: Intent,
         *,
-        run: str,
         replaces: bool,
         durability: str,
         begun_by: Process,
         document_crc32c: int,
         array: str,
     ) -> RunRecord:
-        """Make the record of a run that begins.
+        """Make the record of a run that begins, under a name of its own.
 
         Parameters
         ----------
         intent : Intent
             What the run will write.
-        run, replaces, durability, begun_by, document_crc32c, array
+        replaces, durability, begun_by, document_crc32c, array
             The other fields of the record.
         """
         return cls(
             **{each.name: getattr(intent, each.name) for each in fields(Intent)},
-            run=run,
+            run=uuid.uuid4().hex[:12],
             replaces=replaces,
             durability=durability,
             begun_by=begun_by,

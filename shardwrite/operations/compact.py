@@ -16,14 +16,15 @@ from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
 from shardwrite.operations.verify import how_to_mend
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import SourceLayout, make_plan
+from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import human, table_html, table_text
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.job import Job, Options, intent_of
+from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.commit import GroupReport
@@ -153,16 +154,16 @@ def compact(
     part, whole = metadata.part(metadata.grid.whole)
     plan = make_plan(
         part,
-        FixedOrder(order),
         SourceLayout(metadata.grid.sizes, 0, "the array itself"),
         resources_of(engine),
-        region=whole,
+        PlanOptions(strategy=FixedOrder(order)),
+        Update(whole),
     )
     job = Job(
         StoredChunks(part, whole),
         plan,
         replace(target, update="compaction"),
-        Options(mode="r+", durability=durability, restart=restart),
+        RunOptions(mode="r+", durability=durability, restart=restart),
     )
     # This also restores shards that a crash has left in the middle of a change.
     make_way(job.target, intent_of(plan, "r+"), restart=restart)

@@ -9,17 +9,18 @@ import numpy as np
 
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
-from shardwrite.format.document import make_metadata
+from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape
 from shardwrite.journal import Ledger
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
-from shardwrite.runs.array_plan import layout_from, resources_of
+from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.finished import has_ended
-from shardwrite.runs.job import Job, options_for_new
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.source import NoChunks
 
 __all__ = ["create"]
@@ -78,12 +79,13 @@ def create(
     [1.0, 1.0, -1.0, -1.0]
     """
     kind, engine = _dtype_of(dtype), active_engine()
+    array = ArrayOptions.of(shards, chunks, layout)
     extents = _shape_of(shape)
     whole = tuple((n,) for n in extents)
     shard_shape, chunk_shape, _ = resolve_shapes(extents, kind.itemsize or 1, shards, chunks, whole)
     check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
     sharded = None if shards is None else shard_shape
-    metadata = make_metadata(extents, kind, sharded, chunk_shape, layout_from(layout))
+    metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
     edges = tuple((0, n) if n else (0,) for n in extents)
     plan = Plan(
         metadata=metadata,
@@ -94,7 +96,7 @@ def create(
     )
     known = Ledger(metadata.grid)
     known.is_done[:] = True
-    options = options_for_new(mode=mode, durability=durability, restart=restart)
+    options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
     job = Job(NoChunks(), plan, resolve_target(store, name), options)
     if not has_ended(job):
         execute_missing(job, engine, lambda _: None, lambda: known)

@@ -16,12 +16,13 @@ from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
 from shardwrite.place.nodes import kind_of
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import Plan
+from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import identity_of, memory_limit_of, resources_of
+from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
 from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs
-from shardwrite.runs.job import Job, Options, options_for_new
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.runs.source import NoChunks
@@ -75,7 +76,7 @@ def prepare(
             remedy="give 1 or more, or None",
         )
     with local_threads() as engine:
-        options = options_for_new(mode=mode, durability=durability, restart=restart)
+        options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
         prepare_jobs(
             [Job(ArrayChunks(x), plan, resolve_target(store, name), options)], engine, stripe_count
         )
@@ -200,9 +201,9 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
         return _working_on(target, finish)
 
 
-def _options(run: RunDirectory) -> Options:
+def _options(run: RunDirectory) -> RunOptions:
     """Mode and durability with which the run was begun."""
-    return Options(mode=run.record.mode, durability=run.record.durability)
+    return RunOptions(mode=run.record.mode, durability=run.record.durability)
 
 
 def _working_on(

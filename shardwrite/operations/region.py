@@ -12,15 +12,16 @@ from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
 from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import MAX_GRAPH_TASKS, Plan, as_box
+from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_box
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_sharded
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, Options, target_of_update
+from shardwrite.runs.job import Job, target_of_update
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
-from shardwrite.runs.region_plan import region_plan
+from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
 from shardwrite.write.commit import GroupReport
 
@@ -74,19 +75,15 @@ def plan_region(
     >>> [ref.key for ref in plan.shared_shards]
     ['c/0/0', 'c/0/1', 'c/1/0', 'c/1/1']
     """
-    _, made = region_plan(
-        x,
-        resolve_target(store, name),
-        region,
-        active_engine(),
-        axis=axis,
+    options = PlanOptions(
         strategy=strategy,
-        casting=casting,
         write_empty_chunks=write_empty_chunks,
         memory_limit=memory_limit,
         source_id=source_id,
         max_graph_tasks=max_graph_tasks,
     )
+    where = Where(region, axis, casting)
+    _, made = region_plan(x, resolve_target(store, name), where, active_engine(), options)
     return made
 
 
@@ -181,21 +178,16 @@ def write_region(
     """
     target = resolve_target(store, name)
     engine = active_engine()
-    source, made = region_plan(
-        x,
-        target,
-        region,
-        engine,
-        axis=axis,
+    options = PlanOptions(
         strategy=strategy,
-        casting=casting,
         write_empty_chunks=write_empty_chunks,
         memory_limit=memory_limit,
         source_id=source_id,
         max_graph_tasks=max_graph_tasks,
     )
-    options = Options(mode="r+", durability=durability, restart=restart, recheck=recheck)
-    job = Job(ArrayChunks(source, made.region), made, target_of_update(target, made), options)
+    source, made = region_plan(x, target, Where(region, axis, casting), engine, options)
+    run = RunOptions(mode="r+", durability=durability, restart=restart, recheck=recheck)
+    job = Job(ArrayChunks(source, made.region), made, target_of_update(target, made), run)
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:

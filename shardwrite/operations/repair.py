@@ -45,6 +45,7 @@ from shardwrite.operations.quarantine import keep_copy
 from shardwrite.operations.salvage import find_torn, salvage_shards
 from shardwrite.operations.verify import Report, ShardState, open_begun, verify, verify_opened
 from shardwrite.place.target import Target
+from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import table_html, table_text
 from shardwrite.read.array import ShardedArray
@@ -53,7 +54,8 @@ from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
-from shardwrite.runs.job import Job, Options
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
 from shardwrite.stores import mode_of
@@ -364,8 +366,9 @@ def _job(
     memory_limit: int | str | None,
 ) -> Job:
     metadata = parse_metadata(array.metadata.text, writing=True)
-    plan = plan_into(x, metadata, active_engine(), strategy=strategy, memory_limit=memory_limit)
-    return Job(ArrayChunks(x), plan, target, Options(mode="r+", durability=durability))
+    options = PlanOptions(strategy=strategy, memory_limit=memory_limit)
+    plan = plan_into(x, metadata, active_engine(), options)
+    return Job(ArrayChunks(x), plan, target, RunOptions(mode="r+", durability=durability))
 
 
 def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:

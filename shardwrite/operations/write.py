@@ -7,26 +7,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import SpecError
-from shardwrite.format.document import Layout
+from shardwrite.format.document import ArrayOptions
 from shardwrite.operations.region import write_region
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Sized
+from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanOptions, Sized
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import LAYOUT_KEYWORDS, PLAN_DEFAULTS, layout_from, plan_with
+from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, Options, options_for_new
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["store", "to_sharded_zarr"]
 
-OPTION_KEYWORDS = tuple(field.name for field in dataclasses.fields(Options))
+_Options = TypeVar("_Options", RunOptions, ArrayOptions, PlanOptions)
 
 
 def to_sharded_zarr(
@@ -154,7 +155,9 @@ def to_sharded_zarr(
     (2, 10)
     """
     engine = active_engine()
-    layout = Layout(
+    array = ArrayOptions(
+        shards=shards,
+        chunks=chunks,
         compressors=compressors,
         filters=filters,
         serializer=serializer,
@@ -165,54 +168,60 @@ def to_sharded_zarr(
         dimension_names=dimension_names,
         attributes=attributes,
     )
-    knobs: dict[str, Any] = {
-        "strategy": strategy,
-        "write_empty_chunks": write_empty_chunks,
-        "memory_limit": memory_limit,
-        "source_id": source_id,
-        "max_graph_tasks": max_graph_tasks,
-    }
-    how: dict[str, Any] = {"durability": durability, "restart": restart, "recheck": recheck}
-    sizes: dict[str, Any] = {"shards": shards, "chunks": chunks}
     if region is not None:
-        refuse_for_region(layout, {**sizes, "mode": mode, "publish": publish})
-        where: dict[str, Any] = {"name": name, "axis": axis, "casting": casting}
+        _refuse_for_region(array, mode, publish)
         return write_region(
-            x, store, region, **where, **knobs, **how, progress=progress, compute=compute
+            x,
+            store,
+            region,
+            name=name,
+            axis=axis,
+            casting=casting,
+            strategy=strategy,
+            write_empty_chunks=write_empty_chunks,
+            memory_limit=memory_limit,
+            source_id=source_id,
+            max_graph_tasks=max_graph_tasks,
+            durability=durability,
+            restart=restart,
+            recheck=recheck,
+            progress=progress,
+            compute=compute,
         )
-    options = options_for_new(mode=mode, publish=publish, **how)
-    limits = {"compression_ratio": compression_ratio, "max_source_reruns": max_source_reruns}
-    made = plan_with(x, engine, layout=layout, **sizes, **limits, **knobs)
-    job = Job(ArrayChunks(x), made, resolve_target(store, name), options)
+    run = for_new_array(
+        RunOptions(
+            mode=mode, publish=publish, durability=durability, restart=restart, recheck=recheck
+        )
+    )
+    options = PlanOptions(
+        strategy=strategy,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        compression_ratio=compression_ratio,
+        max_graph_tasks=max_graph_tasks,
+        max_source_reruns=max_source_reruns,
+    )
+    made = plan_array(x, engine, array, options)
+    job = Job(ArrayChunks(x), made, resolve_target(store, name), run)
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:
         return execute([job], engine, on_report)[0]
 
 
-def refuse_for_region(layout: Layout, others: dict[str, Any]) -> None:
+def _refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
     """Refuse keywords of new arrays in a call that writes into a region.
-
-    Parameters
-    ----------
-    layout : Layout
-        The keywords that describe an array.
-    others : dict
-        Other keywords of new arrays: `shards`, `chunks`, `mode` and `publish`.
 
     Raises
     ------
     SpecError
         If one of them differs from its default; the error names the first one.
     """
-    usual: dict[str, Any] = {"shards": "auto", "chunks": "auto", "mode": "w-", "publish": "last"}
-    for field in dataclasses.fields(Layout):
-        usual[field.name], others = (
-            field.default,
-            {**others, field.name: getattr(layout, field.name)},
-        )
-    for keyword, value in others.items():
-        if value is not usual[keyword] and value != usual[keyword]:
+    of_array = [(f.name, getattr(array, f.name), f.default) for f in dataclasses.fields(array)]
+    of_run = [("mode", mode, "w-"), ("publish", publish, "last")]
+    for keyword, value, usual in (*of_array[:2], *of_run, *of_array[2:]):
+        if value is not usual and value != usual:
             remedy = "leave it out: the array that exists decides"
             raise SpecError(
                 "is for new arrays, and region= is given", field=keyword, value=value, remedy=remedy
@@ -283,18 +292,18 @@ def store(
             remedy=f"give {len(arrays)}",
         )
     engine = active_engine()
-    options = options_for_new(**{k: keywords.pop(k) for k in OPTION_KEYWORDS if k in keywords})
-    layout = layout_from({k: keywords.pop(k) for k in LAYOUT_KEYWORDS if k in keywords})
-    unknown = set(keywords) - set(PLAN_DEFAULTS)
+    kinds = (RunOptions, ArrayOptions, PlanOptions)
+    names_of = {kind: {field.name for field in dataclasses.fields(kind)} for kind in kinds}
+    unknown = set(keywords) - set().union(*names_of.values())
     if unknown:
         raise TypeError(f"unexpected keywords {sorted(unknown)}")
+
+    def given(kind: type[_Options]) -> _Options:
+        return kind(**{name: keywords[name] for name in names_of[kind] & set(keywords)})
+
+    run, array, options = for_new_array(given(RunOptions)), given(ArrayOptions), given(PlanOptions)
     jobs = [
-        Job(
-            ArrayChunks(x),
-            plan_with(x, engine, layout=layout, **{**PLAN_DEFAULTS, **keywords}),
-            resolve_target(where, name),
-            options,
-        )
+        Job(ArrayChunks(x), plan_array(x, engine, array, options), resolve_target(where, name), run)
         for x, where, name in zip(arrays, stores, names, strict=True)
     ]
     if not compute:

@@ -7,8 +7,9 @@ from shardwrite._lazy import attach
 if TYPE_CHECKING:
     from shardwrite.plan.estimate import BATCH_NBYTES, MemoryEstimate, Resources
     from shardwrite.plan.identity import Identity, ShardWindow
-    from shardwrite.plan.make import make_plan
+    from shardwrite.plan.make import Update, make_plan
     from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, SourceLayout
+    from shardwrite.plan.options import PlanOptions, memory_limit_of
     from shardwrite.plan.partition import Cuts, Partition, make_partition
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
@@ -20,12 +21,13 @@ else:
         {
             "shardwrite.plan.estimate": ("BATCH_NBYTES", "MemoryEstimate", "Resources"),
             "shardwrite.plan.identity": ("Identity", "ShardWindow"),
-            "shardwrite.plan.make": ("make_plan",),
+            "shardwrite.plan.make": ("Update", "make_plan"),
             "shardwrite.plan.model": (
                 "MAX_GRAPH_TASKS",
                 "MAX_SOURCE_RERUNS",
                 "SourceLayout",
             ),
+            "shardwrite.plan.options": ("PlanOptions", "memory_limit_of"),
             "shardwrite.plan.partition": ("Cuts", "Partition", "make_partition"),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.plan.regions": ("ShardRef", "as_box", "indexed_shape"),
@@ -44,16 +46,19 @@ __all__ = [
     "Part",
     "Partition",
     "Plan",
+    "PlanOptions",
     "Resources",
     "ShardRef",
     "ShardWindow",
     "Sized",
     "SourceLayout",
+    "Update",
     "Wave",
     "as_box",
     "indexed_shape",
     "make_partition",
     "make_plan",
+    "memory_limit_of",
     "parse_nbytes",
     "resolve_shapes",
 ]

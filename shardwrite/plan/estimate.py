@@ -12,7 +12,14 @@ import numpy as np
 from shardwrite.grid import Shape, boundaries, ceil_div
 from shardwrite.plan.partition import Partition
 
-__all__ = ["BATCH_NBYTES", "MemoryEstimate", "Resources", "estimate_memory", "overlap"]
+__all__ = [
+    "BATCH_NBYTES",
+    "Assumptions",
+    "MemoryEstimate",
+    "Resources",
+    "estimate_memory",
+    "overlap",
+]
 
 BATCH_NBYTES = 2 * 2**20
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
@@ -33,11 +40,15 @@ class Resources:
         Memory that one process may use, in bytes.
     n_processes : int
         Number of worker processes.
+    returns_through_parent : bool
+        Whether results of tasks pass through a parent process. Encoded units then go from task to
+        task in part files.
     """
 
     n_threads: int
     memory_limit_nbytes: int
     n_processes: int = 1
+    returns_through_parent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +153,31 @@ def _border(
     return sum(thickness[axis] * math.prod(extent[:axis] + extent[axis + 1 :]) for axis in crossed)
 
 
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """What an estimate assumes of a run.
+
+    Parameters
+    ----------
+    wave : tuple of int
+        Largest extent of a wave along each axis, in elements.
+    is_staged : bool
+        Whether every encoded block goes to a part file.
+    compression_ratio : float
+        Ratio of decoded to encoded size; 1 is the worst case.
+    """
+
+    wave: Shape
+    is_staged: bool
+    compression_ratio: float
+
+
 def estimate_memory(
     partition: Partition,
     source_chunks: Sequence[Sequence[int]],
     itemsize: int,
     resources: Resources,
-    *,
-    wave: Shape,
-    staged: bool,
-    compression_ratio: float,
+    assumed: Assumptions,
 ) -> MemoryEstimate:
     """Estimate the peak memory of one process.
 
@@ -164,12 +191,8 @@ def estimate_memory(
         Bytes of an element.
     resources : Resources
         Threads and memory of the worker processes.
-    wave : tuple of int
-        Largest extent of a wave along each axis, in elements.
-    staged : bool
-        Whether every encoded block goes to a part file.
-    compression_ratio : float
-        Ratio of decoded to encoded size; 1 is the worst case.
+    assumed : Assumptions
+        What is assumed of the run.
 
     Notes
     -----
@@ -195,16 +218,18 @@ def estimate_memory(
     border_nbytes = (
         0
         if is_shared
-        else ceil_div(itemsize * _border(partition, thickness, shape, wave), resources.n_processes)
+        else ceil_div(
+            itemsize * _border(partition, thickness, shape, assumed.wave), resources.n_processes
+        )
     )
-    if partition.is_fused or staged:
+    if partition.is_fused or assumed.is_staged:
         return MemoryEstimate(
-            source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if staged else math.inf
+            source_nbytes, border_nbytes, batches_nbytes, 0, 0.0 if assumed.is_staged else math.inf
         )
     allowed = int(resources.memory_limit_nbytes * _RESULT_SHARE)
     waiting_nbytes = min(partition.n_groups, 2) * itemsize * math.prod(partition.largest_group)
     spool_ratio = allowed / max(1, waiting_nbytes)
-    kept = min(1 / compression_ratio, spool_ratio)
+    kept = min(1 / assumed.compression_ratio, spool_ratio)
     return MemoryEstimate(
         source_nbytes=source_nbytes,
         border_nbytes=border_nbytes,

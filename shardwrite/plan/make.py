@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwrite.errors import PlanError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import AppendOnly, Strategy
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.limits import check_n_tasks
-from shardwrite.plan.model import MAX_GRAPH_TASKS, SourceLayout
+from shardwrite.plan.model import SourceLayout
+from shardwrite.plan.options import PlanOptions
 from shardwrite.plan.partition import Partition, make_partition
 from shardwrite.plan.plan import Plan
 
-__all__ = ["make_plan"]
+__all__ = ["Update", "make_plan"]
 
 _TASK_NBYTES = (4 * 2**20, 32 * 2**20)
 _FUSE_NBYTES = 64 * 2**20
@@ -27,19 +27,29 @@ _N_TASKS_AIMED_AT = 64
 _SOURCE_CHUNKS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Part of an existing array that a source covers.
+
+    Parameters
+    ----------
+    region : Box
+        The region, in the coordinates of the metadata that describe the window of the array.
+    append_axis : int, optional
+        Axis along which the array grows by the region.
+    """
+
+    region: Box
+    append_axis: int | None = None
+
+
 def make_plan(
     metadata: ArrayMetadata,
-    strategy: Strategy,
     source: SourceLayout,
     resources: Resources,
-    *,
-    write_empty_chunks: bool = False,
-    stage_units: bool = False,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    compression_ratio: float | None = None,
+    options: PlanOptions,
+    update: Update | None = None,
     notes: Sequence[str] = (),
-    region: Box | None = None,
-    append_axis: int | None = None,
 ) -> Plan:
     """Make the plan for writing a source as an array.
 
@@ -49,28 +59,17 @@ def make_plan(
     ----------
     metadata : ArrayMetadata
         Metadata of the array that will be written.
-    strategy : Strategy
-        The write strategy.
     source : SourceLayout
-        Chunks, tasks and identity of the source.
+        Chunks, tasks and identity of the source. For an update, its chunks include the margins
+        beside the region.
     resources : Resources
         Threads and memory of the worker processes.
-    write_empty_chunks : bool
-        Also store inner chunks that hold only the fill value.
-    stage_units : bool
-        Pass encoded units between tasks in part files. Otherwise an engine with several processes
-        would copy them through one process.
-    max_graph_tasks : int
-        Tasks that the scheduler may hold at the same time.
-    compression_ratio : float, optional
-        Expected ratio of decoded to encoded size; the worst case is 1.
+    options : PlanOptions
+        Keywords that control the plan.
+    update : Update, optional
+        What the source covers, if `metadata` describes a part of an existing array.
     notes : sequence of str
         Explanations of choices that were made before.
-    region : Box, optional
-        Region that the source covers, if `metadata` describes a part of an existing array. The
-        source's chunks then include the margins beside the region.
-    append_axis : int, optional
-        Axis along which the array grows by the region.
 
     Raises
     ------
@@ -80,10 +79,11 @@ def make_plan(
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)
-    # the bytes that AppendOnly writes depend on the cut, so its cut must stay as in older versions
-    is_free = not isinstance(strategy, AppendOnly)
+    # where bytes depend on the cut, the cut must stay as in older versions
     most_source_chunks = (
-        max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT) if is_free else None
+        None
+        if options.strategy.depends_on_cut
+        else max(_SOURCE_CHUNKS, source.n_chunks // _N_TASKS_AIMED_AT)
     )
 
     def cut(task_nbytes: int, *, fused: bool) -> Partition:
@@ -99,17 +99,17 @@ def make_plan(
     def plan_for(partition: Partition, *, is_staged: bool) -> Plan:
         return Plan(
             metadata=metadata,
-            strategy=strategy,
+            strategy=options.strategy,
             source=source,
             partition=partition,
             resources=resources,
             is_staged=is_staged,
-            write_empty_chunks=write_empty_chunks,
-            max_graph_tasks=max_graph_tasks,
-            compression_ratio=compression_ratio,
+            write_empty_chunks=options.write_empty_chunks,
+            max_graph_tasks=options.max_graph_tasks,
+            compression_ratio=options.compression_ratio,
             notes=tuple(notes),
-            region=region,
-            append_axis=append_axis,
+            region=None if update is None else update.region,
+            append_axis=None if update is None else update.append_axis,
         )
 
     def plan_of(task_nbytes: int) -> Plan:
@@ -121,7 +121,8 @@ def make_plan(
         if not is_small or plan.least_memory.total_nbytes > resources.memory_limit_nbytes // 2:
             blocks = cut(task_nbytes, fused=False)
             if not blocks.is_fused:
-                plan = plan_for(blocks, is_staged=stage_units or _is_slab_like(blocks, source))
+                is_staged = resources.returns_through_parent or _is_slab_like(blocks, source)
+                plan = plan_for(blocks, is_staged=is_staged)
         return plan
 
     check_n_tasks(metadata.grid.shape, metadata.raw_nbytes // high)

@@ -13,9 +13,9 @@ from typing import Any
 
 from shardwrite.errors import PlanError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import AppendOnly, Strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.plan.estimate import MemoryEstimate, Resources, estimate_memory
+from shardwrite.plan.estimate import Assumptions, MemoryEstimate, Resources, estimate_memory
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
@@ -66,7 +66,7 @@ class PlanFacts:
     ----------
     metadata : ArrayMetadata
         Metadata of the array that will be written.
-    strategy : FixedOrder or AppendOnly
+    strategy : Strategy
         The write strategy.
     source : SourceLayout
         Chunks, tasks and identity of the source.
@@ -203,9 +203,7 @@ class PlanFacts:
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
-            wave=wave,
-            staged=self.is_staged,
-            compression_ratio=ratio,
+            Assumptions(wave, self.is_staged, ratio),
         )
 
     @property
@@ -292,7 +290,7 @@ class PlanFacts:
     @property
     def identity(self) -> Identity:
         """What the plan writes."""
-        units = self.partition.block_edges if isinstance(self.strategy, AppendOnly) else None
+        units = self.partition.block_edges if self.strategy.depends_on_cut else None
         region = self.array_region
         document, window = self.metadata.document, None
         if region is not None and self.metadata.window is not None:

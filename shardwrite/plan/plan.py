@@ -28,7 +28,7 @@ class Plan(PlanFacts):
     ----------
     metadata : ArrayMetadata
         Metadata of the array that will be written.
-    strategy : FixedOrder or AppendOnly
+    strategy : Strategy
         The write strategy.
     source : SourceLayout
         Chunks, tasks and identity of the source.

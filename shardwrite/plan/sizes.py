@@ -10,13 +10,11 @@ from numbers import Integral
 from typing import Any
 
 from shardwrite.errors import SpecError
-from shardwrite.grid import Shape, ceil_div
+from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.plan.limits import check_extents
 from shardwrite.plan.render import human
 
 __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
-
-Sized = int | str | Sequence[int] | None
 
 _UNITS = {
     "": 1,

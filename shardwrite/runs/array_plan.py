@@ -5,168 +5,36 @@ Nothing is read or written here.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from numbers import Integral, Real
 from typing import Any
 
 from dask.base import tokenize
 
 import shardwrite._dask as dask
-from shardwrite.engines import Engine, active_engine
-from shardwrite.errors import PlanError, SpecError, redacted
-from shardwrite.format.document import Layout, make_metadata
+from shardwrite.engines import Engine
+from shardwrite.errors import PlanError, redacted
+from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import as_strategy
 from shardwrite.plan import (
-    MAX_GRAPH_TASKS,
-    MAX_SOURCE_RERUNS,
     Plan,
+    PlanOptions,
     Resources,
-    Sized,
     SourceLayout,
     make_plan,
-    parse_nbytes,
     resolve_shapes,
 )
 from shardwrite.plan.limits import check_new
 from shardwrite.read.compare import check_source, check_source_of
 from shardwrite.runs.array_chunks import waves_reruns
 
-__all__ = [
-    "LAYOUT_KEYWORDS",
-    "PLAN_DEFAULTS",
-    "identity_of",
-    "layout_from",
-    "memory_limit_of",
-    "n_tasks_of",
-    "plan",
-    "plan_into",
-    "plan_with",
-    "resources_of",
-]
+__all__ = ["identity_of", "n_tasks_of", "plan_array", "plan_into", "resources_of"]
 
-LAYOUT_KEYWORDS = tuple(field.name for field in dataclasses.fields(Layout))
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-PLAN_DEFAULTS: dict[str, Any] = {
-    "shards": "auto",
-    "chunks": "auto",
-    "strategy": "fixed-order",
-    "write_empty_chunks": False,
-    "memory_limit": None,
-    "source_id": None,
-    "compression_ratio": None,
-    "max_graph_tasks": MAX_GRAPH_TASKS,
-    "max_source_reruns": MAX_SOURCE_RERUNS,
-}
 
 
-def plan(
-    x: dask.array.Array,
-    *,
-    shards: Sized = "auto",
-    chunks: Sized = "auto",
-    strategy: Any = "fixed-order",
-    write_empty_chunks: bool = False,
-    memory_limit: int | str | None = None,
-    source_id: str | None = None,
-    compression_ratio: float | None = None,
-    max_graph_tasks: int = MAX_GRAPH_TASKS,
-    max_source_reruns: float = MAX_SOURCE_RERUNS,
-    **layout: Any,
-) -> Plan:
-    """Plan how an array would be written.
-
-    Nothing is computed, read or written.
-
-    Parameters
-    ----------
-    x : dask.array.Array
-        The source. All of its chunk sizes must be known.
-    shards, chunks : tuple of int, int, str or None
-        Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
-        a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` plans an array
-        without shards, in which each chunk is an object of its own.
-    strategy : FixedOrder, AppendOnly or str
-        The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
-        ``"morton"``.
-    write_empty_chunks : bool
-        Store also inner chunks and shards that hold only the fill value.
-    memory_limit : int or str, optional
-        Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of
-        the active engine by default.
-    source_id : str, optional
-        Identifier of the source. Runs with the same identifier have the same data. By default, it
-        is derived from dask's name of `x`.
-    compression_ratio : float, optional
-        Expected ratio of decoded to encoded size. Only the plan's `expected_memory` uses it; the
-        limit is checked for data that do not compress.
-    max_graph_tasks : int
-        Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.
-    max_source_reruns : float
-        How often a source task may run on average, if several waves need it.
-    **layout
-        `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
-        `chunk_key_encoding`, `dimension_names` and `attributes`, as in :func:`to_sharded_zarr`.
-
-    Returns
-    -------
-    Plan
-        The plan. It can be printed, and has `shards_for`, `part`, `to_json` and `digest`.
-
-    Raises
-    ------
-    SpecError
-        If an argument is not valid. The error has the field, its value and a remedy.
-    PlanError
-        If the plan exceeds the memory, the number of tasks, or `max_source_reruns`. The error
-        says what to change.
-    TypeError
-        If a keyword in `layout` is unknown.
-
-    Examples
-    --------
-    >>> import dask.array as da, shardwrite
-    >>> x = da.zeros((100, 100), chunks=(10, 100), dtype="uint8")
-    >>> p = shardwrite.plan(x, shards=(50, 50), chunks=(10, 10))
-    >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
-    (4, ['c/0/0', 'c/0/1'])
-    """
-    return plan_with(
-        x,
-        active_engine(),
-        shards=shards,
-        chunks=chunks,
-        strategy=strategy,
-        write_empty_chunks=write_empty_chunks,
-        memory_limit=memory_limit,
-        source_id=source_id,
-        compression_ratio=compression_ratio,
-        max_graph_tasks=max_graph_tasks,
-        max_source_reruns=max_source_reruns,
-        layout=layout_from(layout),
-    )
-
-
-def layout_from(keywords: dict[str, Any]) -> Layout:
-    """The layout that keywords describe.
-
-    Raises
-    ------
-    TypeError
-        If a keyword is unknown.
-    """
-    unknown = set(keywords) - set(LAYOUT_KEYWORDS)
-    if unknown:
-        raise TypeError(
-            f"unexpected keywords {sorted(unknown)}; the array's are {list(LAYOUT_KEYWORDS)}"
-        )
-    return Layout(**keywords)
-
-
-def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
-    """Make the plan of an array for an engine, and check that it fits.
+def plan_array(x: Any, engine: Engine, array: ArrayOptions, options: PlanOptions) -> Plan:
+    """Make the plan of a new array for an engine, and check that it fits.
 
     Parameters
     ----------
@@ -174,10 +42,10 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         The source.
     engine : Engine
         The engine that will run the tasks.
-    layout : Layout
+    array : ArrayOptions
         Keywords that describe the array.
-    **given
-        All keywords in `PLAN_DEFAULTS`, as :func:`plan` takes them.
+    options : PlanOptions
+        Keywords that control the plan.
 
     Raises
     ------
@@ -187,36 +55,31 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
         If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
     source = check_source(x)
-    check_knobs(given)
     itemsize = source.dtype.itemsize or 1
     shards, chunks, notes = resolve_shapes(
-        source.shape, itemsize, given["shards"], given["chunks"], source.chunks
+        source.shape, itemsize, array.shards, array.chunks, source.chunks
     )
     check_new(source.shape, itemsize, shards, chunks)
-    sharded = None if given["shards"] is None else shards
-    metadata = make_metadata(source.shape, source.dtype, sharded, chunks, layout)
+    sharded = None if array.shards is None else shards
+    metadata = make_metadata(source.shape, source.dtype, sharded, chunks, array)
     made = make_plan(
         metadata,
-        as_strategy(given["strategy"]),
         SourceLayout(
             source.chunks,
             n_tasks_of(source),
-            identity_of(source, given["source_id"]),
-            is_stable=given["source_id"] is not None,
+            identity_of(source, options.source_id),
+            is_stable=options.source_id is not None,
         ),
-        resources_of(engine, given["memory_limit"]),
-        write_empty_chunks=given["write_empty_chunks"],
-        stage_units=engine.returns_through_parent,
-        max_graph_tasks=given["max_graph_tasks"],
-        compression_ratio=given["compression_ratio"],
+        resources_of(engine, options.memory_limit_nbytes),
+        options,
         notes=notes,
     )
     made = waves_reruns(made, source)
     made.check_fits()
-    if made.source_reruns > given["max_source_reruns"]:
+    if made.source_reruns > options.max_source_reruns:
         raise PlanError(
             f"{len(made.waves)} waves would run each source task {made.source_reruns:.2f} times "
-            f"on average, and max_source_reruns allows {given['max_source_reruns']}",
+            f"on average, and max_source_reruns allows {options.max_source_reruns}",
             needed_nbytes=0,
             allowed_nbytes=0,
             knob="persist or store what the waves share, raise max_graph_tasks or memory_limit, "
@@ -225,102 +88,37 @@ def plan_with(x: Any, engine: Engine, *, layout: Layout, **given: Any) -> Plan:
     return made
 
 
-def check_knobs(given: dict[str, Any]) -> None:
-    """Check the values of the keywords that control a plan but do not describe the array.
-
-    Parameters
-    ----------
-    given : dict
-        All keywords in `PLAN_DEFAULTS`. `shards`, `chunks`, `strategy` and `memory_limit` are
-        checked elsewhere.
-
-    Raises
-    ------
-    SpecError
-        If a value is not valid. The error names the keyword.
-    """
-
-    def is_positive(value: Any, kind: Any) -> bool:
-        return isinstance(value, kind) and not isinstance(value, bool) and bool(value > 0)
-
-    ratio, reruns, identity = (
-        given["compression_ratio"],
-        given["max_source_reruns"],
-        given["source_id"],
-    )
-    for field, is_good, remedy in (
-        ("write_empty_chunks", isinstance(given["write_empty_chunks"], bool), "give True or False"),
-        (
-            "compression_ratio",
-            ratio is None or is_positive(ratio, Real),
-            "give for instance 2.5, or None",
-        ),
-        (
-            "max_graph_tasks",
-            is_positive(given["max_graph_tasks"], Integral),
-            f"give for instance {MAX_GRAPH_TASKS}",
-        ),
-        ("max_source_reruns", is_positive(reruns, Real), f"give for instance {MAX_SOURCE_RERUNS}"),
-        (
-            "source_id",
-            identity is None or (isinstance(identity, str) and bool(identity)),
-            "give a text, or None",
-        ),
-    ):
-        if not is_good:
-            raise SpecError(
-                "not what this keyword takes", field=field, value=given[field], remedy=remedy
-            )
-
-
-def memory_limit_of(limit: Any) -> int | None:
-    """The keyword `memory_limit` in bytes; None if it is not given.
-
-    Raises
-    ------
-    SpecError
-        If it is not a positive number of bytes.
-    """
-    if isinstance(limit, str):
-        limit = parse_nbytes(limit, "memory_limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise SpecError(
-            "not a positive number of bytes",
-            field="memory_limit",
-            value=limit,
-            remedy='give for instance "4GB"',
-        )
-    return limit
-
-
-def resources_of(engine: Engine, memory_limit: Any = None) -> Resources:
+def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:
     """Threads and memory of an engine's workers.
 
     Parameters
     ----------
     engine : Engine
         The engine.
-    memory_limit : int or str, optional
+    memory_limit_nbytes : int, optional
         Bytes that a worker process may use. The engine's limit by default.
-
-    Raises
-    ------
-    SpecError
-        If `memory_limit` is not a positive number of bytes.
     """
-    allowed = memory_limit_of(memory_limit) or engine.memory_limit_nbytes
-    return Resources(engine.n_threads, allowed, engine.n_processes)
+    return Resources(
+        engine.n_threads,
+        memory_limit_nbytes or engine.memory_limit_nbytes,
+        engine.n_processes,
+        returns_through_parent=engine.returns_through_parent,
+    )
 
 
-def plan_into(
-    x: Any,
-    metadata: ArrayMetadata,
-    engine: Engine,
-    *,
-    strategy: Any,
-    memory_limit: int | str | None,
-) -> Plan:
+def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, options: PlanOptions) -> Plan:
     """Plan how `x` would be written into an existing array of the same shape.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source.
+    metadata : ArrayMetadata
+        The array.
+    engine : Engine
+        The engine that will run the tasks.
+    options : PlanOptions
+        Keywords that control the plan.
 
     Raises
     ------
@@ -332,10 +130,9 @@ def plan_into(
     source = check_source_of(x, metadata, "x")
     made = make_plan(
         metadata,
-        as_strategy(strategy),
         SourceLayout(source.chunks, n_tasks_of(source), identity_of(source)),
-        resources_of(engine, memory_limit),
-        stage_units=engine.returns_through_parent,
+        resources_of(engine, options.memory_limit_nbytes),
+        options,
     )
     made.check_fits()
     return made

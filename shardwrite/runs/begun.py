@@ -12,7 +12,9 @@ import json
 import shardwrite._dask as dask
 from shardwrite.errors import JournalError
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.registry import ENTRY_POINTS, check_strategy, registered
 from shardwrite.format.strategies import labelled
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import ShardGrid
 from shardwrite.journal import RunDirectory
 from shardwrite.plan import Cuts, Partition, Plan, Resources, SourceLayout
@@ -48,7 +50,8 @@ def plan_begun(
     Raises
     ------
     JournalError
-        If the run's files do not hold a plan that can be written in parts.
+        If the run's files do not hold a plan that can be written in parts, or its write strategy
+        is not registered in this process.
     """
     try:
         what, layout = run.record.identity, run.record.layout
@@ -58,7 +61,7 @@ def plan_begun(
         chunks = tuple((n,) for n in metadata.grid.shape) if x is None else x.chunks
         return Plan(
             metadata=metadata,
-            strategy=labelled(str(what.strategy)),
+            strategy=_strategy(run),
             source=SourceLayout(
                 chunks,
                 0 if x is None else n_tasks_of(x),
@@ -76,6 +79,33 @@ def plan_begun(
             "shards away that are there",
             path=str(run.target.run_path),
         ) from error
+
+
+def _strategy(run: RunDirectory) -> Strategy:
+    """Write strategy of a plan on disk.
+
+    Raises
+    ------
+    JournalError
+        If it is not registered in this process.
+    LookupError, TypeError, ValueError
+        If the plan does not describe it.
+    """
+    label, kept = str(run.record.identity.strategy), run.record.strategy
+    if kept is None:  # an older version began the run
+        return labelled(label)
+    found = registered(kept.name)
+    if found is None:
+        raise JournalError(
+            f"the plan of {run.target.path} has the write strategy {kept.name!r}, which is not "
+            "registered in this process; import the module that registers it, or install a package "
+            f"that names it in an entry point of the group {ENTRY_POINTS!r}",
+            path=str(run.target.run_path),
+        )
+    strategy = check_strategy(found.from_dict(kept.configuration))
+    if strategy.label != label:
+        raise ValueError(f"its strategy is {strategy.label!r}, and its identity says {label!r}")
+    return strategy
 
 
 def _partition(cuts: Cuts | None, grid: ShardGrid) -> Partition:

@@ -4,85 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import Any
 
-from shardwrite.errors import SpecError
-from shardwrite.journal import Intent
+from shardwrite.journal import Intent, StrategyFacts
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan, ShardWindow
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.source import ChunkSource
-from shardwrite.stores import DURABILITIES
 
-__all__ = ["Job", "Options", "intent_of", "options_for_new", "target_of_update"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How a job is run; none of this changes what is written.
-
-    Attributes
-    ----------
-    mode : {"w-", "w", "r+"}
-        ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes
-        into one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
-    publish : {"last", "first"}
-        Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
-    durability : {"full", "batch", "none"}
-        Whether shards are synced to disk one by one before they count as committed, many at a
-        time, or not at all.
-    restart : bool
-        Remove the shards of an unfinished run and start over; give up an unfinished update.
-    recheck : bool
-        Before an unfinished run is continued, decode the shards that its journals call committed.
-
-    Raises
-    ------
-    SpecError
-        If a value is not one of the choices.
-    """
-
-    mode: str = "w-"
-    publish: str = "last"
-    durability: str = "full"
-    restart: bool = False
-    recheck: bool = False
-
-    def __post_init__(self) -> None:
-        choices = (
-            ("mode", ("w-", "w", "r+")),
-            ("publish", ("last", "first")),
-            ("durability", DURABILITIES),
-        )
-        for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
-            value = getattr(self, field)
-            if value not in allowed:
-                # "r+" is for internal use.
-                shown = [choice for choice in allowed if choice != "r+"]
-                raise SpecError(
-                    "no such choice", field=field, value=value, remedy=f"use one of {shown}"
-                )
-
-
-def options_for_new(**given: Any) -> Options:
-    """Options of a run that makes an array.
-
-    Parameters
-    ----------
-    **given
-        Fields of `Options`.
-
-    Raises
-    ------
-    SpecError
-        If a value is not one of the choices, or the mode is ``"r+"``. Operations that write into
-        an existing array have checks of their own.
-    """
-    options = Options(**given)
-    if options.mode == "r+":
-        raise SpecError(
-            "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"
-        )
-    return options
+__all__ = ["Job", "intent_of", "target_of_update"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +27,7 @@ class Job:
         How the array is written.
     target : Target
         Where the array goes, as `resolve_target` makes it. For an update, see `target_of_update`.
-    options : Options
+    options : RunOptions
         How the job is run.
 
     Raises
@@ -110,7 +39,7 @@ class Job:
     source: ChunkSource
     plan: Plan
     target: Target
-    options: Options
+    options: RunOptions
 
     def __post_init__(self) -> None:
         if self.source.region != self.plan.region:
@@ -148,6 +77,7 @@ def intent_of(plan: Plan, mode: str) -> Intent:
         shards_from=None
         if plan.region is None
         else ShardWindow(plan.first_shard, plan.metadata.grid.counts),
+        strategy=StrategyFacts(plan.strategy.name, dict(plan.strategy.to_dict())),
         partition=plan.partition.cuts,
         figures={name: figures[name] for name in figures if name not in ("format", "identity")},
     )

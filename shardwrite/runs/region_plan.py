@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,34 +11,46 @@ import shardwrite._dask as dask
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.strategies import Strategy, as_strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
 from shardwrite.place.target import Target
-from shardwrite.plan import Plan, SourceLayout, as_box, make_plan
+from shardwrite.plan import Plan, PlanOptions, SourceLayout, Update, as_box, make_plan
 from shardwrite.plan.limits import check_growth, check_region
 from shardwrite.read.array import open_sharded
 from shardwrite.read.compare import check_source
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of
 
-__all__ = ["APPEND", "check_axis", "check_can_update", "check_cast", "region_plan"]
+__all__ = ["APPEND", "Where", "check_axis", "check_can_update", "check_cast", "region_plan"]
 
 APPEND = "append"
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Region of an existing array that a source goes to.
+
+    Parameters
+    ----------
+    region : str, or tuple of slice or int, slice, int, Ellipsis
+        The region in array coordinates, or `APPEND` to append the source along an axis.
+    axis : int
+        Axis of an append; without an append it is ignored.
+    casting : str
+        Rule of numpy by which the source may be cast to the array's dtype.
+    """
+
+    region: Any
+    axis: int = 0
+    casting: str = "safe"
 
 
 def region_plan(
     x: Any,
     target: Target,
-    region: Any,
+    where: Where,
     engine: Engine,
-    *,
-    axis: int,
-    strategy: Any,
-    casting: str,
-    write_empty_chunks: bool,
-    memory_limit: int | str | None,
-    source_id: str | None,
-    max_graph_tasks: int,
+    options: PlanOptions,
 ) -> tuple[dask.array.Array, Plan]:
     """Plan how `x` would be written into a region of an existing array.
 
@@ -47,24 +60,12 @@ def region_plan(
         The source.
     target : Target
         The array.
-    region : str, or tuple of slice or int, slice, int, Ellipsis
-        The region in array coordinates, or `APPEND` to append `x` along an axis.
+    where : Where
+        The region.
     engine : Engine
         The engine that will run the tasks.
-    axis : int
-        Axis of an append; without an append it is ignored.
-    strategy : FixedOrder, AppendOnly or str
-        The write strategy, its name, or an order of inner chunks.
-    casting : str
-        Rule of numpy by which `x` may be cast to the array's dtype.
-    write_empty_chunks : bool
-        Store also inner chunks that hold only the fill value.
-    memory_limit : int or str, optional
-        Bytes that a worker process may use. The engine's limit by default.
-    source_id : str, optional
-        Identifier of the source. Runs with the same identifier have the same data.
-    max_graph_tasks : int
-        Number of tasks that the scheduler may hold at a time.
+    options : PlanOptions
+        Keywords that control the plan.
 
     Returns
     -------
@@ -86,10 +87,10 @@ def region_plan(
     metadata = parse_metadata(
         open_sharded(target.root, target.name or None).metadata.text, writing=True
     )
-    chosen = as_strategy(strategy)
-    check_can_update(metadata, chosen)
-    source = _cast(check_source(x), metadata.dtype, casting)
-    identity = identity_of(x, source_id)
+    check_can_update(metadata, options.strategy)
+    source = _cast(check_source(x), metadata.dtype, where.casting)
+    identity, is_stable = identity_of(x, options.source_id), options.source_id is not None
+    region = where.region
     if isinstance(region, str):
         if region != APPEND:
             raise SpecError(
@@ -98,20 +99,15 @@ def region_plan(
                 value=region,
                 remedy=f'give slices, or "{APPEND}" and an axis',
             )
-        axis = check_axis(axis, metadata.grid.ndim)
+        axis = check_axis(where.axis, metadata.grid.ndim)
         box = _appended(
-            target,
-            metadata.grid.shape,
-            source.shape,
-            axis,
-            identity,
-            is_stable=source_id is not None,
+            target, metadata.grid.shape, source.shape, axis, identity, is_stable=is_stable
         )
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
     else:
-        axis = -1
+        axis = None
         box = as_box(region, metadata.grid.shape)
     if source.shape != box.shape:
         remedy = f"give an array of shape {box.shape}, or another region"
@@ -127,19 +123,15 @@ def region_plan(
     part, inside = metadata.part(box)
     made = make_plan(
         part,
-        chosen,
         SourceLayout(
             _with_margins(source, inside, part.grid.shape),
             n_tasks_of(x),
             identity,
-            is_stable=source_id is not None,
+            is_stable=is_stable,
         ),
-        resources_of(engine, memory_limit),
-        write_empty_chunks=write_empty_chunks,
-        stage_units=engine.returns_through_parent,
-        max_graph_tasks=max_graph_tasks,
-        region=inside,
-        append_axis=axis if axis >= 0 else None,
+        resources_of(engine, options.memory_limit_nbytes),
+        options,
+        Update(inside, axis),
     )
     made.check_fits()
     return source, made

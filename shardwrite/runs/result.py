@@ -10,9 +10,10 @@ from typing import Any
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError
 from shardwrite.journal import Ledger
+from shardwrite.plan import Plan
 from shardwrite.plan.render import human, table_html, table_text
 
-__all__ = ["WriteResult", "result_from_receipt", "result_of"]
+__all__ = ["Effort", "WriteResult", "result_from_receipt", "result_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,50 +126,52 @@ class WriteResult:
         return table_html("written", self._rows())
 
 
-def result_of(
-    path: str,
-    ledger: Ledger,
-    itemsize: int,
-    *,
-    seconds: float,
-    n_tasks: int,
-    layout: str,
-    n_resumed: int,
-    n_retried: int,
-    raw_nbytes: int | None,
-) -> WriteResult:
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a run took.
+
+    Attributes
+    ----------
+    seconds : float
+        Duration of the run.
+    n_tasks : int
+        Number of tasks.
+    n_resumed : int
+        Number of shards that were done before.
+    n_retried : int
+        Number of times that a task was run again.
+    """
+
+    seconds: float
+    n_tasks: int
+    n_resumed: int
+    n_retried: int
+
+
+def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteResult:
     """Make the result of a run from its ledger.
 
     Parameters
     ----------
     path : str
         Path of the array.
+    plan : Plan
+        The plan. If it updates a region, the decoded bytes are those of the region, and otherwise
+        those of the shards that are done.
     ledger : Ledger
         The shards that are done.
-    itemsize : int
-        Bytes of an element.
-    seconds : float
-        Duration of the run.
-    n_tasks : int
-        Number of tasks.
-    layout : str
-        Layout of the plan.
-    n_resumed : int
-        Number of shards that were done before.
-    n_retried : int
-        Number of times that a task was run again.
-    raw_nbytes : int, optional
-        Decoded bytes that were written. By default, all elements of the shards that are done.
+    effort : Effort
+        What the run took.
     """
-    totals = ledger.totals(itemsize)
+    totals = ledger.totals(plan.metadata.itemsize)
     return WriteResult(
         path=path,
-        **(totals if raw_nbytes is None else {**totals, "raw_nbytes": raw_nbytes}),
-        seconds=seconds,
-        n_tasks=n_tasks,
-        layout=layout,
-        n_resumed_shards=n_resumed,
-        n_retried_tasks=n_retried,
+        **(totals if plan.region is None else {**totals, "raw_nbytes": plan.raw_nbytes}),
+        seconds=effort.seconds,
+        n_tasks=effort.n_tasks,
+        layout=plan.layout,
+        n_resumed_shards=effort.n_resumed,
+        n_retried_tasks=effort.n_retried,
         peak_nbytes_by_process=dict(ledger.peaks),
     )
 

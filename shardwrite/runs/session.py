@@ -51,7 +51,7 @@ from shardwrite.runs.finished import incomplete, refuse_another
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.receipts import make_receipt
-from shardwrite.runs.result import WriteResult, result_of
+from shardwrite.runs.result import Effort, WriteResult, result_of
 from shardwrite.stores import as_store_error, listed, make_directories
 from shardwrite.write.commit import GroupReport, WriteSpec
 
@@ -186,17 +186,10 @@ class Session:
             Number of tasks. All tasks of the plan by default.
         """
         plan = self.job.plan
-        return result_of(
-            str(self.job.target.path),
-            self.ledger,
-            plan.metadata.itemsize,
-            seconds=seconds,
-            n_tasks=plan.n_tasks if n_tasks is None else n_tasks,
-            layout=plan.layout,
-            n_resumed=self.n_resumed,
-            n_retried=self.n_retried,
-            raw_nbytes=None if plan.region is None else plan.raw_nbytes,
+        effort = Effort(
+            seconds, plan.n_tasks if n_tasks is None else n_tasks, self.n_resumed, self.n_retried
         )
+        return result_of(str(self.job.target.path), plan, self.ledger, effort)
 
     def finish(self, seconds: float) -> WriteResult:
         """End the run: check that every shard is committed, publish, and leave a receipt.

@@ -22,7 +22,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard
 from shardwrite.errors import IncompleteError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import Strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.journal import (
     Intent,
@@ -233,9 +233,7 @@ class Window:
                 metadata,
                 box,
                 pieces,
-                order="C",
-                batch_nbytes=self.spec.batch_nbytes,
-                write_empty_chunks=self.spec.write_empty_chunks,
+                self.spec.encoding("C"),
                 covered=None if is_whole else nothing,
                 background=background,
             ):

@@ -19,15 +19,15 @@ import numpy.typing as npt
 from shardwrite.engines import local_threads
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.strategies import AppendOnly, FixedOrder, Strategy, as_strategy
+from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import give_up_passing
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import as_box, indexed_shape
+from shardwrite.plan import as_box, indexed_shape, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_sharded
-from shardwrite.runs.array_plan import memory_limit_of
-from shardwrite.runs.job import Options
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.region_plan import check_axis, check_can_update, check_cast
 from shardwrite.stream.backlog import Backlog, OpenShard
 from shardwrite.stream.buffers import Buffers
@@ -146,7 +146,7 @@ class ShardWriter:
             raise SpecError(
                 "no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more"
             )
-        self._durability = Options(durability=durability).durability
+        self._durability = RunOptions(durability=durability).durability
         self._casting, self._write_empty = casting, write_empty_chunks
         with local_threads() as engine:
             self._limit = memory_limit_of(memory_limit) or min(

@@ -37,9 +37,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.strategies import Strategy
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
@@ -142,6 +143,10 @@ class WriteSpec:
     def streams(self) -> bool:
         """Whether whole shards can be written while they are encoded."""
         return self.strategy.streams(self.fixed_nbytes)
+
+    def encoding(self, order: str) -> EncodeOptions:
+        """How inner chunks are encoded in a given order."""
+        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks)
 
     def check_current(self) -> None:
         """Refuse to go on with a run that has ended or was taken over.

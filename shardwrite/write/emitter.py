@@ -23,6 +23,7 @@ import numpy as np
 
 from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
+from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision
@@ -120,16 +121,28 @@ class Emitter:
             Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
         write : callable
             Function that appends inner chunks.
+
+        Raises
+        ------
+        SpecError
+            If the placement is not one of a shard, which is a mistake of the strategy.
         """
         sequence, base = placement.sequence, self._codec.base_nbytes
+        begins, end = placement.offsets[sequence], base + placement.data_nbytes
+        free = np.append(begins, end) - np.concatenate([[base], begins + nbytes[sequence]])
+        if len(sequence) != (nbytes >= 0).sum() or (len(sequence) and (free < 0).any()):
+            raise SpecError(
+                "places inner chunks over each other or out of sequence, or leaves some out",
+                field="strategy",
+                value=self.spec.strategy.label,
+                remedy="mend the strategy: nothing is wrong with the data",
+            )
         if not len(sequence):
             return self.nothing()
         seal = self._seal(placement.offsets, nbytes)
         writer = self._create()
         if seal.prefix:
             writer.write([seal.prefix])
-        begins, end = placement.offsets[sequence], base + placement.data_nbytes
-        free = np.append(begins, end) - np.concatenate([[base], begins + nbytes[sequence]])
         breaks = [0, *(np.flatnonzero(free[1:-1]) + 1).tolist(), len(sequence)]
         for first, last in itertools.pairwise(breaks):
             if free[first]:

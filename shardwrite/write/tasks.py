@@ -169,10 +169,8 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
             metadata,
             source.box,
             pieces,
-            order=spec.strategy.streaming_order,
-            batch_nbytes=spec.batch_nbytes,
-            write_empty_chunks=spec.write_empty_chunks,
-            skip=source.skip,
+            spec.encoding(spec.strategy.streaming_order),
+            source.skip,
         )
 
         def encode(index: Shape) -> None:
@@ -291,14 +289,7 @@ def _encoded(
 ) -> Iterator[Any]:
     """Encode a unit, batch by batch."""
     batches = encode_unit(
-        spec.metadata,
-        unit,
-        pieces,
-        order=order,
-        batch_nbytes=spec.batch_nbytes,
-        write_empty_chunks=spec.write_empty_chunks,
-        covered=spec.region,
-        background=background,
+        spec.metadata, unit, pieces, spec.encoding(order), spec.region, background
     )
     with _as_source_error(spec, unit):
         yield from batches

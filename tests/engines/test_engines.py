@@ -21,12 +21,14 @@ from distributed import Client, LocalCluster
 
 import shardwrite
 from shardwrite.engines import LocalEngine
-from shardwrite.format.document import Layout
+from shardwrite.format.document import ArrayOptions
 from shardwrite.place.target import resolve_target
+from shardwrite.plan import PlanOptions
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.array_plan import PLAN_DEFAULTS, plan_with
+from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, Options
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
 from shardwrite.write.spool import EncodedBlock, PartFile
 
 KEYWORDS = {"shards": (32, 32, 32), "chunks": (8, 8, 8), "durability": "none"}
@@ -128,9 +130,9 @@ class Elsewhere(LocalEngine):
 @pytest.mark.parametrize("shares_memory", [True, False])
 def test_source_chunks_are_cut_where_tasks_do_not_share_memory(tmp_path, shares_memory):
     x, engine = da.ones((64, 64), chunks=24, dtype="u1"), Elsewhere(shares_memory)
-    small = {"shards": 16, "chunks": 8, "memory_limit": "15kB"}  # so there are several groups
-    plan = plan_with(x, engine, layout=Layout(), **{**PLAN_DEFAULTS, **small})
-    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), Options())
+    small = PlanOptions(memory_limit="15kB")  # so there are several groups
+    plan = plan_array(x, engine, ArrayOptions(shards=16, chunks=8), small)
+    job = Job(ArrayChunks(x), plan, resolve_target(tmp_path / "x", None), RunOptions())
     execute([job], engine, lambda _: None)
     assert any("cut" in key[0] for key in engine.keys) == (not shares_memory)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 1)

@@ -12,7 +12,8 @@ from shardwrite.engines import active_engine
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, Options, target_of_update
+from shardwrite.runs.job import Job, target_of_update
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.commit import GroupReport
@@ -29,7 +30,7 @@ def fill(
     x = whole[region]
     plan = shardwrite.plan_region(x, store, region, **planned)
     target = target_of_update(resolve_target(store, None), plan)
-    job = Job(ArrayChunks(x, plan.region), plan, target, Options(mode="r+"))
+    job = Job(ArrayChunks(x, plan.region), plan, target, RunOptions(mode="r+"))
     return execute([job], active_engine(), on_report)[0]
 
 
@@ -41,5 +42,5 @@ def reshard(
     x = shardwrite.from_sharded_zarr(store)
     plan = shardwrite.plan(x, shards=shards, chunks=old.metadata.grid.chunks, **planned)
     source = StoredChunks(plan.metadata, other=old)
-    job = Job(source, plan, resolve_target(new, None), Options())
+    job = Job(source, plan, resolve_target(new, None), RunOptions())
     return execute([job], active_engine(), on_report)[0]

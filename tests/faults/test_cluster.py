@@ -23,7 +23,8 @@ from shardwrite.errors import WorkersLostError
 from shardwrite.journal import Ledger, admit, find_run, replay
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
-from shardwrite.runs.job import Job, Options
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.session import Session
 from shardwrite.runs.session import _begin_one as begin_one
 from shardwrite.write.tasks import write_group
@@ -157,7 +158,7 @@ def test_a_task_that_runs_twice_at_once(tmp_path):
     x = oracle.source(SHAPE, (32, 128))
     plan = shardwrite.plan(x, shards=16, chunks=8)
     target = resolve_target(tmp_path / "x", None)
-    job = Job(ArrayChunks(x), plan, target, Options())
+    job = Job(ArrayChunks(x), plan, target, RunOptions())
     directory, _ = begin_one(job)
     session = Session(job, directory, "driver", Ledger(plan.metadata.grid))
     directory.make_room("full")

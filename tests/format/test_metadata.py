@@ -12,7 +12,7 @@ import zarr
 from zarr.buffer.cpu import Buffer as ZarrBuffer
 
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
-from shardwrite.format.document import Layout, make_metadata
+from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 
 pytestmark = [
@@ -43,7 +43,7 @@ NESTED = {
 
 
 def make(dtype="uint16", shape=(10, 7), shards=(8, 4), chunks=(2, 2), **layout):
-    return make_metadata(shape, np.dtype(dtype), shards, chunks, Layout(**layout))
+    return make_metadata(shape, np.dtype(dtype), shards, chunks, ArrayOptions(**layout))
 
 
 def open_with_zarr(metadata):

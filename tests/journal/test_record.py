@@ -66,6 +66,7 @@ def test_the_names_in_the_file_are_those_of_older_versions(begun, x):
     assert crc == "crc32c"
     assert others == [
         *made.to_dict(),
+        "strategy",  # older versions have its label only, in the identity
         "partition",
         "digest",
         "mode",
@@ -288,7 +289,6 @@ def test_an_update_says_what_it_writes(tmp_path, x, missing, match):
     made = shardwrite.plan_region(x[:9], tmp_path / "x", slice(20, 29))
     record = RunRecord.begun(
         intent_of(made, "r+"),
-        run="abc",
         replaces=False,
         durability="full",
         begun_by=Process(host="there"),

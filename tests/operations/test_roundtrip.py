@@ -18,7 +18,8 @@ from shardwrite.journal import Ledger, RunDirectory, RunRecord
 from shardwrite.place.target import RECEIPT_NAME, resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.graph import GroupGraph, _Blocks
-from shardwrite.runs.job import Job, Options
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.session import Session
 from shardwrite.stores import PosixStore
 from shardwrite.write.tasks import SourcePieces, write_group
@@ -194,7 +195,7 @@ def test_no_shard_has_two_tasks(tmp_path, problem, memory_limit):
         durability="full",
     )
     session = Session(
-        Job(ArrayChunks(x), plan, target, Options()),
+        Job(ArrayChunks(x), plan, target, RunOptions()),
         RunDirectory(target, record),
         "driver",
         ledger,

@@ -10,12 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from shardwrite.errors import PlanError, SpecError
-from shardwrite.format.document import Layout, make_metadata
+from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.plan import (
     Cuts,
     Partition,
+    PlanOptions,
     Resources,
     SourceLayout,
     make_partition,
@@ -188,17 +189,18 @@ def plan_of(
     memory=8 * GB,
     identity="x",
     layout=None,
+    stage_units=False,
+    notes=(),
     **options,
 ):
-    metadata = make_metadata(shape, np.dtype(dtype), shards, chunks, layout or Layout())
+    metadata = make_metadata(shape, np.dtype(dtype), shards, chunks, layout or ArrayOptions())
     n_tasks = math.prod(len(sizes) for sizes in source)
-    layout_of_source = SourceLayout(chunks=source, n_tasks=n_tasks, identity=identity)
     return make_plan(
         metadata,
-        strategy or FixedOrder("C"),
-        layout_of_source,
-        Resources(threads, memory),
-        **options,
+        SourceLayout(chunks=source, n_tasks=n_tasks, identity=identity),
+        Resources(threads, memory, returns_through_parent=stage_units),
+        PlanOptions(strategy=strategy or FixedOrder("C"), **options),
+        notes=notes,
     )
 
 
@@ -456,18 +458,39 @@ CHANGES = [
     {"strategy": FixedOrder("morton")},
     {"strategy": AppendOnly()},
     {"write_empty_chunks": True},
-    {"layout": Layout(fill_value=1)},
-    {"layout": Layout(compressors="gzip")},
-    {"layout": Layout(index_location="start")},
-    {"layout": Layout(attributes={"a": 1})},
-    {"layout": Layout(chunk_key_encoding="v2")},
-    {"layout": Layout(dimension_names=["a", "b"])},
+    {"layout": ArrayOptions(fill_value=1)},
+    {"layout": ArrayOptions(compressors="gzip")},
+    {"layout": ArrayOptions(index_location="start")},
+    {"layout": ArrayOptions(attributes={"a": 1})},
+    {"layout": ArrayOptions(chunk_key_encoding="v2")},
+    {"layout": ArrayOptions(dimension_names=["a", "b"])},
 ]
 
 
 def test_digest_knows_what_is_written():
     digests = [digest(), *(digest(**change) for change in CHANGES)]
     assert len(set(digests)) == len(CHANGES) + 1
+
+
+def test_a_digest_names_a_strategy_by_its_label_and_is_that_of_older_versions():
+    """A run that an older version has begun is gone on with only if its digest stays."""
+    identity = plan_of(**{**BASE, "strategy": FixedOrder("F", max_unused=0.5)}).to_dict()[
+        "identity"
+    ]
+    assert identity["strategy"] == "fixed-order (F)"
+    assert set(identity) == {"metadata", "strategy", "units", "write_empty_chunks", "source"}
+    assert digest(strategy=FixedOrder("F", max_unused=0.5)) == digest(strategy=FixedOrder("F"))
+
+
+def test_digest_knows_the_units_of_any_strategy_that_depends_on_the_cut():
+    class Cut(FixedOrder):
+        name = label = "cut"
+        depends_on_cut = True
+
+    assert plan_of(**BASE).to_dict()["identity"]["units"] is None
+    plan = plan_of(**{**BASE, "strategy": Cut()})
+    edges = [list(along) for along in plan.partition.block_edges]
+    assert plan.to_dict()["identity"]["units"] == edges
 
 
 def test_digest_knows_the_units_under_append_only():

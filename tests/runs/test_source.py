@@ -21,7 +21,8 @@ from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.execute import execute
 from shardwrite.runs.in_parts import prepare_jobs
-from shardwrite.runs.job import Job, Options
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.source import NoChunks
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.tasks import SourcePieces, encode_block, write_group
@@ -88,7 +89,7 @@ def test_a_source_that_is_no_array(tmp_path, engine, scheme):
     plan = shardwrite.plan(like, memory_limit=None if scheme == "fused" else "50kB", **sized)
     plan = replace(plan, is_staged=scheme == "staged")
     assert plan.layout == scheme
-    job = Job(Formula(), plan, resolve_target(tmp_path / "x", None), Options())
+    job = Job(Formula(), plan, resolve_target(tmp_path / "x", None), RunOptions())
     execute([job], engine, lambda _: None)
     whole = Box((0, 0), SHAPE)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], formula(whole))
@@ -99,7 +100,7 @@ def test_a_region_of_a_source_that_is_no_array(tmp_path, engine):
     path = tmp_path / "x"
     shardwrite.create(path, SHAPE, "i4", **LAYOUT)
     plan = shardwrite.plan_region(da.zeros((30, 9), dtype="i4"), path, np.s_[20:50, 5:14])
-    job = Job(Formula(plan.region), plan, resolve_target(path, None), Options(mode="r+"))
+    job = Job(Formula(plan.region), plan, resolve_target(path, None), RunOptions(mode="r+"))
     execute([job], engine, lambda _: None)
     found = zarr.open_array(path, mode="r")[...]
     np.testing.assert_array_equal(found[20:50, 5:14], formula(plan.region))
@@ -113,14 +114,14 @@ def test_a_job_whose_source_lies_elsewhere_is_refused(tmp_path):
     target = resolve_target(tmp_path / "x", None)
     for source in (ArrayChunks(x), ArrayChunks(x, Box((8, 0), (16, 8))), NoChunks()):
         with pytest.raises(ValueError, match="covers"):
-            Job(source, plan, target, Options(mode="r+"))
-    assert Job(ArrayChunks(x, plan.region), plan, target, Options(mode="r+")).is_update
+            Job(source, plan, target, RunOptions(mode="r+"))
+    assert Job(ArrayChunks(x, plan.region), plan, target, RunOptions(mode="r+")).is_update
 
 
 def test_a_job_that_only_looks_has_no_chunks(tmp_path):
     x = da.ones(SHAPE, chunks=10, dtype="i4")
     plan = shardwrite.plan(x, **LAYOUT)
-    job = Job(NoChunks(), plan, resolve_target(tmp_path / "x", None), Options())
+    job = Job(NoChunks(), plan, resolve_target(tmp_path / "x", None), RunOptions())
     engine = LocalEngine("sync")
     prepare_jobs([job], engine)  # nothing is asked for
     with pytest.raises(TypeError, match="no chunks to write"):
@@ -147,7 +148,7 @@ def test_what_is_encoded_is_not_encoded_again(tmp_path):
     plan = shardwrite.plan(da.ones(SHAPE, dtype="i4"), **LAYOUT)
     source = StoredChunks(plan.metadata)
     assert not Job(
-        source, replace(plan, is_staged=True), resolve_target(tmp_path, None), Options()
+        source, replace(plan, is_staged=True), resolve_target(tmp_path, None), RunOptions()
     ).is_staged
     with pytest.raises(TypeError, match="encoded already"):
         source.encode(type("TaskBox", (), {"key": ("x", 0)}))

@@ -15,16 +15,17 @@ import zarr
 import shardwrite
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.document import Layout, make_metadata
+from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import SourceLayout, make_plan
+from shardwrite.plan import PlanOptions, SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute
-from shardwrite.runs.job import Job, Options
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
 from shardwrite.runs.stored_chunks import StoredChunks, same_chunks
 from shardwrite.stores import MemoryStore, PosixStore
 from shardwrite.write import copying
@@ -49,16 +50,16 @@ def layout(**more):
 def copied(source, path, shards, strategy="fixed-order", **more):
     """Write an array from the stored chunks of another."""
     given = open_sharded(source)
-    made = Layout(fill_value=-1.0, **more)
+    made = ArrayOptions(fill_value=-1.0, **more)
     metadata = make_metadata(SHAPE, np.dtype("f4"), shards, CHUNKS, made)
     engine = LocalEngine("threads")
     plan = make_plan(
         metadata,
-        shardwrite.format.strategies.as_strategy(strategy),
         SourceLayout(metadata.grid.sizes, 0, "chunks"),
         resources_of(engine),
+        PlanOptions(strategy=strategy),
     )
-    job = Job(StoredChunks(metadata, other=given), plan, resolve_target(path, None), Options())
+    job = Job(StoredChunks(metadata, other=given), plan, resolve_target(path, None), RunOptions())
     return execute([job], engine, lambda _: None)[0]
 
 

@@ -1,0 +1,96 @@
+"""The function that plans an array, without writing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import shardwrite._dask as dask
+from shardwrite.engines import active_engine
+from shardwrite.format.document import ArrayOptions
+from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions, Sized
+from shardwrite.runs.array_plan import plan_array
+
+__all__ = ["plan"]
+
+
+def plan(
+    x: dask.array.Array,
+    *,
+    shards: Sized = "auto",
+    chunks: Sized = "auto",
+    strategy: Any = "fixed-order",
+    write_empty_chunks: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    compression_ratio: float | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    max_source_reruns: float = MAX_SOURCE_RERUNS,
+    **layout: Any,
+) -> Plan:
+    """Plan how an array would be written.
+
+    Nothing is computed, read or written.
+
+    Parameters
+    ----------
+    x : dask.array.Array
+        The source. All of its chunk sizes must be known.
+    shards, chunks : tuple of int, int, str or None
+        Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
+        a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` plans an array
+        without shards, in which each chunk is an object of its own.
+    strategy : FixedOrder, AppendOnly or str
+        The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
+        ``"morton"``.
+    write_empty_chunks : bool
+        Store also inner chunks and shards that hold only the fill value.
+    memory_limit : int or str, optional
+        Bytes that a worker process may use, as a number or a text such as ``"4GB"``. The limit of
+        the active engine by default.
+    source_id : str, optional
+        Identifier of the source. Runs with the same identifier have the same data. By default, it
+        is derived from dask's name of `x`.
+    compression_ratio : float, optional
+        Expected ratio of decoded to encoded size. Only the plan's `expected_memory` uses it; the
+        limit is checked for data that do not compress.
+    max_graph_tasks : int
+        Number of tasks that the scheduler may hold at a time. A larger graph is cut into waves.
+    max_source_reruns : float
+        How often a source task may run on average, if several waves need it.
+    **layout
+        `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
+        `chunk_key_encoding`, `dimension_names` and `attributes`, as in :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Plan
+        The plan. It can be printed, and has `shards_for`, `part`, `to_json` and `digest`.
+
+    Raises
+    ------
+    SpecError
+        If an argument is not valid. The error has the field, its value and a remedy.
+    PlanError
+        If the plan exceeds the memory, the number of tasks, or `max_source_reruns`. The error
+        says what to change.
+    TypeError
+        If a keyword in `layout` is unknown.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite
+    >>> x = da.zeros((100, 100), chunks=(10, 100), dtype="uint8")
+    >>> p = shardwrite.plan(x, shards=(50, 50), chunks=(10, 10))
+    >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
+    (4, ['c/0/0', 'c/0/1'])
+    """
+    options = PlanOptions(
+        strategy=strategy,
+        write_empty_chunks=write_empty_chunks,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        compression_ratio=compression_ratio,
+        max_graph_tasks=max_graph_tasks,
+        max_source_reruns=max_source_reruns,
+    )
+    return plan_array(x, active_engine(), ArrayOptions.of(shards, chunks, layout), options)

@@ -1,0 +1,73 @@
+"""Keywords that say how a run goes, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwrite.errors import SpecError
+from shardwrite.stores import DURABILITIES
+
+__all__ = ["RunOptions", "for_new_array"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How a run goes; none of this changes what is written.
+
+    Attributes
+    ----------
+    mode : {"w-", "w", "r+"}
+        ``"w-"`` refuses to overwrite, ``"w"`` replaces an existing array, and ``"r+"`` writes
+        into one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
+    publish : {"last", "first"}
+        Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
+    durability : {"full", "batch", "none"}
+        Whether shards are synced to disk one by one before they count as committed, many at a
+        time, or not at all.
+    restart : bool
+        Remove the shards of an unfinished run and start over; give up an unfinished update.
+    recheck : bool
+        Before an unfinished run is continued, decode the shards that its journals call committed.
+
+    Raises
+    ------
+    SpecError
+        If a value is not one of the choices.
+    """
+
+    mode: str = "w-"
+    publish: str = "last"
+    durability: str = "full"
+    restart: bool = False
+    recheck: bool = False
+
+    def __post_init__(self) -> None:
+        choices = (
+            ("mode", ("w-", "w", "r+")),
+            ("publish", ("last", "first")),
+            ("durability", DURABILITIES),
+        )
+        for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
+            value = getattr(self, field)
+            if value not in allowed:
+                # "r+" is for internal use.
+                shown = [choice for choice in allowed if choice != "r+"]
+                raise SpecError(
+                    "no such choice", field=field, value=value, remedy=f"use one of {shown}"
+                )
+
+
+def for_new_array(options: RunOptions) -> RunOptions:
+    """Check the options of a run that makes an array.
+
+    Raises
+    ------
+    SpecError
+        If the mode is ``"r+"``. Operations that write into an existing array have checks of their
+        own.
+    """
+    if options.mode == "r+":
+        raise SpecError(
+            "no such choice", field="mode", value="r+", remedy=f"use one of {['w-', 'w']}"
+        )
+    return options

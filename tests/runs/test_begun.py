@@ -1,0 +1,99 @@
+"""A plan that is read back from its run directory is the plan that was written there."""
+
+from __future__ import annotations
+
+import json
+
+import dask.array as da
+import pytest
+
+import shardwrite
+from shardwrite.errors import JournalError
+from shardwrite.format import registry
+from shardwrite.journal import find_run
+from shardwrite.place.target import resolve_target
+from shardwrite.plan import Resources
+from shardwrite.runs.begun import plan_begun
+
+STRATEGIES = [
+    shardwrite.FixedOrder("F"),
+    shardwrite.FixedOrder("morton", max_unused=0.0),
+    shardwrite.FixedOrder("C", in_place=True, max_unused=0.75),
+    shardwrite.AppendOnly(),
+    shardwrite.AppendOnly(in_place=True),
+]
+RESOURCES = Resources(2, 10**9)
+
+
+def begun(path, strategy):
+    """A run that was begun, and its plan."""
+    x = da.zeros((64, 64), chunks=16, dtype="u2") + 1
+    plan = shardwrite.plan(x, shards=16, chunks=4, strategy=strategy, source_id="x")
+    shardwrite.prepare(x, path, plan)
+    return find_run(resolve_target(path, None)), plan
+
+
+def edited(path, change):
+    """The run after a change of its plan on disk, which then has no checksum."""
+    file = next(path.parent.rglob("plan.json"))  # its two names are links to one file
+    facts = json.loads(file.read_text())
+    del facts["crc32c"]
+    change(facts)
+    file.write_text(json.dumps(facts))
+    return find_run(resolve_target(path, None))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_the_strategy_is_restored_whole(tmp_path, strategy):
+    run, plan = begun(tmp_path / "x", strategy)
+    again = plan_begun(run, RESOURCES)
+    assert again.strategy == strategy
+    assert again.digest == plan.digest
+    for name in ("in_place", "replaces", "depends_on_cut"):
+        assert getattr(again.strategy, name) == getattr(strategy, name)
+    assert again.strategy.streams(8) == strategy.streams(8)
+
+
+def test_a_plan_of_an_older_version_has_the_label_only(tmp_path):
+    begun(tmp_path / "x", shardwrite.FixedOrder("F", in_place=True, max_unused=0.75))
+    run = edited(tmp_path / "x", lambda facts: facts.pop("strategy"))
+    assert plan_begun(run, RESOURCES).strategy == shardwrite.FixedOrder("F", in_place=True)
+
+
+def test_what_nobody_has_registered_is_told_with_the_remedy(tmp_path, monkeypatch):
+    known = dict(registry._REGISTERED)
+    monkeypatch.setattr(registry, "_REGISTERED", known)
+
+    @shardwrite.register_strategy
+    class Passing(shardwrite.FixedOrder):
+        name = label = "passing"
+
+    run, _ = begun(tmp_path / "x", "passing")
+    assert type(plan_begun(run, RESOURCES).strategy) is Passing
+    del known["passing"]
+    with pytest.raises(JournalError, match=r"'passing'.*import the module that registers it") as e:
+        plan_begun(run, RESOURCES)
+    assert "shardwrite.strategies" in str(e.value)
+    assert "restart" not in str(e.value), "nothing is wrong with what was written"
+
+
+CHANGES = {
+    "another label": {"identity": {"strategy": "fixed-order (C)"}},
+    "unknown parameter": {"strategy": {"name": "fixed-order", "configuration": {"size": 1}}},
+    "bad parameter": {
+        "strategy": {"name": "fixed-order", "configuration": {"order": "F", "max_unused": 2}}
+    },
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_plan_that_does_not_describe_its_strategy_is_refused(tmp_path, change):
+    begun(tmp_path / "x", "F")
+
+    def merge(facts):
+        for name, value in CHANGES[change].items():
+            facts[name] = {**facts[name], **value} if name == "identity" else value
+
+    run = edited(tmp_path / "x", merge)
+    with pytest.raises(JournalError, match="does not hold a plan that can be written in parts"):
+        plan_begun(run, RESOURCES)
