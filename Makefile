@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests run side by side; those that share what there is one of (a private SLURM) stay together.
-TESTERS ?= 2
+# Tests run side by side. Many wait for a disk or a process, so there are more of them than two cores.
+# Those that share what there is one of (a private SLURM) stay together.
+TESTERS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadgroup --durations=15
 NODE_STAMP := tests/conformance/node_modules/.installed
 

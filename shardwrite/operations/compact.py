@@ -95,8 +95,8 @@ def compact(
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     name : str, optional
         Path of the array in the store.
     above : float

@@ -43,8 +43,8 @@ def create(
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     shape : tuple of int
         Shape of the array. Give 0 for an axis along which a stream will make it grow.
     dtype : dtype_like

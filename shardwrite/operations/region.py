@@ -114,8 +114,8 @@ def write_region(
     ----------
     x : dask.array.Array
         The source. Its shape must be the region's shape.
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     region : tuple of slice or int, or "append"
         The region in the array's coordinates. An integer selects one element and keeps its axis,
         with length 1. ``"append"`` writes after the end of the array: first the data, then the new
@@ -202,8 +202,8 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     name : str, optional
         Path of the array in the store.
 
@@ -252,8 +252,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     region : tuple of slice or int
         The region to erase, in the array's coordinates.
     name : str, optional

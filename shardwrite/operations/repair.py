@@ -189,8 +189,8 @@ def repair(
 
     Parameters
     ----------
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     x : dask.array.Array, optional
         The source, with the array's shape and dtype. Without `x`, `salvage` and `scan`, the call
         changes nothing and only reports the shards that need repair.

@@ -73,8 +73,8 @@ def to_sharded_zarr(
     ----------
     x : dask.array.Array
         The source. All of its chunk sizes must be known.
-    store : str or path
-        A directory or ``file://`` URL.
+    store : str, path, or node of zarr-python
+        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
     shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
         a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` writes an array

@@ -57,6 +57,15 @@ def test_an_array_is_updated_and_replaced(tmp_path, x):
     np.testing.assert_array_equal(shardwrite.open_sharded(array.store_path)[...], VALUES + 2)
 
 
+def test_a_stream_into_an_array(tmp_path):
+    group = zarr.create_group(tmp_path / "all.zarr")
+    shardwrite.create(group, (0, 30), "i4", name="x", **SIZES)
+    with shardwrite.ShardWriter(group["x"]) as writer:
+        for row in VALUES:
+            writer.append(row)
+    np.testing.assert_array_equal(zarr.open_group(tmp_path / "all.zarr")["x"][...], VALUES)
+
+
 def test_a_store_that_is_no_directory_is_read_but_not_written(x):
     store = MemoryStore()
     with pytest.raises(SpecError, match="only directories can be written yet"):
