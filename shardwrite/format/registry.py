@@ -121,19 +121,21 @@ def check_strategy(value: object) -> Strategy:
     if missing:
         raise _refused(value, f"it lacks {missing}")
     strategy = cast("Strategy", value)
+    if not isinstance(strategy.name, str) or not strategy.name:
+        raise _refused(value, "its name is not a text")
     if not _is_own(strategy.name, type(strategy)):
         raise _refused(value, f"the name {strategy.name!r} belongs to another class")
     if not isinstance(strategy.label, str) or not strategy.label:
         raise _refused(value, "its label is not a text")
-    if strategy.streaming_order not in set(ORDER_ALIASES.values()):
+    if strategy.streaming_order not in tuple(ORDER_ALIASES.values()):
         raise _refused(value, "its streaming_order is not the name of an order")
     for flag in ("in_place", "replaces", "depends_on_cut"):
         if not isinstance(getattr(strategy, flag), bool):
             raise _refused(value, f"its {flag} is neither True nor False")
     if strategy.in_place and strategy.replaces:
         raise _refused(value, "it changes shards in place and also replaces them")
-    parameters = dict(strategy.to_dict())
     try:
+        parameters = dict(strategy.to_dict())
         again = type(strategy).from_dict(json.loads(json.dumps(parameters)))
         is_whole = dict(again.to_dict()) == parameters and again.label == strategy.label
     except (LookupError, TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
@@ -62,9 +63,9 @@ class FixedOrder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", canonical_order(self.order))
-        _check_flag(self.in_place)
+        object.__setattr__(self, "in_place", _flag(self.in_place))
         given: Any = self.max_unused
-        is_number = isinstance(given, int | float | np.floating) and not isinstance(given, bool)
+        is_number = isinstance(given, numbers.Real) and not isinstance(given, bool)
         if not is_number or not 0 <= given <= 1:
             raise SpecError(
                 "not a share",
@@ -239,7 +240,7 @@ class AppendOnly:
     in_place: bool = False
 
     def __post_init__(self) -> None:
-        _check_flag(self.in_place)
+        object.__setattr__(self, "in_place", _flag(self.in_place))
 
     @property
     def label(self) -> str:
@@ -313,12 +314,13 @@ class AppendOnly:
         return Revision("append", offsets, merged, new, kept, int(ends[-1]) if len(new) else kept)
 
 
-def _check_flag(in_place: object) -> None:
-    """Refuse an `in_place` that is neither True nor False."""
-    if not isinstance(in_place, bool):
+def _flag(in_place: object) -> bool:
+    """Value of `in_place`, which is True or False."""
+    if not isinstance(in_place, bool | np.bool_):
         raise SpecError(
             "neither True nor False", field="in_place", value=in_place, remedy="give True or False"
         )
+    return bool(in_place)
 
 
 def labelled(label: str) -> Strategy:
@@ -364,7 +366,15 @@ def as_strategy(value: object) -> Strategy:
     if isinstance(value, str):
         if value in ORDER_ALIASES:
             return FixedOrder(value)
-        found = registered(value)
+        try:
+            found = registered(value)
+        except (AttributeError, ImportError) as error:
+            raise SpecError(
+                f"the strategy cannot be loaded ({error})",
+                field="strategy",
+                value=value,
+                remedy="mend the installation of the package that has it",
+            ) from error
         if found is not None:
             return check_strategy(found())
     elif not isinstance(value, type) and hasattr(value, "lay_out"):

@@ -135,6 +135,12 @@ def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Ta
         )
     if name is None or name == "":
         return Target(root)
+    _check_name(name)
+    return Target(root, name)
+
+
+def _check_name(name: Any) -> None:
+    """Refuse a name of an array that is not a relative path of plain names."""
     if (
         not isinstance(name, str)
         or _SCHEME.match(name)
@@ -146,7 +152,6 @@ def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Ta
             value=name,
             remedy='give for instance "images/raw"',
         )
-    return Target(root, name)
 
 
 def open_elsewhere(store: Any, name: str | None) -> Store | None:
@@ -163,6 +168,11 @@ def open_elsewhere(store: Any, name: str | None) -> Store | None:
     -------
     Store or None
         The store; None if `store` is a path or lies in a directory.
+
+    Raises
+    ------
+    SpecError
+        If `store` cannot be read, or `name` is not a relative path of plain names.
     """
     if not _is_of_zarr(store):
         return None
@@ -170,7 +180,10 @@ def open_elsewhere(store: Any, name: str | None) -> Store | None:
     at = _joined(opened.path, name)
     if isinstance(opened.store, PosixStore):
         return None
-    return opened.store.at(at) if at else opened.store
+    if not at:
+        return opened.store
+    _check_name(at)
+    return opened.store.at(at)
 
 
 def _is_of_zarr(store: Any) -> bool:

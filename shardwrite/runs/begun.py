@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 
 import shardwrite._dask as dask
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.registry import ENTRY_POINTS, check_strategy, registered
 from shardwrite.format.strategies import labelled
@@ -87,14 +87,22 @@ def _strategy(run: RunDirectory) -> Strategy:
     Raises
     ------
     JournalError
-        If it is not registered in this process.
+        If it is not registered in this process, or cannot be loaded.
     LookupError, TypeError, ValueError
         If the plan does not describe it.
     """
     label, kept = str(run.record.identity.strategy), run.record.strategy
     if kept is None:  # an older version began the run
         return labelled(label)
-    found = registered(kept.name)
+    try:
+        found = registered(kept.name)
+    except (AttributeError, ImportError, SpecError) as error:
+        raise JournalError(
+            f"the plan of {run.target.path} has the write strategy {kept.name!r}, which cannot be "
+            f"loaded ({error}); mend the installation of the package that names it in an entry "
+            f"point of the group {ENTRY_POINTS!r}",
+            path=str(run.target.run_path),
+        ) from error
     if found is None:
         raise JournalError(
             f"the plan of {run.target.path} has the write strategy {kept.name!r}, which is not "

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import shardwrite
@@ -187,3 +188,26 @@ def test_packages_are_asked_only_for_names_that_are_not_known(monkeypatch):
 
 def test_the_function_is_public():
     assert shardwrite.register_strategy is register_strategy
+
+
+def test_numbers_of_numpy_are_numbers():
+    made = FixedOrder("F", in_place=np.bool_(True), max_unused=np.float32(0.5))
+    assert made == FixedOrder("F", in_place=True, max_unused=0.5)
+    assert type(made.in_place) is bool
+    assert FixedOrder(max_unused=np.int64(1)) == FixedOrder(max_unused=1)
+    assert AppendOnly(in_place=np.bool_(False)).in_place is False
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("name", ["another"]),
+        ("name", ""),
+        ("streaming_order", ["C"]),
+        ("to_dict", lambda self: 5),
+    ],
+)
+def test_a_strategy_with_a_member_of_the_wrong_kind_is_refused(member, value):
+    strategy = type("Wrong", (Plain,), {member: value})()
+    with pytest.raises(SpecError, match="no valid write strategy"):
+        as_strategy(strategy)

@@ -8,8 +8,9 @@ import dask.array as da
 import pytest
 
 import shardwrite
-from shardwrite.errors import JournalError
+from shardwrite.errors import JournalError, SpecError
 from shardwrite.format import registry
+from shardwrite.format.strategies import as_strategy
 from shardwrite.journal import find_run
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import Resources
@@ -97,3 +98,24 @@ def test_a_plan_that_does_not_describe_its_strategy_is_refused(tmp_path, change)
     run = edited(tmp_path / "x", merge)
     with pytest.raises(JournalError, match="does not hold a plan that can be written in parts"):
         plan_begun(run, RESOURCES)
+
+
+@pytest.mark.parametrize("error", [ImportError("no module"), AttributeError("no class")])
+def test_a_strategy_that_cannot_be_loaded_is_no_reason_to_start_over(tmp_path, monkeypatch, error):
+    def merge(facts):
+        facts["strategy"] = {"name": "elsewhere", "configuration": {}}
+
+    begun(tmp_path / "x", "F")
+    run = edited(tmp_path / "x", merge)
+
+    class Entry:
+        def load(self):
+            raise error
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [Entry()])
+    with pytest.raises(JournalError, match=r"'elsewhere'.*cannot be loaded.*mend the inst") as told:
+        plan_begun(run, RESOURCES)
+    assert "restart" not in str(told.value)
+    with pytest.raises(SpecError, match="cannot be loaded") as told:
+        as_strategy("elsewhere")
+    assert told.value.fields["field"] == "strategy"
