@@ -18,7 +18,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from shardwrite.codecs.documents import JSON
-from shardwrite.errors import JournalError, StoreError
+from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal.lease import live_holders, signature, this_process
 from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
@@ -258,7 +258,12 @@ def begin_run(
     for _ in range(_MAX_TRIES):
         found = tidied_run(target)
         if found is None:
-            check_target(target, intent.mode)
+            try:
+                check_target(target, intent.mode)
+            except SpecError:
+                if tidied_run(target) is None:
+                    raise
+                continue  # another process has begun a run, and what stands there is that run's
             made = _create(target, intent, document, durability)
             if made is not None and made.record.replaces == (
                 is_there(target.path) and intent.makes_array

@@ -414,10 +414,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         )
     for job in jobs:
         check_surroundings(job.target)
-        found = tidied_run(job.target)
-        if found is None or found.makes_array != job.makes_array:
-            refuse_another(job)
-            check_target(job.target, job.options.mode)
+        _check_place(job)
     for job in jobs:
         _make_way(job)
     sessions = []
@@ -436,6 +433,29 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
                 session.directory.publish(session.job.options.durability, session.driver)
             session.catch_up(engine, may_list=True)
     return sessions
+
+
+def _check_place(job: Job) -> None:
+    """Refuse to write where something stands that must not be overwritten.
+
+    The shards of a run that has not ended look like files of somebody else. Another process may
+    begin such a run right after this one has looked for runs. So this looks again before it
+    refuses.
+    """
+    if _is_begun(job):
+        return
+    try:
+        refuse_another(job)
+        check_target(job.target, job.options.mode)
+    except SpecError:
+        if not _is_begun(job):
+            raise
+
+
+def _is_begun(job: Job) -> bool:
+    """Whether there is a run of the same kind that has not ended."""
+    found = tidied_run(job.target)
+    return found is not None and found.makes_array == job.makes_array
 
 
 def _make_way(job: Job) -> None:

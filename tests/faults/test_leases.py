@@ -172,6 +172,21 @@ def test_many_processes_write_one_plan(tmp_path):
         oracle.check_whole(array, oracle.values((64, 64)))
 
 
+@pytest.mark.parametrize("module", ["shardwrite.runs.session", "shardwrite.journal.begin"])
+def test_shards_of_a_run_that_has_just_begun_are_not_taken_for_other_files(
+    tmp_path, monkeypatch, module
+):
+    """A process looks for a run and is held up; another one begins it and writes shards."""
+    interrupted(tmp_path / "x")
+    looks = iter([None])
+    real = importlib.import_module(module).tidied_run
+    monkeypatch.setattr(f"{module}.tidied_run", lambda target: next(looks, real(target)))
+    result = write(oracle.source(SHAPE, (8, 8)), tmp_path / "x", source_id="a")
+    assert next(looks, "looked") == "looked"
+    assert result.n_resumed_shards > 0
+    oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
+
+
 def test_who_comes_while_journals_are_read_is_not_taken_for_dead(tmp_path, monkeypatch):
     """The lease of a writer is older than the first line of its journal; so leases are looked at
     after journals."""
