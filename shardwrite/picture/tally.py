@@ -17,20 +17,7 @@ __all__ = ["Tally"]
 class Tally:
     """Number and places of the shards and inner chunks that hold data.
 
-    Attributes
-    ----------
-    path : str
-        Path of the array.
-    n_inner_chunks, n_stored_chunks : int
-        Number of inner chunks that overlap the array, and how many of them hold data.
-    chunks_per_shard : tuple of int
-        Inner chunks along each axis of a shard.
-    states : ndarray of uint8
-        A :class:`ShardState` for each shard of the grid.
-    stored_nbytes : ndarray of int64
-        Size of each shard's object in bytes; 0 if the shard has no object.
-    warnings : tuple of str
-        Warnings about what lies beside the array; see :func:`shardwrite.verify`.
+    The fields are described in :class:`~shardwrite.picture.census.Census`.
 
     Raises
     ------

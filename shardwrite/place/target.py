@@ -104,7 +104,7 @@ def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Ta
         If `store` is not a local path that an array can have, or `name` is not a relative path of
         valid node names.
     """
-    if _is_of_zarr(store):
+    if _is_store(store):
         opened = open_store(store, is_read=is_read)
         if not isinstance(opened.store, PosixStore):
             remedy = "give the path of a directory, or a zarr.storage.LocalStore"
@@ -174,7 +174,7 @@ def open_elsewhere(store: Any, name: str | None) -> Store | None:
     SpecError
         If `store` cannot be read, or `name` is not a relative path of plain names.
     """
-    if not _is_of_zarr(store):
+    if not _is_store(store):
         return None
     opened = open_store(store, is_read=True)
     at = _joined(opened.path, name)
@@ -186,8 +186,8 @@ def open_elsewhere(store: Any, name: str | None) -> Store | None:
     return opened.store.at(at)
 
 
-def _is_of_zarr(store: Any) -> bool:
-    """Whether a value is a store of this package, or a store or node of zarr-python."""
+def _is_store(store: Any) -> bool:
+    """Whether a value is a store of this package, or belongs to zarr-python, and so is no path."""
     kinds = type(store).__mro__
     return isinstance(store, Store) or any(
         kind.__module__.partition(".")[0] == "zarr" for kind in kinds

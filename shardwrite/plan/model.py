@@ -62,37 +62,7 @@ class SourceLayout:
 class PlanFacts:
     """Facts of a plan, and the numbers that follow from them, without any presentation.
 
-    Attributes
-    ----------
-    metadata : ArrayMetadata
-        Metadata of the array that will be written.
-    strategy : Strategy
-        The write strategy.
-    source : SourceLayout
-        Chunks, tasks and identity of the source.
-    partition : Partition
-        Groups and blocks into which the array is cut.
-    resources : Resources
-        Threads and memory of the worker processes.
-    is_staged : bool
-        Whether every unit is encoded into a part file first, and shards are committed from the
-        part files.
-    write_empty_chunks : bool
-        Whether inner chunks that hold only the fill value are stored.
-    max_graph_tasks : int
-        Tasks that the scheduler may hold at the same time.
-    source_reruns : float
-        How often a source task runs, on average; 1 unless waves share source tasks.
-    compression_ratio : float, optional
-        Expected ratio of decoded to encoded size.
-    notes : tuple of str
-        Explanations of choices that were left to the planner.
-    region : Box, optional
-        Region that the source covers, if the plan updates an existing array. `metadata` then
-        describes the window of the array that the shards of the region form, and the coordinates
-        of the region and of the partition are relative to this window.
-    append_axis : int, optional
-        Axis along which the array grows by the region.
+    The fields are described in :class:`shardwrite.Plan`.
     """
 
     metadata: ArrayMetadata
