@@ -199,11 +199,7 @@ def assemble(
         If the run has ended, or was taken over.
     """
     chunks = _chunks_of(spec, units, payloads, -1)
-    sequence = spec.strategy.sequence(
-        spec.metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
-    )
-    base = spec.metadata.index_codec.base_nbytes
-    placement = spec.strategy.lay_out(chunks.sizes, sequence, base, spec.fixed_nbytes)
+    placement = spec.lay_out(chunks.sizes, [unit.ranks for unit in units])
     return Emitter(spec, transaction, index).place(placement, chunks.sizes, chunks.write)
 
 

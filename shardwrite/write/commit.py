@@ -40,6 +40,7 @@ import numpy as np
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.stopping import is_draining
@@ -138,6 +139,20 @@ class WriteSpec:
         None if the size depends on the values, or if the array is new.
         """
         return self.metadata.pipeline.encoded_nbytes if self.exists else None
+
+    def lay_out(self, nbytes: Ranks, units: Sequence[Ranks]) -> Placement:
+        """Place the inner chunks of a new shard as the strategy says.
+
+        Parameters
+        ----------
+        nbytes : numpy.ndarray of int64, shape (n,)
+            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
+        units : sequence of numpy.ndarray of int64
+            For each unit, in the plan's order, the row-major ranks of its inner chunks.
+        """
+        sequence = self.strategy.sequence(self.metadata.grid.chunks_per_shard, units)
+        base = self.metadata.index_codec.base_nbytes
+        return self.strategy.lay_out(nbytes, sequence, base, self.fixed_nbytes)
 
     @property
     def streams(self) -> bool:

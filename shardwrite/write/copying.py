@@ -130,9 +130,7 @@ def _copy_shard(
         if shard is not None:
             here = numbers == number
             sizes[here] = shard.stored().nbytes[ranks[here]]
-    sequence = spec.strategy.sequence(grid.chunks_per_shard, [np.arange(len(sizes))])
-    base = spec.metadata.index_codec.base_nbytes
-    placement = spec.strategy.lay_out(sizes, sequence, base, spec.fixed_nbytes)
+    placement = spec.lay_out(sizes, [np.arange(len(sizes))])
 
     def write(writer: ObjectWriter, wanted: Ranks) -> None:
         breaks = np.flatnonzero(np.diff(numbers[wanted])) + 1
