@@ -157,7 +157,7 @@ def test_one_place_makes_the_store_of_an_array():
         for path in FILES
         if unit(path) != "stores" and "PosixStore" in path.read_text()
     }
-    assert found == {"place/target.py"}
+    assert found == {"place/directory.py", "place/target.py"}  # target asks what a store is
 
 
 def test_only_formats_know_the_key_of_a_document():
@@ -402,8 +402,8 @@ REMOVES_DATA = {
 }
 SETS_ASIDE = {
     "stores/removal.py": {"remove_data"},
-    "journal/rundir.py": {"make_room"},  # the array that a run replaces
-    "journal/takeover.py": {"_leave"},  # the array that a run has begun and not published
+    # the array that a run replaces, and the one that a run has begun and not published
+    "place/directory.py": {"make_room", "take_away"},
 }
 REMOVES_ITS_OWN = {
     "stores/removal.py": {"set_aside", "_remove"},
@@ -421,8 +421,9 @@ REMOVES_ITS_OWN = {
     "journal/lease.py": {"__enter__", "__exit__", "release_all", "file_system_time"},
     "journal/jobs.py": {"write_note"},
     "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
-    "journal/replay.py": {"sweep_listed"},  # temporaries
-    "journal/rundir.py": {"make_room", "discard_drafts", "remove_empty"},
+    "journal/rundir.py": {"discard_drafts", "remove_empty"},
+    "place/directory.py": {"make_room", "sweep"},  # a new directory is renamed; temporaries
+    "place/run_state.py": {"_discard"},  # what was beside a store that is gone from memory
     "journal/takeover.py": {
         "end_run",
         "take_away",

@@ -121,7 +121,7 @@ def submit(
         )
     job = ArrayJob(
         src=os.path.abspath(src),
-        dst=str(target.root),
+        dst=str(target.directory.root),
         n_parts=n_parts,
         at_once=at_once,
         source_options=arguments,
@@ -217,6 +217,6 @@ def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_j
     check_directory(where, target)
     if find_run(target) is None:
         raise IncompleteError(
-            f"nothing was begun for {target.path}, or it is done; use submit", missing=[]
+            f"nothing was begun for {target.label}, or it is done; use submit", missing=[]
         )
     _submit(target, where, scripts.n_parts, f"{tasks}{scripts.at_once}", as_json, {})

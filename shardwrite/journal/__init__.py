@@ -41,9 +41,7 @@ from shardwrite.journal.replay import (
     histories,
     replay,
     shards_of,
-    stale_temporaries,
     sweep,
-    sweep_listed,
 )
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, take_away, take_back
@@ -115,9 +113,7 @@ __all__ = [
     "require_trusted",
     "shard_claim",
     "shards_of",
-    "stale_temporaries",
     "sweep",
-    "sweep_listed",
     "take_away",
     "take_back",
     "taking_part",

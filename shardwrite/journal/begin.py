@@ -266,7 +266,7 @@ def begin_run(
                 continue  # another process has begun a run, and what stands there is that run's
             made = _create(target, intent, document, durability)
             if made is not None and made.record.replaces == (
-                is_there(target.path) and intent.makes_array
+                target.place.is_occupied() and intent.makes_array
             ):
                 _check_alone(made)
                 return made, True
@@ -298,11 +298,11 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
     """Create a run on disk; None where another process was first."""
     record = RunRecord.begun(
         intent,
-        replaces=is_there(target.path) and intent.makes_array,
+        replaces=target.place.is_occupied() and intent.makes_array,
         durability=durability,
         begun_by=this_process(),
         document_crc32c=crc32c(document.encode()),
-        array=target.path.name,
+        array=target.place.array_name,
     )
     made = RunDirectory(target, record)
     attempt = uuid.uuid4().hex
@@ -310,7 +310,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
     is_claimed = False
     try:
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
-        make_directories(draft, durability, like=target.path)
+        make_directories(draft, durability, like=target.place.rights_like)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
         write_file(draft / "plan.json", record.to_json(), durability=durability, attempt=attempt)
         os.rename(draft, made.path)
@@ -330,7 +330,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         if not isinstance(error, OSError):
             raise
         message = (
-            f"store={str(target.path)!r}: cannot write beside it: {error}; give a directory that "
+            f"store={target.label!r}: cannot write beside it: {error}; give a directory that "
             "can be written to"
         )
         raise StoreError(message, key=str(made.path), errno=error.errno) from error
@@ -350,7 +350,7 @@ def _refuse_other(found: RunDirectory, intent: Intent) -> None:
         "is, old or new"
     )
     raise JournalError(
-        f"another plan was begun for {found.target.path} and has not ended; it differs in "
+        f"another plan was begun for {found.target.label} and has not ended; it differs in "
         f"{'; '.join(changed)}. Run it again as it was to finish it, or {giving_up}",
         path=str(found.target.run_path),
         differences=changed,

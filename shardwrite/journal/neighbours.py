@@ -179,7 +179,7 @@ def unfinished(
     is_replaced : bool
         Whether the new run replaces the array.
     """
-    path = run.target.path
+    path = run.target.label
     if run.makes_array:
         return JournalError(
             f"the run that makes {path} has not ended. Make the same call again to finish it "

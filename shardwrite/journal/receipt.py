@@ -17,10 +17,11 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
-from shardwrite.place.target import RECEIPT_NAME, Target
+from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.target import Target
 from shardwrite.plan import Identity
 from shardwrite.plan.limits import MAX_SHARDS
-from shardwrite.stores import parse_json, read_file
+from shardwrite.stores import parse_json
 
 __all__ = ["Receipt", "UpdateEntry", "empty_after", "read_receipt"]
 
@@ -274,13 +275,13 @@ def read_receipt(target: Target) -> Receipt | None:
     StoreError
         If the file cannot be read.
     """
-    path = target.path / RECEIPT_NAME
-    data = read_file(path)
+    data = target.place.read(RECEIPT_NAME)
     try:
         return None if data is None else Receipt.decode(data)
     except (ValueError, KeyError) as error:
+        path = f"{target.label}/{RECEIPT_NAME}"
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
-        raise JournalError(message, path=str(path)) from error
+        raise JournalError(message, path=path) from error
 
 
 def empty_after(

@@ -7,8 +7,7 @@ dead processes have left behind.
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from shardwrite.journal.records import Beginning, Entry, Head, parse_lines
 from shardwrite.journal.rundir import RunDirectory, discard_ends, drivers_in
 from shardwrite.place.target import Target
 from shardwrite.stores import (
-    TEMPORARY_SUFFIX,
     Store,
     as_store_error,
     listed,
@@ -37,9 +35,7 @@ __all__ = [
     "histories",
     "replay",
     "shards_of",
-    "stale_temporaries",
     "sweep",
-    "sweep_listed",
     "unended",
 ]
 
@@ -286,7 +282,7 @@ def sweep(run: RunDirectory, metadata: ArrayMetadata, found: Replay, *, may_list
     discard_ends(run.target, [driver for driver in drivers if driver not in alive])
     store = run.target.store
     if may_list and (found.lost_boot or found.n_bad_lines):
-        return sweep_listed(run.target.path, lambda: drivers_on(run.target))
+        return run.target.place.sweep(lambda: drivers_on(run.target))
     return discard(store, metadata, found.unended)
 
 
@@ -354,65 +350,3 @@ def drivers_on(target: Target, *, looking: bool = False) -> set[str]:
         for path in listed(run_target.run_path, "run-")
     ]
     return {holder.driver for path in paths for holder in live_holders(path, looking=looking)}
-
-
-def _raise(error: OSError) -> None:
-    """Raise an error that `os.walk` would ignore, unless the directory has been removed."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
-
-
-def sweep_listed(array: Path, drivers_alive: Callable[[], set[str]]) -> int:
-    """List an array, and remove all temporary files except those of living drivers.
-
-    Parameters
-    ----------
-    array : path
-        Directory of the array.
-    drivers_alive : callable
-        Gives the names of the living drivers. It is called after the array was listed.
-
-    Returns
-    -------
-    int
-        Number of files removed.
-
-    Raises
-    ------
-    OSError
-        If a directory cannot be listed, or a file cannot be removed.
-    """
-    n_removed = 0
-    for path in stale_temporaries(array, drivers_alive):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-            n_removed += 1
-    return n_removed
-
-
-def stale_temporaries(array: Path, drivers_alive: Callable[[], set[str]]) -> list[Path]:
-    """Temporary files under an array whose drivers are not alive; links are not followed.
-
-    Parameters
-    ----------
-    array, drivers_alive
-        As for `sweep_listed`.
-
-    Raises
-    ------
-    OSError
-        If a directory cannot be listed.
-    """
-    found = []
-    for directory, _, leaves in os.walk(array, onerror=_raise, followlinks=False):
-        found += [
-            Path(directory) / leaf
-            for leaf in leaves
-            if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)
-        ]
-    alive = drivers_alive()
-    return [
-        path
-        for path in found
-        if f".{path.name.removesuffix(TEMPORARY_SUFFIX)}".split(".")[-2] not in alive
-    ]

@@ -34,10 +34,7 @@ listed in :mod:`shardwrite.journal.takeover`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
-import os
-import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -61,24 +58,18 @@ from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
-from shardwrite.place.nodes import shape_at, shape_of
-from shardwrite.place.target import RECEIPT_NAME, UPDATES, Target
+from shardwrite.place.base import RECEIPT_NAME, Place
+from shardwrite.place.nodes import shape_of
+from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import (
     Proof,
-    discard_file,
     is_there,
     listed,
-    make_directories,
-    make_directory,
     parse_document,
     parse_json,
     read_file,
-    read_json,
     read_there,
     remove_state,
-    rights_of,
-    set_aside,
-    write_file,
 )
 
 __all__ = [
@@ -86,10 +77,8 @@ __all__ = [
     "discard_drafts",
     "discard_ends",
     "dump",
-    "groups_above",
     "held",
     "later_version",
-    "losing",
     "proof_in",
     "refuse_later",
     "remove_empty",
@@ -170,7 +159,7 @@ class RunDirectory:
                 "is needed to undo a change",
                 path=str(path),
             )
-        shape_of(found, path)
+        shape_of(found, str(path))
         return found
 
     @property
@@ -204,36 +193,27 @@ class RunDirectory:
         return proof_in(self.path, self.target, self.run, keys)
 
     def make_room(self, durability: str) -> None:
-        """Take step 3: set the old array aside and make a directory for the new one.
+        """Take step 3: set the old array aside and make a place for the new one.
 
-        Any number of processes may do this, in any order. Only the array that stood there before
-        the run is moved: the name ``replaced`` is taken once and stays taken, so a second rename
-        fails, however late it comes. The array's new directory has the mode and group of the old
-        one.
+        Any number of processes may do this, in any order; see :meth:`Place.make_room`.
 
         Parameters
         ----------
         durability : str
             Durability level of the array's directories.
         """
-        replaced = self.path / "replaced"
-        if self.record.replaces and not is_there(replaced):
-            with losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
-                try:
-                    set_aside(self.target.path, "", self.proof(), replaced.name)
-                except FileNotFoundError:
-                    # The old array has been removed since the run began. Take the name anyway. The
-                    # directory is made without parents, so that a run that is gone stays gone.
-                    nothing = self.path / f"nothing-{uuid.uuid4().hex}"
-                    nothing.mkdir()
-                    (nothing / "was-there").mkdir()
-                    os.rename(nothing, replaced)
-        if self.record.replaces and not is_there(self.target.path):
-            fresh = self.path / f"fresh-{uuid.uuid4().hex}"
-            make_directory(fresh, rights_of(replaced))
-            with losing(errno.ENOTEMPTY, errno.EEXIST):
-                os.rename(fresh, self.target.path)
-        make_directories(self.target.path, durability)
+        self.target.place.make_room(self, durability, replaces=self.record.replaces)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[Callable[[], None]]:
+        """See :meth:`Owner.alone`."""
+        with exclusive(self.path / "claim-room", self.path) as claim:
+
+            def check() -> None:
+                claim.check()
+                self._check_current("")
+
+            yield check
 
     def publish(self, durability: str, driver: str) -> None:
         """Take step 5: publish the array's metadata, and make the groups above that are missing.
@@ -253,22 +233,29 @@ class RunDirectory:
             If a group above has consolidated metadata that are not valid.
         """
         document = self.document
-        for group in self.target.groups:
-            if not is_there(group / DOCUMENT):
-                self._write(group / DOCUMENT, dump(group_document()), durability, driver)
-        self._write(self.target.document_path, dump(document), durability, driver)
+        place = self.target.place
+        for group in place.groups:
+            if not group.has(DOCUMENT):
+                self._write(group, DOCUMENT, dump(group_document()), durability, driver)
+        self._write(place, DOCUMENT, dump(document), durability, driver)
         self._consolidate(document, durability, driver)
 
-    def _write(self, path: Path, data: bytes, durability: str, driver: str) -> None:
+    def _write(self, place: Place, leaf: str, data: bytes, durability: str, driver: str) -> None:
         """Write a document, unless the run has ended right before the document becomes visible."""
+        place.write(
+            leaf,
+            data,
+            durability=durability,
+            attempt=f"{driver}.end",
+            guard=partial(self._check_current, driver),
+        )
 
-        def check() -> None:
-            if self.state == "run":
-                ensure_current(str(self.path), driver)
-            elif not is_there(self.path):
-                raise RunEndedError("another process has settled this run", path=str(self.path))
-
-        write_file(path, data, durability=durability, attempt=f"{driver}.end", guard=check)
+    def _check_current(self, driver: str) -> None:
+        """Refuse to go on if another process has ended or settled the run."""
+        if self.state == "run" and driver:
+            ensure_current(str(self.path), driver)
+        elif not is_there(self.path):
+            raise RunEndedError("another process has ended this run", path=str(self.path))
 
     def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
         """Take step 5 of an update: enlarge the array's shape if the update has made it larger.
@@ -291,16 +278,16 @@ class RunDirectory:
         RunEndedError
             If the run has ended meanwhile.
         """
-        before = shape_at(self.target.path)
+        before = self.target.shape
         if len(before) != len(to):
             raise JournalError(
-                f"{self.target.path} is not the array that this run was begun for",
-                path=str(self.target.path),
+                f"{self.target.label} is not the array that this run was begun for",
+                path=self.target.label,
             )
         shape = [max(sizes) for sizes in zip(before, to, strict=True)]
         if shape != before:
-            document = with_shape(read_json(self.target.document_path), shape)
-            self._write(self.target.document_path, dump(document), durability, driver)
+            document = with_shape(self.target.document, shape)
+            self._write(self.target.place, DOCUMENT, dump(document), durability, driver)
             self._consolidate(document, durability, driver)
 
     def ending(self) -> contextlib.AbstractContextManager[Claim]:
@@ -308,13 +295,12 @@ class RunDirectory:
 
         All updates of the array share this one claim.
         """
-        return exclusive(replace(self.target, update="").run_path / "claim-end", self.path)
+        return exclusive(self.target.beside / "claim-end", self.path)
 
     def _consolidate(self, document: Document, durability: str, driver: str) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata."""
-        for group in groups_above(self.target):
-            path = group / DOCUMENT
-            metadata = read_json(path)
+        for group in self.target.place.groups_above():
+            metadata = _document_in(group)
             if kind_of_document(metadata) != "group":
                 return
             try:
@@ -323,13 +309,13 @@ class RunDirectory:
                 raise SpecError(
                     str(error),
                     field="consolidated_metadata",
-                    value=str(path),
+                    value=f"{group.label}/{DOCUMENT}",
                     remedy="consolidate the group again, or remove it",
                 ) from error
             if is_listed:
-                name = self.target.path.relative_to(group).as_posix()
+                name = self.target.place.name_in(group)
                 add_member(metadata, name, document, partial(_document_in, group))
-                self._write(path, dump(metadata), durability, driver)
+                self._write(group, DOCUMENT, dump(metadata), durability, driver)
 
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Take the first part of step 6: write the receipt.
@@ -348,12 +334,13 @@ class RunDirectory:
         RunEndedError
             If the run has ended meanwhile.
         """
-        self._write(self.target.path / RECEIPT_NAME, receipt.encode(), durability, driver)
+        self._write(self.target.place, RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
-def _document_in(group: Path, name: str) -> Document:
-    """Document of a node inside a group."""
-    found: Document = read_json(group / name / DOCUMENT)
+def _document_in(group: Place, name: str = "") -> Document:
+    """Document of a group, or of a node inside it."""
+    node = group.member(name) if name else group
+    found: Document = Target(node, Path()).document
     return found
 
 
@@ -395,14 +382,6 @@ def proof_in(
     return Proof(path, {})
 
 
-def groups_above(target: Target) -> Iterator[Path]:
-    """Directories above an array that hold a ``zarr.json``, nearest first, up to the first gap."""
-    for group in target.path.parents:
-        if not is_there(group / DOCUMENT):
-            return
-        yield group
-
-
 def discard_drafts(target: Target) -> None:
     """Remove what dead processes have left beside an array.
 
@@ -420,7 +399,7 @@ def discard_drafts(target: Target) -> None:
     for claim in claims:
         with contextlib.suppress(OSError):  # another process holds it, or will take it over
             claim.rmdir()
-    lock = replace(target, update="").run_path / _OLD_LOCK
+    lock = target.beside / _OLD_LOCK
     held_by = read_file(lock)
     if held_by is not None and not is_alive(lock, held_by):
         lock.unlink(missing_ok=True)
@@ -430,7 +409,7 @@ def later_version(target: Target, plan: Path, error: LaterFormatError) -> Journa
     """Error for a plan that a later version of this package has written."""
     return JournalError(
         f"{plan} was written by a later version of shardwrite ({error}). Nothing was changed. "
-        f"Install that version to finish the run on {target.path} or to give it up",
+        f"Install that version to finish the run on {target.label} or to give it up",
         path=str(plan),
     )
 
@@ -462,7 +441,7 @@ def run_in(plan: Path) -> str:
 
 def remove_empty(target: Target) -> None:
     """Remove the directory beside an array, if no run is left in it."""
-    beside = replace(target, update="").run_path
+    beside = target.beside
     for emptied in (target.run_path, beside / UPDATES, beside):
         # This fails if another run has begun there. A directory that stays does no harm.
         with contextlib.suppress(OSError):
@@ -477,19 +456,10 @@ def drivers_in(directory: Path) -> list[str]:
 def discard_ends(target: Target, drivers: Iterable[str]) -> None:
     """Remove the temporary files of drivers that died in step 5 or 6."""
     for driver in drivers:
-        for directory in dict.fromkeys((target.path, *target.groups, *groups_above(target))):
-            for name in (DOCUMENT, RECEIPT_NAME):
-                discard_file(directory / name, f"{driver}.end")
-
-
-@contextlib.contextmanager
-def losing(*numbers: int) -> Iterator[None]:
-    """Ignore errors with these numbers, which mean that another process was first."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in numbers:
-            raise
+        place = target.place
+        for node in dict.fromkeys((place, *place.groups, *place.groups_above())):
+            for leaf in (DOCUMENT, RECEIPT_NAME):
+                node.discard(leaf, f"{driver}.end")
 
 
 def dump(document: Document) -> bytes:
@@ -509,7 +479,7 @@ def held(found: RunDirectory, holder: Holder) -> JournalError:
     """
     job = f", job {holder.process.job}" if holder.process.job else ""
     return JournalError(
-        f"{found.target.path} is being written by another plan: {holder.process.name}{job}; last "
+        f"{found.target.label} is being written by another plan: {holder.process.name}{job}; last "
         f"sign of life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
         path=str(found.target.run_path),
         holder=holder.to_dict(),

@@ -38,7 +38,6 @@ from shardwrite.journal.replay import (
     drivers_on,
     replay,
     shards_of,
-    sweep_listed,
     unended,
 )
 from shardwrite.journal.rundir import (
@@ -47,7 +46,6 @@ from shardwrite.journal.rundir import (
     discard_ends,
     drivers_in,
     held,
-    losing,
     proof_in,
     refuse_later,
     remove_empty,
@@ -64,10 +62,8 @@ from shardwrite.stores import (
     data_in,
     is_there,
     listed,
-    read_json,
     remove_data,
     remove_state,
-    set_aside,
 )
 
 __all__ = ["end_run", "make_end", "remove_orphans", "settle", "take_away", "take_back"]
@@ -226,8 +222,11 @@ def make_end(over: RunDirectory) -> None:
         os.mkdir(over.path)
         # The plan is now that of a newer run, or another process has moved it into the directory.
         if run_in(plan) != over.run:
-            with losing(errno.ENOTEMPTY, errno.ENOENT):
+            try:
                 os.rmdir(over.path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                    raise
 
 
 def _move_plan(over: RunDirectory) -> None:
@@ -254,9 +253,8 @@ def _leave(over: RunDirectory, metadata: ArrayMetadata, store: Store) -> None:
         _leave_update(over, metadata, store)
     else:
         is_untouched = over.record.replaces and not is_there(over.path / "replaced")
-        if not is_untouched and is_there(over.target.path):
-            with losing(errno.ENOENT):  # another process was first
-                set_aside(over.target.path, "", over.proof(), f"array-{uuid.uuid4().hex}")
+        if not is_untouched:
+            over.target.place.take_away(over)
 
 
 def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None:
@@ -268,8 +266,8 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
     with over.ending():  # no other process changes the shape meanwhile
         found = replay(over, part)
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
-            sweep_listed(over.target.path, lambda: drivers_on(over.target))
-        grid = parse_metadata(json.dumps(read_json(over.target.document_path))).grid
+            over.target.place.sweep(lambda: drivers_on(over.target))
+        grid = parse_metadata(json.dumps(over.target.document)).grid
         _remove_outside(over, part, store, grid)
         _tell_receipt(over, part, store, found, grid)
 
@@ -307,7 +305,9 @@ def _tell_receipt(
         if not is_known[index]:
             is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
     empty = empty_after(receipt, grid, first, is_empty, is_known)
-    over.leave(replace(receipt, empty=empty, shape=list(grid.shape)), "full", over.run)
+    over.leave(
+        replace(receipt, empty=empty, shape=list(grid.shape)), over.target.durability(), over.run
+    )
 
 
 def _metadata_of(run: RunDirectory) -> ArrayMetadata:

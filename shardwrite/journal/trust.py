@@ -28,7 +28,7 @@ import pwd
 import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from shardwrite.errors import UntrustedStateError
@@ -82,7 +82,7 @@ def require_trusted(target: Target) -> frozenset[Path]:
     StoreError
         If the file system reports an error.
     """
-    beside = replace(target, update="").run_path
+    beside = target.beside
     seen: set[Path] = set()
     with as_store_error(str(beside), "cannot look at"), contextlib.suppress(*_GONE):
         above = os.stat(beside.parent)
@@ -113,7 +113,7 @@ def check_name(target: Target, name: str | None) -> None:
     UntrustedStateError
         If the plan names another array.
     """
-    if name not in (None, target.path.name):
+    if name not in (None, target.place.array_name):
         path = target.run_path / "plan.json"
         why = f"was begun for another array, {name!r}: it was moved, or put there"
         raise _error(target, path, why)
@@ -244,10 +244,10 @@ def _groups_of(user: int) -> set[int]:
 
 
 def _error(target: Target, path: Path, why: str) -> UntrustedStateError:
-    beside = replace(target, update="").run_path
+    beside = target.beside
     owner = owner_of(path)
     return UntrustedStateError(
-        f"{path} {why}; its owner is {owner}. It says what a run on {target.path} has begun, and "
+        f"{path} {why}; its owner is {owner}. It says what a run on {target.label} has begun, and "
         f"is not followed. Ask {owner} to finish or give up that run; or look at {beside} and "
         "rename it, which deletes nothing",
         path=str(path),

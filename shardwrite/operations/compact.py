@@ -19,7 +19,7 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import human, table_html, table_text
-from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute_missing
@@ -85,7 +85,8 @@ def compact(
     name: str | None = None,
     above: float = 0.3,
     order: str = "C",
-    durability: str = "full",
+    durability: str | None = None,
+    run_dir: Any = None,
     restart: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Compaction:
@@ -95,8 +96,8 @@ def compact(
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     name : str, optional
         Path of the array in the store.
     above : float
@@ -146,9 +147,9 @@ def compact(
         raise SpecError(
             "not a share", field="above", value=above, remedy="give a number from 0 to 1"
         )
-    target = resolve_target(store, name)
-    array = open_sharded(store, name)
-    check_whole(array.metadata.grid, str(target.path))
+    target = resolve_target(store, name, run_dir)
+    array = open_at(target.place)
+    check_whole(array.metadata.grid, target.label)
     metadata = parse_metadata(array.metadata.text, writing=True)
     engine = active_engine()
     part, whole = metadata.part(metadata.grid.whole)
@@ -190,7 +191,7 @@ def compact(
             if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
                 remedy = 'write it again from its source with mode="w" and restart=True'
                 raise CorruptShardError(
-                    f"{target.path} is not what it was: {facts} differ; {remedy}"
+                    f"{target.label} is not what it was: {facts} differ; {remedy}"
                 )
 
     seconds = 0.0
@@ -202,7 +203,7 @@ def compact(
             seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
     return Compaction(
-        path=str(target.path),
+        path=target.label,
         n_shards=int(before.is_present.sum()),
         n_rewritten=int(wasteful.sum()),
         stored_nbytes_before=int(before.stored_nbytes.sum()),

@@ -35,7 +35,8 @@ def create(
     chunks: Sized,
     name: str | None = None,
     mode: str = "w-",
-    durability: str = "full",
+    durability: str | None = None,
+    run_dir: Any = None,
     restart: bool = False,
     **layout: Any,
 ) -> None:
@@ -43,15 +44,15 @@ def create(
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     shape : tuple of int
         Shape of the array. Give 0 for an axis along which a stream will make it grow.
     dtype : dtype_like
         Data type of the array.
     shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk; see :func:`plan`.
-    name, mode, durability, restart
+    name, mode, durability, run_dir, restart
         See :func:`to_sharded_zarr`.
     **layout
         `compressors`, `fill_value` and the other keywords of :func:`plan` that describe an array.
@@ -97,7 +98,7 @@ def create(
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    job = Job(NoChunks(), plan, resolve_target(store, name), options)
+    job = Job(NoChunks(), plan, resolve_target(store, name, run_dir), options)
     if not has_ended(job):
         execute_missing(job, engine, lambda _: None, lambda: known)
 

@@ -14,7 +14,6 @@ import shardwrite._dask as dask
 from shardwrite.engines import local_threads
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
-from shardwrite.place.nodes import kind_of
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -38,7 +37,7 @@ def prepare(
     *,
     name: str | None = None,
     mode: str = "w-",
-    durability: str = "full",
+    durability: str | None = None,
     restart: bool = False,
     stripe_count: int | None = None,
 ) -> None:
@@ -228,10 +227,10 @@ def _working_on(
             return work(run)
         except RunEndedError as error:
             ended = error
-    receipt = read_receipt(target) if kind_of(target.path) == "array" else None
+    receipt = read_receipt(target) if target.place.kind() == "array" else None
     is_ours = receipt is not None and identity in (None, receipt.identity.source)
     result = (
-        result_from_receipt(receipt.result, str(target.path))
+        result_from_receipt(receipt.result, target.label)
         if receipt is not None and is_ours
         else None
     )
@@ -241,5 +240,5 @@ def _working_on(
         raise ended
     remedy = "call prepare first (shardwrite init)"
     raise IncompleteError(
-        f"nothing was begun for {target.path}; {remedy}", missing=[str(target.run_path)]
+        f"nothing was begun for {target.label}; {remedy}", missing=[str(target.run_path)]
     )

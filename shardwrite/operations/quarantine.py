@@ -1,23 +1,25 @@
-"""Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced."""
+"""Copies of bad shards, kept in ``<array>.quarantine/`` before the shards are replaced.
+
+That directory lies where the run state of the array lies.
+"""
 
 from __future__ import annotations
 
-import os
 import uuid
-from pathlib import Path
 
-from shardwrite.stores import as_store_error, copy_file, make_directories
+from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.place.target import Target
 
 __all__ = ["keep_copy"]
 
 
-def keep_copy(array: Path, key: str, durability: str) -> str:
+def keep_copy(target: Target, key: str, durability: str) -> str:
     """Keep a copy of a bad shard in the quarantine directory; the shard itself stays.
 
     Parameters
     ----------
-    array : path
-        Directory of the array.
+    target : Target
+        The array.
     key : str
         Key of the shard.
     durability : str
@@ -33,12 +35,8 @@ def keep_copy(array: Path, key: str, durability: str) -> str:
     StoreError
         If no copy can be kept.
     """
-    directory = array.with_name(array.name + ".quarantine")
+    beside = target.beside.name.removesuffix(RUN_SUFFIX)
+    directory = target.beside.with_name(f"{beside}.quarantine")
     copy = directory / f"{key.replace('/', '.')}.{uuid.uuid4().hex[:8]}"
-    with as_store_error(str(copy), "cannot keep a copy as"):
-        make_directories(directory, durability, like=array)
-        try:
-            os.link(array / key, copy, follow_symlinks=False)
-        except OSError:  # no hard links here, or none to such a file
-            copy_file(array / key, copy, durability)
+    target.place.keep_copy(key, copy, durability)
     return str(copy)

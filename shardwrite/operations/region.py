@@ -14,7 +14,7 @@ from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_box
 from shardwrite.plan.limits import check_region
-from shardwrite.read.array import open_sharded
+from shardwrite.read.array import open_at, open_sharded
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
@@ -41,6 +41,7 @@ def plan_region(
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
+    run_dir: Any = None,
 ) -> Plan:
     """Plan to write a dask array into a region of an existing array, without writing anything.
 
@@ -48,7 +49,7 @@ def plan_region(
     ----------
     x, store, region, name, axis, strategy, casting, write_empty_chunks
         See :func:`write_region`.
-    memory_limit, source_id, max_graph_tasks
+    memory_limit, source_id, max_graph_tasks, run_dir
         See :func:`to_sharded_zarr`.
 
     Returns
@@ -83,7 +84,7 @@ def plan_region(
         max_graph_tasks=max_graph_tasks,
     )
     where = Where(region, axis, casting)
-    _, made = region_plan(x, resolve_target(store, name), where, active_engine(), options)
+    _, made = region_plan(x, resolve_target(store, name, run_dir), where, active_engine(), options)
     return made
 
 
@@ -97,7 +98,8 @@ def write_region(
     strategy: Any = "fixed-order",
     casting: str = "safe",
     write_empty_chunks: bool = False,
-    durability: str = "full",
+    durability: str | None = None,
+    run_dir: Any = None,
     restart: bool = False,
     recheck: bool = False,
     memory_limit: int | str | None = None,
@@ -114,8 +116,8 @@ def write_region(
     ----------
     x : dask.array.Array
         The source. Its shape must be the region's shape.
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     region : tuple of slice or int, or "append"
         The region in the array's coordinates. An integer selects one element and keeps its axis,
         with length 1. ``"append"`` writes after the end of the array: first the data, then the new
@@ -130,7 +132,7 @@ def write_region(
         replaces the old one, unless the strategy has ``in_place=True``.
     casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
         The numpy rule for casting `x` to the dtype of the array.
-    write_empty_chunks, durability, memory_limit, max_graph_tasks, progress, compute
+    write_empty_chunks, durability, run_dir, memory_limit, max_graph_tasks, progress, compute
         See :func:`to_sharded_zarr`.
     restart : bool
         Give up unfinished updates that are in the way; each of their shards stays as it is, old or
@@ -176,7 +178,7 @@ def write_region(
     >>> y.shape, int(y.sum().compute())
     ((10, 8), 25)
     """
-    target = resolve_target(store, name)
+    target = resolve_target(store, name, run_dir)
     engine = active_engine()
     options = PlanOptions(
         strategy=strategy,
@@ -194,7 +196,9 @@ def write_region(
         return execute([job], engine, on_report)[0]
 
 
-def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int], ...]]:
+def abandon(
+    store: Any, *, name: str | None = None, run_dir: Any = None
+) -> list[tuple[tuple[int, int], ...]]:
     """Give up the interrupted updates and repairs of an array.
 
     Each of their shards stays as it is, old or new. A run that makes the array is not given up:
@@ -202,10 +206,12 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     name : str, optional
         Path of the array in the store.
+    run_dir : str or path, optional
+        See :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -228,8 +234,8 @@ def abandon(store: Any, *, name: str | None = None) -> list[tuple[tuple[int, int
     >>> shardwrite.abandon(path)  # nothing was interrupted
     []
     """
-    open_sharded(store, name)
-    target = resolve_target(store, name)
+    target = resolve_target(store, name, run_dir)
+    open_at(target.place)
     runs = list(tidied_neighbours(target))
     whole = tidied_run(target)
     if whole is not None:
@@ -252,14 +258,14 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     region : tuple of slice or int
         The region to erase, in the array's coordinates.
     name : str, optional
         Path of the array in the store.
     **keywords
-        `strategy`, `durability`, `restart`, `recheck`, `memory_limit` and `progress` of
+        `strategy`, `durability`, `run_dir`, `restart`, `recheck`, `memory_limit` and `progress` of
         :func:`write_region`.
 
     Returns
@@ -289,7 +295,15 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     >>> int(y[29]), int(y[30:90].sum()), int(y[90])
     (30, 0, 91)
     """
-    allowed = {"strategy", "durability", "restart", "recheck", "memory_limit", "progress"}
+    allowed = {
+        "strategy",
+        "durability",
+        "run_dir",
+        "restart",
+        "recheck",
+        "memory_limit",
+        "progress",
+    }
     if set(keywords) - allowed:
         raise TypeError(
             f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: "

@@ -16,7 +16,6 @@ as runs do: see :mod:`shardwrite.operations.salvage` and :mod:`shardwrite.journa
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -38,8 +37,6 @@ from shardwrite.journal import (
     live_holders,
     replay,
     require_trusted,
-    stale_temporaries,
-    sweep_listed,
 )
 from shardwrite.operations.quarantine import keep_copy
 from shardwrite.operations.salvage import find_torn, salvage_shards
@@ -58,7 +55,6 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
-from shardwrite.stores import mode_of
 from shardwrite.write.commit import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
@@ -179,7 +175,8 @@ def repair(
     salvage: bool = False,
     scan: bool = False,
     strategy: Any = "fixed-order",
-    durability: str = "full",
+    durability: str | None = None,
+    run_dir: Any = None,
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
 ) -> Repair:
@@ -189,8 +186,8 @@ def repair(
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     x : dask.array.Array, optional
         The source, with the array's shape and dtype. Without `x`, `salvage` and `scan`, the call
         changes nothing and only reports the shards that need repair.
@@ -239,9 +236,9 @@ def repair(
     >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
     (True, True)
     """
-    opened = open_begun(store, name)
+    opened = open_begun(store, name, run_dir)
     target, array, run = opened.target, opened.array, opened.beside.run
-    check_whole(array.metadata.grid, str(target.path))
+    check_whole(array.metadata.grid, target.label)
     if x is not None:
         check_source_of(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
@@ -250,13 +247,17 @@ def repair(
     ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
     drivers_alive = partial(drivers_on, target, looking=is_look)
     stale = (
-        len(stale_temporaries(target.path, drivers_alive))
+        len(target.place.stale_temporaries(drivers_alive))
         if is_look
-        else sweep_listed(target.path, drivers_alive)
+        else target.place.sweep(drivers_alive)
     )
     if not is_look:
         give_up_passing(target)
-    before = verify_opened(opened, deep=deep) if is_look else verify(store, name=name, deep=deep)
+    before = (
+        verify_opened(opened, deep=deep)
+        if is_look
+        else verify(store, name=name, run_dir=run_dir, deep=deep)
+    )
     salvaged: tuple[str, ...] = ()
     report = before
     if salvage or scan:
@@ -267,10 +268,10 @@ def repair(
             salvaged = salvage_shards(
                 target, array.metadata, torn, run if ledger is not None else None, ledger
             )
-            report = verify(store, name=name, deep=deep)
+            report = verify(store, name=name, run_dir=run_dir, deep=deep)
     tasks = _tasks(array, report)
     found = Repair(
-        path=str(target.path),
+        path=target.label,
         tasks=tasks,
         n_temporaries=stale,
         quarantined=() if is_look else _quarantined(target, tasks, durability),
@@ -331,13 +332,13 @@ def _ledger_of(
     holders = live_holders(run.path, looking=is_look)
     if holders:
         raise JournalError(
-            f"{run.target.path} is being written by {holders[0].process.name}",
+            f"{run.target.label} is being written by {holders[0].process.name}",
             path=str(run.target.run_path),
             holder=holders[0].to_dict(),
         )
     if may_write:
         raise JournalError(
-            f"the run that writes {run.target.path} has not ended; run its command again with "
+            f"the run that writes {run.target.label} has not ended; run its command again with "
             "recheck=True (--recheck)",
             path=str(run.target.run_path),
         )
@@ -362,7 +363,7 @@ def _job(
     target: Target,
     array: ShardedArray,
     strategy: Any,
-    durability: str,
+    durability: str | None,
     memory_limit: int | str | None,
 ) -> Job:
     metadata = parse_metadata(array.metadata.text, writing=True)
@@ -381,16 +382,12 @@ def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
     return ledger
 
 
-def _quarantined(target: Target, tasks: Sequence[RepairTask], durability: str) -> tuple[str, ...]:
+def _quarantined(
+    target: Target, tasks: Sequence[RepairTask], durability: str | None
+) -> tuple[str, ...]:
     """Keep a copy of each bad shard that has a file; paths of the copies."""
     return tuple(
-        keep_copy(target.path, task.key, durability)
+        keep_copy(target, task.key, target.durability(durability))
         for task in tasks
-        if _has_object(target, task.key)
+        if target.place.has_object(task.key)
     )
-
-
-def _has_object(target: Target, key: str) -> bool:
-    """Whether a shard's place holds anything but a directory, of which no copy can be kept."""
-    mode = mode_of(target.path / key, follow=False)
-    return mode != 0 and not stat.S_ISDIR(mode)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import stat
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +48,7 @@ from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.receipts import updated_receipt
-from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes, mode_of
+from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes
 from shardwrite.write.commit import WriteSpec, Written, commit_shards
 
 __all__ = ["find_torn", "salvage_shards"]
@@ -99,7 +98,7 @@ def find_torn(
 
 def _can_be_cut(array: ShardedArray, target: Target, index: Shape, ledger: Ledger | None) -> bool:
     key = array.metadata.shard_key(index)
-    if not stat.S_ISREG(mode_of(target.path / key, follow=False)):
+    if not target.place.has_object(key):
         return False
     reader = array.store.open(key)
     if reader is None:
@@ -214,7 +213,9 @@ def _begin(
     )
     own = replace(target, update=f"salvage-{name[:16]}")
     make_way(own, intent, restart=False)
-    create = partial(begin_run, own, intent, metadata.text, restart=False, durability="full")
+    create = partial(
+        begin_run, own, intent, metadata.text, restart=False, durability=target.durability()
+    )
     return begin_beside(own, create)[0], part, first
 
 
@@ -226,7 +227,7 @@ def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: 
         run_path=str(directory.path),
         parts=str(directory.parts(driver)),
         driver=driver,
-        durability="full",
+        durability=target.durability(),
         write_empty_chunks=False,
         batch_nbytes=BATCH_NBYTES,
         spool_ratio=1.0,
@@ -251,10 +252,11 @@ def _ended_or(directory: RunDirectory) -> Iterator[None]:
 def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
     """Enter the shards into the receipt of the array, and end the run."""
     target = directory.target
-    with as_store_error(str(target.path), "cannot end"):
+    level = target.durability()
+    with as_store_error(target.label, "cannot end"):
         with directory.ending():
-            receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, "full")
-            directory.leave(receipt, "full", driver)
+            receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, level)
+            directory.leave(receipt, level, driver)
         end_run(directory, own_journals(driver))
 
 
@@ -325,7 +327,7 @@ class _Salvage:
             size = _whole_size(metadata, reader, index, self.known)
             if size is None:
                 return self._whole(index, key, reader)
-            copy = keep_copy(self.target.path, key, "full")
+            copy = keep_copy(self.target, key, self.target.durability())
             writer = transaction.create(key)
             copy_bytes(reader, writer, size)
 

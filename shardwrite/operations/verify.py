@@ -23,10 +23,10 @@ from shardwrite.picture import Census, ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import human, table_html, table_text
-from shardwrite.read.array import ShardedArray, open_sharded
+from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.compare import check_source_of, compare
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
-from shardwrite.stores import is_file, is_there
+from shardwrite.stores import is_there
 
 __all__ = [
     "Opened",
@@ -222,7 +222,7 @@ class Opened:
     beside: Beside
 
 
-def open_begun(store: Any, name: str | None) -> Opened:
+def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     """Open an array for reading, whether it is published or only begun.
 
     The run directory beside the array is looked at once, and nothing is changed.
@@ -235,17 +235,17 @@ def open_begun(store: Any, name: str | None) -> Opened:
         If the array is not published and the run beside it is not trusted, or if the run's files
         are damaged.
     """
-    target = resolve_target(store, name, is_read=True)
+    target = resolve_target(store, name, run_dir, is_read=True)
     beside = look_beside(target)
     run = beside.run
-    if is_file(target.document_path) and (
+    if target.is_published and (
         run is None or not run.record.replaces or is_there(run.path / "replaced")
     ):
-        return Opened(target, open_sharded(store, name), beside)
+        return Opened(target, open_at(target.place), beside)
     if beside.untrusted is not None:
         raise beside.untrusted
     if run is None:
-        return Opened(target, open_sharded(store, name), beside)  # raises, and gives the reason
+        return Opened(target, open_at(target.place), beside)  # raises, and gives the reason
     return Opened(
         target,
         ShardedArray(parse_metadata(json.dumps(run.document)), target.store),
@@ -305,6 +305,7 @@ def verify(
     store: Any,
     *,
     name: str | None = None,
+    run_dir: Any = None,
     deep: bool = False,
     against: dask.array.Array | None = None,
     on_shards: Callable[[int], None] | None = None,
@@ -315,10 +316,12 @@ def verify(
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     name : str, optional
         Path of the array in the store.
+    run_dir : str or path, optional
+        See :func:`to_sharded_zarr`.
     deep : bool
         Decode every inner chunk as well, to find faults that only a codec or the checksum of an
         inner chunk can show.
@@ -349,7 +352,9 @@ def verify(
     >>> shardwrite.verify(path, deep=True, against=x).is_good
     True
     """
-    return verify_opened(open_begun(store, name), deep=deep, against=against, on_shards=on_shards)
+    return verify_opened(
+        open_begun(store, name, run_dir), deep=deep, against=against, on_shards=on_shards
+    )
 
 
 def verify_opened(
@@ -361,7 +366,7 @@ def verify_opened(
 ) -> Report:
     """Verify an open array; see :func:`verify`."""
     target, array, beside = opened.target, opened.array, opened.beside
-    check_whole(array.metadata.grid, str(target.path))
+    check_whole(array.metadata.grid, target.label)
     if against is not None:
         check_source_of(against, array.metadata, "against")
     grid = array.metadata.grid
@@ -377,7 +382,7 @@ def verify_opened(
         for rank, index in ((rank, unravel(rank, grid.counts)) for rank in sorted(wrong))
     )
     report = _report(
-        str(target.path),
+        target.label,
         by,
         array.metadata,
         table,

@@ -53,7 +53,8 @@ def to_sharded_zarr(
     write_empty_chunks: bool = False,
     mode: str = "w-",
     publish: str = "last",
-    durability: str = "full",
+    durability: str | None = None,
+    run_dir: Any = None,
     restart: bool = False,
     recheck: bool = False,
     memory_limit: int | str | None = None,
@@ -73,8 +74,8 @@ def to_sharded_zarr(
     ----------
     x : dask.array.Array
         The source. All of its chunk sizes must be known.
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
         a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` writes an array
@@ -106,9 +107,14 @@ def to_sharded_zarr(
         are the same.
     publish : {"last", "first"}
         Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
-    durability : {"full", "batch", "none"}
+    durability : {"full", "batch", "none"}, optional
         Whether shards are synced to disk one by one before they count as committed, many at a
-        time, or not at all.
+        time, or not at all. By default the strongest that the store can promise: ``"full"`` in a
+        directory, ``"none"`` in memory.
+    run_dir : str or path, optional
+        Directory for the state of the run, if the array lies in no directory. All processes of the
+        run must see it. By default it is ``shardwrite.run-dir`` in the configuration of dask. For
+        a store of one process, it is a temporary directory.
     restart : bool
         Remove the shards of an unfinished run and start over.
     recheck : bool
@@ -183,6 +189,7 @@ def to_sharded_zarr(
             source_id=source_id,
             max_graph_tasks=max_graph_tasks,
             durability=durability,
+            run_dir=run_dir,
             restart=restart,
             recheck=recheck,
             progress=progress,
@@ -203,7 +210,7 @@ def to_sharded_zarr(
         max_source_reruns=max_source_reruns,
     )
     made = plan_array(x, engine, array, options)
-    job = Job(ArrayChunks(x), made, resolve_target(store, name), run)
+    job = Job(ArrayChunks(x), made, resolve_target(store, name, run_dir), run)
     if not compute:
         return as_delayed([job], engine)
     with reporting(progress, made.raw_nbytes) as on_report:
@@ -233,6 +240,7 @@ def store(
     stores: Sequence[Any],
     *,
     names: Sequence[str | None] | None = None,
+    run_dir: Any = None,
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     **keywords: Any,
@@ -246,11 +254,11 @@ def store(
     ----------
     arrays : sequence of dask.array.Array
         The sources.
-    stores : sequence of str or path
-        A directory or ``file://`` URL for each array.
+    stores : sequence of str, path, or store or node of zarr-python
+        A store for each array, as in :func:`to_sharded_zarr`.
     names : sequence of str or None, optional
         Path of each array in its store.
-    progress, compute
+    run_dir, progress, compute
         See :func:`to_sharded_zarr`.
     **keywords
         Other keywords of :func:`to_sharded_zarr`, which hold for all arrays. `region`, `axis` and
@@ -303,7 +311,12 @@ def store(
 
     run, array, options = for_new_array(given(RunOptions)), given(ArrayOptions), given(PlanOptions)
     jobs = [
-        Job(ArrayChunks(x), plan_array(x, engine, array, options), resolve_target(where, name), run)
+        Job(
+            ArrayChunks(x),
+            plan_array(x, engine, array, options),
+            resolve_target(where, name, run_dir),
+            run,
+        )
         for x, where, name in zip(arrays, stores, names, strict=True)
     ]
     if not compute:

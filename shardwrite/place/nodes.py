@@ -11,7 +11,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document, shape_in
 from shardwrite.stores import as_store_error, is_there, mode_of, read_json
 
-__all__ = ["kind_of", "shape_at", "shape_of"]
+__all__ = ["kind_of", "shape_of"]
 
 
 def kind_of(path: Path) -> str:
@@ -19,10 +19,9 @@ def kind_of(path: Path) -> str:
 
     Returns
     -------
-    {"nothing", "array", "group", "v2", "torn", "other", "link"}
-        ``"array"`` and ``"group"`` are Zarr v3 nodes, and ``"v2"`` is a node of Zarr v2. ``"torn"``
-        is a directory whose ``zarr.json`` is not valid. ``"link"`` is a symbolic link, wherever it
-        points. ``"nothing"`` can also be a directory that holds only empty directories.
+    str
+        As for :meth:`Place.kind`. ``"nothing"`` can also be a directory that holds only empty
+        directories.
 
     Raises
     ------
@@ -46,26 +45,15 @@ def kind_of(path: Path) -> str:
         return "torn"
 
 
-def shape_at(path: Path) -> list[int]:
-    """Shape of the array at a path.
-
-    Raises
-    ------
-    SpecError
-        If its ``zarr.json`` has no valid shape.
-    """
-    return shape_of(read_json(path / DOCUMENT), path)
-
-
-def shape_of(document: Any, path: Path) -> list[int]:
+def shape_of(document: Any, name: str) -> list[int]:
     """Shape of the array in a metadata document.
 
     Parameters
     ----------
     document : object
         The parsed document.
-    path : pathlib.Path
-        Path to name in an error.
+    name : str
+        Name of the document for an error.
 
     Raises
     ------
@@ -77,7 +65,7 @@ def shape_of(document: Any, path: Path) -> list[int]:
         raise SpecError(
             "not an array's",
             field=DOCUMENT,
-            value=str(path),
+            value=name,
             remedy="write the array again, or remove the document",
         )
     return shape

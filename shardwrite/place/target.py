@@ -1,7 +1,8 @@
-"""The place of an array in the file system."""
+"""Where an array goes, and where the state of its runs lies, from what a user gives."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass, replace
@@ -9,22 +10,27 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
-from shardwrite.stores import PosixStore, Store, listed, open_store
+from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.nodes import shape_of
+from shardwrite.place.objects import InStore
+from shardwrite.place.run_state import refuse_run_dir, run_state_of
+from shardwrite.stores import (
+    DURABILITIES,
+    Capability,
+    PosixStore,
+    Store,
+    listed,
+    open_store,
+    parse_document,
+    require,
+)
 
-__all__ = [
-    "RECEIPT_NAME",
-    "RUN_SUFFIX",
-    "UPDATES",
-    "Target",
-    "open_elsewhere",
-    "resolve_target",
-]
+__all__ = ["UPDATES", "Target", "resolve_place", "resolve_target"]
 
-RUN_SUFFIX = ".shardwrite"
 UPDATES = "updates"
-RECEIPT_NAME = "shardwrite-receipt.json"
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -34,65 +40,149 @@ _MAX_NAME_NBYTES = 255 - len(RUN_SUFFIX)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Place of an array, or of one update of it.
+    """Place of an array, or of one update of it, and of its run state.
 
     Attributes
     ----------
-    root : pathlib.Path
-        Directory of the store.
-    name : str
-        Path of the array inside the store; empty if the store itself is the array.
+    place : Place
+        Where the documents and objects of the array lie.
+    beside : pathlib.Path
+        Directory of all run state of the array. It is beside the array, if that is a directory.
     update : str
         Name of the update's directory; empty if the array is written as a whole.
     """
 
-    root: Path
-    name: str = ""
+    place: Place
+    beside: Path
     update: str = ""
 
     @property
-    def path(self) -> Path:
-        """Directory of the array."""
-        return self.root / self.name if self.name else self.root
+    def label(self) -> str:
+        """Text that names the array in messages and results: its path, if it has one."""
+        return self.place.label
 
     @property
-    def store(self) -> PosixStore:
-        """Store of the array's objects. This is the only place that makes it."""
-        return PosixStore(self.path)
+    def directory(self) -> Directory:
+        """The place of an array that is a directory.
+
+        Raises
+        ------
+        SpecError
+            If the array lies in no directory.
+        """
+        if not isinstance(self.place, Directory):
+            raise SpecError(
+                "this works only with directories",
+                field="store",
+                value=self.label,
+                remedy="give the path of a directory, or a zarr.storage.LocalStore",
+            )
+        return self.place
 
     @property
-    def document_path(self) -> Path:
-        """File of the array's document, which is what makes readers see the array."""
-        return self.path / DOCUMENT
+    def store(self) -> Store:
+        """Store of the array's objects."""
+        return self.place.store
 
     @property
     def run_path(self) -> Path:
-        """Directory of the run state: beside the array, or for an update a directory in there."""
-        beside = self.path.with_name(self.path.name + RUN_SUFFIX)
-        return beside / UPDATES / self.update if self.update else beside
+        """Directory of the run state; for an update, a directory in that of the array."""
+        return self.beside / UPDATES / self.update if self.update else self.beside
 
     @property
     def others(self) -> list[Target]:
         """The array as a whole and all updates of it that were begun, without this target."""
         whole = replace(self, update="")
-        updates = [replace(self, update=path.name) for path in listed(whole.run_path / UPDATES)]
+        updates = [replace(self, update=path.name) for path in listed(self.beside / UPDATES)]
         return [target for target in (whole, *updates) if target != self]
 
     @property
-    def groups(self) -> list[Path]:
-        """Directories of the groups above the array inside the store, outermost first."""
-        parts = self.name.split("/")[:-1] if self.name else []
-        return [self.root.joinpath(*parts[:n]) for n in range(len(parts) + 1)] if self.name else []
+    def is_published(self) -> bool:
+        """Whether the array has a document, which is what makes readers see it."""
+        return self.place.has(DOCUMENT)
+
+    @property
+    def document(self) -> Any:
+        """The array's document, parsed.
+
+        Raises
+        ------
+        SpecError
+            If it is not a whole JSON document.
+        StoreError
+            If it is missing, or cannot be read.
+        """
+        data, name = self.place.read(DOCUMENT), f"{self.label}/{DOCUMENT}"
+        if data is None:
+            raise StoreError(f"{name} is missing", key=DOCUMENT, errno=errno.ENOENT)
+        return parse_document(data, name)
+
+    @property
+    def shape(self) -> list[int]:
+        """Shape of the array that stands there.
+
+        Raises
+        ------
+        SpecError
+            If its document has no valid shape.
+        """
+        return shape_of(self.document, f"{self.label}/{DOCUMENT}")
+
+    def durability(self, given: str | None = None) -> str:
+        """Durability level of a run.
+
+        Parameters
+        ----------
+        given : str, optional
+            Level that the user has given; by default the strongest that the store can promise.
+
+        Raises
+        ------
+        SpecError
+            If the store cannot promise what is given.
+        """
+        if given is None:
+            return "full" if Capability.DURABLE in self.store.capabilities else "none"
+        if given in DURABILITIES[:-1]:
+            require(self.store, Capability.DURABLE, field="durability", value=given)
+        return given
 
 
-def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Target:
+def resolve_target(
+    store: Any, name: str | None, run_dir: Any = None, *, is_read: bool = False
+) -> Target:
+    """Find the place of an array, and of its run state, from a user's arguments.
+
+    Parameters
+    ----------
+    store, name
+        See `resolve_place`.
+    run_dir : str or path, optional
+        Directory for the run state of arrays that lie in no directory; see
+        :mod:`shardwrite.place.run_state`.
+    is_read : bool
+        Promise that nothing will be written.
+
+    Raises
+    ------
+    SpecError
+        If the arguments name no place that can hold an array or its run state.
+    """
+    place = resolve_place(store, name, is_read=is_read)
+    if isinstance(place, Directory):
+        refuse_run_dir(run_dir)
+        return Target(place, place.beside)
+    return Target(place, run_state_of(place, run_dir, is_read=is_read))
+
+
+def resolve_place(store: Any, name: str | None, *, is_read: bool = False) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        Path or ``file:`` URL of the store's directory; or a `zarr.storage.LocalStore`, or a group,
-        array or path of zarr-python that lies in one.
+    store : str, path, store of this package, or store or node of zarr-python
+        Path or ``file:`` URL of the store's directory; or a store, or a group, array or path in
+        one. A `zarr.storage.LocalStore` stands for its directory.
     name : str or None
         Path of the array inside the store or group; empty or None if `store` itself is the array.
     is_read : bool
@@ -101,22 +191,16 @@ def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Ta
     Raises
     ------
     SpecError
-        If `store` is not a local path that an array can have, or `name` is not a relative path of
-        valid node names.
+        If `store` is none of these, or no array can have that place.
     """
     if _is_store(store):
         opened = open_store(store, is_read=is_read)
+        name = _joined(opened.path, name)
         if not isinstance(opened.store, PosixStore):
-            remedy = "give the path of a directory, or a zarr.storage.LocalStore"
-            if is_read:
-                remedy += "; open_sharded and from_sharded_zarr read any store"
-            raise SpecError(
-                f"only directories can be {'looked at' if is_read else 'written'} yet",
-                field="store",
-                value=type(store).__name__,
-                remedy=remedy,
-            )
-        store, name = opened.store.root, _joined(opened.path, name)
+            if name:
+                _check_name(name)
+            return InStore(opened.store, name or "")
+        store = opened.store.root
     root = _root_of(store)
     if root is None or (not name and root.name in ("", "..")):
         raise SpecError(
@@ -134,9 +218,9 @@ def resolve_target(store: Any, name: str | None, *, is_read: bool = False) -> Ta
             remedy=remedy,
         )
     if name is None or name == "":
-        return Target(root)
+        return Directory(root)
     _check_name(name)
-    return Target(root, name)
+    return Directory(root, name)
 
 
 def _check_name(name: Any) -> None:
@@ -152,38 +236,6 @@ def _check_name(name: Any) -> None:
             value=name,
             remedy='give for instance "images/raw"',
         )
-
-
-def open_elsewhere(store: Any, name: str | None) -> Store | None:
-    """Store of the objects of an array that lies in no directory, for reading.
-
-    Parameters
-    ----------
-    store : store or node of zarr-python, or Store
-        What the user has given.
-    name : str or None
-        Path of the array inside the store or group.
-
-    Returns
-    -------
-    Store or None
-        The store; None if `store` is a path or lies in a directory.
-
-    Raises
-    ------
-    SpecError
-        If `store` cannot be read, or `name` is not a relative path of plain names.
-    """
-    if not _is_store(store):
-        return None
-    opened = open_store(store, is_read=True)
-    at = _joined(opened.path, name)
-    if isinstance(opened.store, PosixStore):
-        return None
-    if not at:
-        return opened.store
-    _check_name(at)
-    return opened.store.at(at)
 
 
 def _is_store(store: Any) -> bool:

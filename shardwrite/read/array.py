@@ -8,7 +8,6 @@ inner chunks are read.
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -19,16 +18,18 @@ from dask.base import tokenize
 
 import shardwrite._dask as dask
 from shardwrite.encode.reader import Loaded, ShardReader, decode_object
-from shardwrite.errors import SpecError, StoreError
+from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box, Shape, ceil_div, unravel
-from shardwrite.place.target import open_elsewhere, resolve_target
+from shardwrite.place.base import Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import resolve_place
 from shardwrite.plan.limits import check_chunks
 from shardwrite.plan.sizes import explicit_sizes
-from shardwrite.stores import ObjectReader, Store, is_file, parse_json, read_file, read_limit
+from shardwrite.stores import ObjectReader, Store, is_file, parse_json
 
-__all__ = ["ShardedArray", "from_sharded_zarr", "open_sharded"]
+__all__ = ["ShardedArray", "from_sharded_zarr", "open_at", "open_sharded"]
 
 _SMALL_NBYTES = 2**20
 _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
@@ -65,7 +66,7 @@ class ShardedArray:
         return len(self.shape)
 
     def __dask_tokenize__(self) -> Any:
-        return self.metadata.text, str(getattr(self.store, "root", self.store))
+        return self.metadata.text, self.store.token
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Elements that an index selects. Each axis is indexed independently of the others.
@@ -214,42 +215,27 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     SpecError
         If there is no sharded array, or it is not published yet.
     """
-    elsewhere = open_elsewhere(store, name)
-    if elsewhere is not None:
-        return _open_in(elsewhere, name)
-    target = resolve_target(store, name, is_read=True)
-    document = target.document_path
-    if not is_file(document):
+    return open_at(resolve_place(store, name, is_read=True))
+
+
+def open_at(place: Place) -> ShardedArray:
+    """Open the array at a place for reading.
+
+    Raises
+    ------
+    SpecError
+        If there is no sharded array, or it is not published yet.
+    """
+    if not place.has(DOCUMENT):
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
-        if is_file(target.run_path / "plan.json"):
+        if isinstance(place, Directory) and is_file(place.beside / "plan.json"):
             why = "a run that has not ended is writing it"
             remedy = (
                 "make the same call again to finish it, or shardwrite finalize, if all of its "
                 "parts are written"
             )
-        raise SpecError(f"no array: {why}", field="store", value=str(target.path), remedy=remedy)
-    return ShardedArray(_parsed(read_file(document) or b"", str(target.path)), target.store)
-
-
-def _open_in(store: Store, name: str | None) -> ShardedArray:
-    """Open an array in a store that is no directory."""
-    reader = store.open(DOCUMENT)
-    if reader is None:
-        raise SpecError(
-            "no array: there is no zarr.json",
-            field="name",
-            value=name,
-            remedy="give the store and the name of a sharded Zarr v3 array",
-        )
-    with reader:
-        if reader.nbytes > read_limit():
-            raise StoreError(
-                f"{DOCUMENT!r} has {reader.nbytes:,} bytes, and at most {read_limit():,} are read",
-                key=DOCUMENT,
-                errno=errno.EFBIG,
-            )
-        data = reader.read(0, reader.nbytes)
-    return ShardedArray(_parsed(data, name or ""), store)
+        raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
+    return ShardedArray(_parsed(place.read(DOCUMENT) or b"", place.label), place.store)
 
 
 def _parsed(data: bytes, where: str) -> ArrayMetadata:

@@ -98,14 +98,14 @@ def _strategy(run: RunDirectory) -> Strategy:
         found = registered(kept.name)
     except (AttributeError, ImportError, SpecError) as error:
         raise JournalError(
-            f"the plan of {run.target.path} has the write strategy {kept.name!r}, which cannot be "
+            f"the plan of {run.target.label} has the write strategy {kept.name!r}, which cannot be "
             f"loaded ({error}); mend the installation of the package that names it in an entry "
             f"point of the group {ENTRY_POINTS!r}",
             path=str(run.target.run_path),
         ) from error
     if found is None:
         raise JournalError(
-            f"the plan of {run.target.path} has the write strategy {kept.name!r}, which is not "
+            f"the plan of {run.target.label} has the write strategy {kept.name!r}, which is not "
             "registered in this process; import the module that registers it, or install a package "
             f"that names it in an entry point of the group {ENTRY_POINTS!r}",
             path=str(run.target.run_path),

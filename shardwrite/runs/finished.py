@@ -9,11 +9,9 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
 from shardwrite.journal import Receipt, differences, interrupted_end, read_receipt, tidied_run, tidy
 from shardwrite.place.checks import check_beside
-from shardwrite.place.nodes import kind_of
 from shardwrite.place.target import Target
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.result import WriteResult, result_from_receipt
-from shardwrite.stores import read_json
 
 __all__ = ["finished", "has_ended", "incomplete", "refuse_another"]
 
@@ -38,7 +36,7 @@ def incomplete(
     names = [metadata.shard_key(unravel(int(rank), grid.counts)) for rank in missing[:1000]]
     listed = ", ".join(names[:8]) + (", ..." if len(missing) > 8 else "")
     return IncompleteError(
-        f"{target.path} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not "
+        f"{target.label} is not whole: {len(missing):,} of {grid.n_shards:,} shards are not "
         f"committed ({listed}); {remedy}",
         missing=names,
     )
@@ -68,7 +66,7 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     tidy(job.target)
     if job.options.restart and job.options.mode != "w-":
         return None  # an existing array is to be replaced, or an update is to be made again
-    if tidied_run(job.target) is not None or kind_of(job.target.path) != "array":
+    if tidied_run(job.target) is not None or job.target.place.kind() != "array":
         return None
     receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:
@@ -81,19 +79,19 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         # The same dask name may stand for other data by now, and the user asked to replace.
         return None
     # The document is not parsed: if it is not valid, it differs, and so the array is another one.
-    found = read_json(job.target.document_path)
+    found = job.target.document
     # An update may have made the array grow, so the shape on disk need not be the plan's.
     shape = job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
     if {**found, "shape": shape} != job.plan.metadata.document:
         return None
-    return result_from_receipt(receipt.result, str(job.target.path))
+    return result_from_receipt(receipt.result, job.target.label)
 
 
 def has_ended(job: Job) -> bool:
     """Complete the interrupted end of a run, and return whether it was a run of this plan."""
     ending = interrupted_end(job.target)
     tidy(job.target)
-    receipt = read_receipt(job.target) if ending and kind_of(job.target.path) == "array" else None
+    receipt = read_receipt(job.target) if ending and job.target.place.kind() == "array" else None
     return receipt is not None and receipt.is_of(job.plan.digest, ending)
 
 
@@ -106,7 +104,7 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     update = receipt.update(intent_of(job.plan, job.options.mode).digest)
     if update is None or not (job.plan.source.is_stable or update.run == ending):
         return None
-    return result_from_receipt(update.result, str(job.target.path))
+    return result_from_receipt(update.result, job.target.label)
 
 
 def refuse_another(job: Job) -> None:
@@ -117,8 +115,8 @@ def refuse_another(job: Job) -> None:
     SpecError
         If there is an array. The error names the fields in which it differs from the new array.
     """
-    if job.options.mode == "w-" and kind_of(job.target.path) == "array":
-        found = read_json(job.target.document_path)
+    if job.options.mode == "w-" and job.target.place.kind() == "array":
+        found = job.target.document
         changed = differences(found, job.plan.metadata.document)
         what = (
             f"an array exists there; it differs in {'; '.join(changed)}"
@@ -126,5 +124,5 @@ def refuse_another(job: Job) -> None:
             else "an array exists there, of another run"
         )
         raise SpecError(
-            what, field="store", value=str(job.target.path), remedy='give mode="w" to replace it'
+            what, field="store", value=job.target.label, remedy='give mode="w" to replace it'
         )

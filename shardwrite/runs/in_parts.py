@@ -43,7 +43,7 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
         for session in begin([job for job in jobs if finished(job) is None], engine, stack):
             if stripe_count is not None:
                 # This comes first, because new directories inherit the setting.
-                set_stripes(session.job.target.path, stripe_count)
+                set_stripes(session.job.target.directory.path, stripe_count)
             session.make_shard_directories()
 
 

@@ -58,6 +58,17 @@ class Job:
         return self.plan.region is not None
 
     @property
+    def durability(self) -> str:
+        """Durability level of the run.
+
+        Raises
+        ------
+        SpecError
+            If the store cannot promise the level that the user has given.
+        """
+        return self.target.durability(self.options.durability)
+
+    @property
     def makes_array(self) -> bool:
         """Whether the job makes an array, rather than updates or repairs an existing one."""
         return self.options.mode != "r+"

@@ -21,9 +21,10 @@ class RunOptions:
         into one. An unfinished run goes on in the same way with ``"w-"`` and ``"w"``.
     publish : {"last", "first"}
         Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
-    durability : {"full", "batch", "none"}
+    durability : {"full", "batch", "none"} or None
         Whether shards are synced to disk one by one before they count as committed, many at a
-        time, or not at all.
+        time, or not at all. None stands for the strongest that the store can promise; see
+        `Job.durability`.
     restart : bool
         Remove the shards of an unfinished run and start over; give up an unfinished update.
     recheck : bool
@@ -37,7 +38,7 @@ class RunOptions:
 
     mode: str = "w-"
     publish: str = "last"
-    durability: str = "full"
+    durability: str | None = None
     restart: bool = False
     recheck: bool = False
 
@@ -45,13 +46,13 @@ class RunOptions:
         choices = (
             ("mode", ("w-", "w", "r+")),
             ("publish", ("last", "first")),
-            ("durability", DURABILITIES),
+            ("durability", (*DURABILITIES, None)),
         )
         for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
             value = getattr(self, field)
             if value not in allowed:
                 # "r+" is for internal use.
-                shown = [choice for choice in allowed if choice != "r+"]
+                shown = [choice for choice in allowed if choice not in ("r+", None)]
                 raise SpecError(
                     "no such choice", field=field, value=value, remedy=f"use one of {shown}"
                 )

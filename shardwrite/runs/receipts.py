@@ -18,7 +18,6 @@ from shardwrite.journal import (
     empty_after,
     read_receipt,
 )
-from shardwrite.place.nodes import shape_at
 from shardwrite.plan import Identity
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
@@ -48,14 +47,14 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
     """
     if job.is_update:
         return updated_receipt(
-            directory, job.plan.metadata, ledger, result.to_dict(), job.options.durability
+            directory, job.plan.metadata, ledger, result.to_dict(), job.durability
         )
     before = read_receipt(directory.target) if job.options.mode == "r+" else None
     return Receipt(
         digest=directory.digest if before is None else before.digest,
         run=directory.run,
         identity=directory.record.identity if before is None else before.identity,
-        durability=job.options.durability,
+        durability=job.durability,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
         result=result.to_dict(),
@@ -101,7 +100,7 @@ def updated_receipt(
         *(kept for kept in before.updates if kept.digest != directory.digest),
         update,
     )[-_MAX_UPDATES:]
-    shape = shape_at(directory.target.path)
+    shape = directory.target.shape
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
     is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)
     empty = empty_after(before, replace(part.grid, shape=tuple(shape)), first, is_empty, is_known)

@@ -17,9 +17,10 @@ from shardwrite.journal import read_receipt, unfinished_append
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan, PlanOptions, SourceLayout, Update, as_box, make_plan
 from shardwrite.plan.limits import check_growth, check_region
-from shardwrite.read.array import open_sharded
+from shardwrite.read.array import open_at
 from shardwrite.read.compare import check_source
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of
+from shardwrite.runs.needs import check_updatable
 
 __all__ = ["APPEND", "Where", "check_axis", "check_can_update", "check_cast", "region_plan"]
 
@@ -84,10 +85,9 @@ def region_plan(
     JournalError
         If what lies beside the array tells of an append to another array.
     """
-    metadata = parse_metadata(
-        open_sharded(target.root, target.name or None).metadata.text, writing=True
-    )
+    metadata = parse_metadata(open_at(target.place).metadata.text, writing=True)
     check_can_update(metadata, options.strategy)
+    check_updatable(target.store, options.strategy)
     source = _cast(check_source(x), metadata.dtype, where.casting)
     identity, is_stable = identity_of(x, options.source_id), options.source_id is not None
     region = where.region
@@ -250,10 +250,10 @@ def _appended(
     if found is not None:
         if len(found) != len(shape):
             message = (
-                f"what stands beside {target.path} tells of an append to another array; remove it "
+                f"what stands beside {target.label} tells of an append to another array; remove it "
                 "after a look"
             )
-            raise JournalError(message, path=str(target.path))
+            raise JournalError(message, path=target.label)
         return Box(tuple(a for a, _ in found), tuple(b for _, b in found))
     if (
         len(given) != len(shape)

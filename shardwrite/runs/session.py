@@ -43,16 +43,16 @@ from shardwrite.journal import (
     tidied_run,
 )
 from shardwrite.place.checks import check_surroundings, check_target
-from shardwrite.place.nodes import shape_at
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.finished import incomplete, refuse_another
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.needs import check_needs
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
-from shardwrite.stores import as_store_error, listed, make_directories
+from shardwrite.stores import as_store_error, listed
 from shardwrite.write.commit import GroupReport, WriteSpec
 
 __all__ = ["Session", "begin", "join"]
@@ -98,7 +98,7 @@ class Session:
             run_path=str(self.directory.path),
             parts=str(self.directory.parts(self.driver)),
             driver=self.driver,
-            durability=self.job.options.durability,
+            durability=self.job.durability,
             write_empty_chunks=plan.write_empty_chunks,
             batch_nbytes=BATCH_NBYTES,
             spool_ratio=plan.memory.spool_ratio,
@@ -189,7 +189,7 @@ class Session:
         effort = Effort(
             seconds, plan.n_tasks if n_tasks is None else n_tasks, self.n_resumed, self.n_retried
         )
-        return result_of(str(self.job.target.path), plan, self.ledger, effort)
+        return result_of(self.job.target.label, plan, self.ledger, effort)
 
     def finish(self, seconds: float) -> WriteResult:
         """End the run: check that every shard is committed, publish, and leave a receipt.
@@ -216,7 +216,7 @@ class Session:
                 plan.metadata, target, self.ledger.missing, "run the same command again to go on"
             )
         result = self.result(seconds)
-        with as_store_error(str(target.path), "cannot finish"):
+        with as_store_error(target.label, "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
             recover_changes(self.directory.path, target.store, plan.metadata)
             self.publish(result)
@@ -238,17 +238,17 @@ class Session:
         directory, options = self.directory, self.job.options
         try:
             with (
-                as_store_error(str(directory.target.path), "cannot publish"),
+                as_store_error(directory.target.label, "cannot publish"),
                 contextlib.ExitStack() as stack,
             ):
                 if self.job.is_update:
                     stack.enter_context(directory.ending())
-                    directory.grow(directory.document["shape"], options.durability, self.driver)
+                    directory.grow(directory.document["shape"], self.job.durability, self.driver)
                 elif options.mode != "r+":
-                    directory.publish(options.durability, self.driver)
+                    directory.publish(self.job.durability, self.driver)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
-                directory.leave(receipt, options.durability, self.driver)
-            with as_store_error(str(directory.target.path), "cannot end"):
+                directory.leave(receipt, self.job.durability, self.driver)
+            with as_store_error(directory.target.label, "cannot end"):
                 end_run(directory, own_journals(self.driver))
         except (StoreError, RunEndedError) as error:
             ended = read_receipt(directory.target)
@@ -321,16 +321,15 @@ class Session:
 
         One process does so once, because many nodes would get in each other's way.
         """
-        metadata, path = self.job.plan.metadata, self.job.target.path
+        metadata, target = self.job.plan.metadata, self.job.target
         keys = (metadata.shard_key(index) for index in metadata.grid.shards_in(metadata.grid.whole))
-        with as_store_error(str(path), "cannot make directories"):
-            for parent in sorted({key.rpartition("/")[0] for key in keys}):
-                make_directories(path / parent, self.job.options.durability)
+        with as_store_error(target.label, "cannot make directories"):
+            target.place.make_directories(keys, self.job.durability)
 
     def note_failure(self, error: Exception) -> None:
         """Write the cause of a failure into the journal, for the status of the run."""
         with contextlib.suppress(StoreError, RunEndedError):  # the first error is the one to report
-            journal_for(str(self.directory.path), self.driver, self.job.options.durability).append(
+            journal_for(str(self.directory.path), self.driver, self.job.durability).append(
                 {"failed": cause_of(error)}
             )
 
@@ -404,7 +403,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     RunEndedError
         If another process ends a run in the meantime.
     """
-    paths = [str(job.target.path) for job in jobs]
+    paths = [job.target.label for job in jobs]
     if len(set(paths)) < len(paths):
         raise SpecError(
             "two arrays cannot go to one place",
@@ -412,6 +411,8 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             value=paths,
             remedy="give each its own path or name",
         )
+    for job in jobs:
+        check_needs(job, engine)
     for job in jobs:
         check_surroundings(job.target)
         _check_place(job)
@@ -428,9 +429,9 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             _ended_or(session.directory),
             as_store_error(str(session.directory.path), "cannot go on with"),
         ):
-            session.directory.make_room(session.job.options.durability)
+            session.directory.make_room(session.job.durability)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
-                session.directory.publish(session.job.options.durability, session.driver)
+                session.directory.publish(session.job.durability, session.driver)
             session.catch_up(engine, may_list=True)
     return sessions
 
@@ -476,7 +477,7 @@ def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
         intent_of(job.plan, job.options.mode),
         job.plan.metadata.text,
         restart=job.options.restart,
-        durability=job.options.durability,
+        durability=job.durability,
     )
 
 
@@ -493,7 +494,7 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
     region = job.plan.array_region
     if region is None:
         return
-    found = shape_at(job.target.path)
+    found = job.target.shape
     planned = list(job.plan.metadata.document["shape"])
     before = [
         region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)
@@ -504,9 +505,9 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
         if is_new:
             take_back(directory, is_claimed=True)
         raise JournalError(
-            f"the shape of {job.target.path} became {found} while an update of {planned} was "
+            f"the shape of {job.target.label} became {found} while an update of {planned} was "
             "planned; make the same call again",
-            path=str(job.target.path),
+            path=job.target.label,
         )
 
 
@@ -536,7 +537,7 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
         raise StoreError(
-            f"store={str(directory.target.path)!r}: {len(troubles)} of {len(outcomes)} workers "
+            f"store={directory.target.label!r}: {len(troubles)} of {len(outcomes)} workers "
             f"cannot write there; {worker}: {message}; give a directory that every worker can "
             "write to",
             key=str(directory.path),
@@ -587,7 +588,7 @@ def join(
     if directory.digest != job.plan.digest:
         changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
         raise JournalError(
-            f"another plan was begun for {job.target.path}; it differs in {'; '.join(changed)}",
+            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}",
             path=str(directory.target.run_path),
             differences=changed,
         )

@@ -249,7 +249,8 @@ def resubmission(parts: Sequence[int], directory: str, target: Target) -> str:
 
     Examples
     --------
-    >>> resubmission([1, 7], "/scratch/x-slurm", Target(Path("/scratch/x.zarr")))
+    >>> from shardwrite.place.target import resolve_target
+    >>> resubmission([1, 7], "/scratch/x-slurm", resolve_target("/scratch/x.zarr", None))
     'shardwrite slurm resubmit /scratch/x.zarr --array=1,7 --directory /scratch/x-slurm'
     """
     return (
@@ -263,10 +264,12 @@ def command_words(target: Target) -> str:
 
     Examples
     --------
-    >>> command_words(Target(Path("/scratch/my x.zarr"), "images/raw"))
+    >>> from shardwrite.place.target import resolve_target
+    >>> command_words(resolve_target("/scratch/my x.zarr", "images/raw"))
     "'/scratch/my x.zarr' --name images/raw"
     """
-    return shlex.join([str(target.root), *(["--name", target.name] if target.name else [])])
+    place = target.directory
+    return shlex.join([str(place.root), *(["--name", place.name] if place.name else [])])
 
 
 def as_array_indices(parts: Sequence[int]) -> str:

@@ -53,13 +53,13 @@ def default_directory(target: Target) -> Path:
     Examples
     --------
     >>> (
-    ...     default_directory(Target(Path("/x/scan.zarr"))),
-    ...     default_directory(Target(Path("/y/scan.zarr"))),
+    ...     default_directory(resolve_target("/x/scan.zarr", None)),
+    ...     default_directory(resolve_target("/y/scan.zarr", None)),
     ... )
     (PosixPath('scan-slurm-c6959afd'), PosixPath('scan-slurm-8419f783'))
     """
-    digest = hashlib.sha256(os.fsencode(target.path)).hexdigest()[:_DIGITS]
-    stem = os.fsencode(target.path.stem)[:_STEM_NBYTES].decode(errors="ignore")
+    digest = hashlib.sha256(os.fsencode(target.directory.path)).hexdigest()[:_DIGITS]
+    stem = os.fsencode(target.directory.path.stem)[:_STEM_NBYTES].decode(errors="ignore")
     return Path(f"{stem}-slurm-{digest}")
 
 
@@ -150,11 +150,11 @@ def check_directory(directory: Path, target: Target) -> None:
         be told.
     """
     there = read_scripts(directory)
-    if there is not None and (there.target is None or there.target.path != target.path):
+    if there is not None and (there.target is None or there.target != target):
         whose = (
             "scripts of your own"
             if there.target is None
-            else f"the scripts that write {there.target.path}"
+            else f"the scripts that write {there.target.label}"
         )
         remedy = f"give another, or leave it out: that is {default_directory(target)}"
         raise SpecError(

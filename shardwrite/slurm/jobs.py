@@ -389,7 +389,7 @@ def refuse_second(target: Target) -> None:
     if live:
         many = f"{', '.join(live[:8])}{f' and {len(live) - 8} more' if len(live) > 8 else ''}"
         raise SubmitError(
-            f"{target.path} is being written already: {many}. A second submission would write it "
+            f"{target.label} is being written already: {many}. A second submission would write it "
             "twice. Wait for them, or end them "
             f"first: shardwrite slurm cancel {command_words(target)}",
             command="squeue",

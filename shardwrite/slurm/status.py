@@ -20,14 +20,13 @@ from shardwrite.journal import (
     read_receipt,
     replay,
 )
-from shardwrite.place.nodes import kind_of
 from shardwrite.place.target import Target
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.runs.begun import plan_begun
 from shardwrite.slurm.client import as_array_indices, endings, queue
 from shardwrite.slurm.jobs import submitted
-from shardwrite.stores import is_file, is_there
+from shardwrite.stores import is_there
 
 __all__ = ["Status", "status"]
 
@@ -212,7 +211,7 @@ def status(target: Target) -> Status:
         if end[0] not in known.workers or end[1] != "CANCELLED"
     }
     return Status(
-        path=str(target.path),
+        path=target.label,
         is_whole=False,
         n_shards=plan.n_shards,
         n_done_shards=ledger.n_done,
@@ -228,24 +227,24 @@ def status(target: Target) -> Status:
         else [],
         jobs=jobs,
         note=note,
-        is_published=is_file(target.document_path)
+        is_published=target.is_published
         and (not run.record.replaces or is_there(run.path / "replaced")),
         warnings=list(beside.warnings),
     )
 
 
 def _ended(target: Target, beside: Beside) -> Status:
-    receipt = read_receipt(target) if kind_of(target.path) == "array" else None
+    receipt = read_receipt(target) if target.place.kind() == "array" else None
     if receipt is None:
         if beside.untrusted is not None:
             raise beside.untrusted
         known = "".join(f"; {text}" for text in beside.warnings)
-        message = f"nothing was begun for {target.path}{known}; call shardwrite init first"
+        message = f"nothing was begun for {target.label}{known}; call shardwrite init first"
         raise IncompleteError(message, missing=[str(target.run_path)])
     n = receipt.count("n_shards") + receipt.count("n_empty_shards")
     nbytes = receipt.count("raw_nbytes")
     return Status(
-        str(target.path),
+        target.label,
         is_whole=True,
         n_shards=n,
         n_done_shards=n,

@@ -44,6 +44,7 @@ from shardwrite.stores.removal import (
 )
 from shardwrite.stores.rights import rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
+from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "rights_of",
     "set_aside",
     "sync_entry",
+    "token_of",
     "write_all",
     "write_file",
     "write_new",

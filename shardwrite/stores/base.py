@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 from shardwrite.errors import StoreError
 from shardwrite.stores.capabilities import Capability
 from shardwrite.stores.removal import Proof
+from shardwrite.stores.tokens import token_of
 
 __all__ = [
     "DURABILITIES",
@@ -92,25 +93,19 @@ class ObjectWriter(Protocol):
         raise _refusal(self, Capability.PATCH)
 
     def skip(self, nbytes: int) -> None:
-        """Append a gap of `nbytes` bytes that read as zeros (`SKIP`).
-
-        Where the storage supports holes, the gap takes no space.
-        """
+        """Append a gap of `nbytes` bytes that read as zeros (`SKIP`), as a hole where it can."""
         raise _refusal(self, Capability.SKIP)
 
     def copy(self, reader: Any, offset: int, nbytes: int) -> None:
-        """Append `nbytes` bytes of an object of the same store, from byte `offset` on (`COPY`).
-
-        Where the storage allows it, the bytes do not pass through this process.
-        """
+        """Append bytes of an object of the same store, not through this process (`COPY`)."""
         raise _refusal(self, Capability.COPY)
 
 
 class Transaction(Protocol):
     """Objects that one task writes together.
 
-    Objects that are not finished at the end of the ``with`` block are aborted. If the block is left
-    by an exception, so are objects that are finished but not visible yet.
+    The end of the ``with`` block aborts objects that are not finished. If an exception ends it, so
+    are objects that are finished but not visible yet.
     """
 
     committed: set[str]
@@ -122,16 +117,13 @@ class Transaction(Protocol):
     def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
         """Remove an object immediately, with the durability of the transaction.
 
-        A missing object is not an error. `guard` works as in :meth:`ObjectWriter.finish`. A store
-        of files moves the object into the directory of the run first. If another process has
-        taken the run over, that directory is gone, and the object is left alone because it may
-        belong to the other process.
+        A missing object is not an error. `guard` works as in :meth:`ObjectWriter.finish`.
 
         Raises
         ------
         StoreError
-            If the transaction has no proof that the object belongs to the run
-            (:meth:`Proof.names`), or if the directory of the run is gone.
+            If the transaction has no proof that the object belongs to the run (`Proof.names`).
+            A store of files also refuses if the directory of the run is gone.
         """
 
     def __enter__(self) -> Transaction: ...
@@ -213,6 +205,14 @@ class Writable(Protocol):
 @runtime_checkable
 class Store(Readable, Writable, Protocol):
     """A store, with the methods of all capabilities; with `SHARED`, it can be pickled."""
+
+    @property
+    def token(self) -> str:
+        """Text that two stores share only if they hold the same objects, in any process.
+
+        A store whose objects outlive a process overrides it, so that runs can be resumed.
+        """
+        return token_of(self)
 
     def at(self, path: str) -> Store:
         """Store of the objects below a path; their keys are relative to it."""

@@ -39,6 +39,11 @@ class MemoryStore(WholeStore):
         self._versions = itertools.count(1)
         self._lock = threading.Lock()
 
+    @property
+    def owner(self) -> object:
+        """See :attr:`WholeStore.owner`."""
+        return self._lock  # which `at` shares, as it does the objects
+
     def __reduce__(self) -> NoReturn:
         require(self, Capability.SHARED, field="store", value=type(self).__name__)
         raise AssertionError("a store in memory is never shared")

@@ -116,6 +116,11 @@ class PosixStore:
     def __hash__(self) -> int:
         return hash(self.root)
 
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        return self._root
+
     def at(self, path: str) -> PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""
         return PosixStore(self.root / check_key(path)) if path else self

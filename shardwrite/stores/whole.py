@@ -12,6 +12,7 @@ from shardwrite.stores.base import ObjectReader, ObjectWriter, Store, Transactio
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.removal import Proof
+from shardwrite.stores.tokens import token_of
 
 __all__ = ["SnapshotReader", "WholeStore", "WholeTransaction", "WholeWriter"]
 
@@ -46,6 +47,19 @@ class WholeStore(Store):
     @abstractmethod
     def list_names(self, prefix: str) -> Iterator[str]:
         """Names of all objects that begin with a prefix."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.prefix})"
+
+    @property
+    def owner(self) -> object:
+        """Object that lives as long as the objects of the store, if they lie in memory."""
+        return self
+
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        return f"{token_of(self.owner)}/{self.prefix}"
 
     def open(self, key: str) -> ObjectReader | None:
         """See :meth:`Readable.open`."""

@@ -28,6 +28,17 @@ _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 # Protocols of fsspec whose files are objects in a bucket, and those of files that others see, too.
 _BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"})
 _FILES = frozenset({"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb", "dbfs"})
+# Options of a storage that say where it is. Others may be credentials, which change.
+_LOCATIONS = (
+    "endpoint",
+    "endpoint_url",
+    "bucket",
+    "region",
+    "account_name",
+    "container_name",
+    "host",
+    "port",
+)
 _TAGS = ("ETag", "etag", "generation")
 _OBSTORE = {
     "S3Store": _BUCKET | {Capability.EXCLUSIVE},
@@ -71,6 +82,11 @@ class Kind:
         self.capabilities = capabilities
         self.is_open = False
 
+    @property
+    def identity(self) -> str:
+        """Text that tells the storage apart from others; it holds no credentials."""
+        return f"{type(self.store).__qualname__} {self.store}"
+
     async def connect(self) -> None:
         """Open the store for the event loop that this runs on."""
         await StorePath.open(self.store, "")
@@ -96,6 +112,14 @@ class _FsspecKind(Kind):
     """A file system of fsspec."""
 
     store: FsspecStore
+
+    @property
+    def identity(self) -> str:
+        """See :attr:`Kind.identity`."""
+        fs = getattr(self.store.fs, "sync_fs", self.store.fs)
+        given = {**fs.storage_options, **fs.storage_options.get("client_kwargs", {})}
+        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
+        return " ".join([type(fs).__qualname__, self.store.path, *where])
 
     def path_of(self, name: str) -> str:
         """Path of an object in the file system."""
@@ -154,6 +178,14 @@ class _ObstoreKind(Kind):
 
     store: ObjectStore[Any]
     has_tags = True
+
+    @property
+    def identity(self) -> str:
+        """See :attr:`Kind.identity`."""
+        inner = self.store.store
+        given = getattr(inner, "config", {})
+        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
+        return " ".join([type(inner).__qualname__, str(getattr(inner, "prefix", "")), *where])
 
     async def look(self, name: str) -> Facts | None:
         """See :meth:`Kind.look`."""

@@ -109,6 +109,18 @@ class ZarrStore(WholeStore):
         require(self, Capability.SHARED, field="store", value=type(self._zarr).__name__)
         return _rebuild, (self._zarr, self._given, self._seconds, self.prefix)
 
+    @property
+    def owner(self) -> object:
+        """See :attr:`WholeStore.owner`."""
+        return self._zarr
+
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        if Capability.SHARED not in self.capabilities:
+            return super().token
+        return f"{self._kind.identity}/{self.prefix}"
+
     def __repr__(self) -> str:
         return f"ZarrStore({type(self._zarr).__name__}, {self.prefix!r})"
 

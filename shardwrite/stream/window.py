@@ -309,7 +309,7 @@ class Window:
             If the metadata cannot be written.
         """
         with (
-            as_store_error(str(self.directory.target.path), "cannot publish"),
+            as_store_error(self.directory.target.label, "cannot publish"),
             self.directory.ending(),
         ):
             self.directory.grow(shape, self.spec.durability, self.spec.driver)
@@ -330,7 +330,7 @@ class Window:
             If the metadata or the receipt cannot be written.
         """
         self.publish(shape)
-        with as_store_error(str(self.directory.target.path), "cannot end"):
+        with as_store_error(self.directory.target.label, "cannot end"):
             with self.directory.ending():
                 receipt = updated_receipt(
                     self.directory, self.spec.metadata, self.ledger, result, self.spec.durability

@@ -26,9 +26,11 @@ from shardwrite.journal import give_up_passing
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import as_box, indexed_shape, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
-from shardwrite.read.array import open_sharded
+from shardwrite.read.array import open_at
+from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.region_plan import check_axis, check_can_update, check_cast
+from shardwrite.stores import Capability, Store
 from shardwrite.stream.backlog import Backlog, OpenShard
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.jobs import Jobs
@@ -42,8 +44,8 @@ _MAX_EXTENT = 2**48
 _DEFAULT_NBYTES = 2**30
 
 
-def _auto(metadata: ArrayMetadata) -> Strategy:
-    if not metadata.is_sharded:
+def _auto(metadata: ArrayMetadata, store: Store) -> Strategy:
+    if not metadata.is_sharded or Capability.EDIT not in store.capabilities:
         return FixedOrder()
     if not metadata.index_codec.has_checksum:
         return AppendOnly()
@@ -61,8 +63,8 @@ class ShardWriter:
 
     Parameters
     ----------
-    store : str, path, or node of zarr-python
-        A directory or ``file://`` URL; or a `zarr.storage.LocalStore`, or a group or array in one.
+    store : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
     name : str, optional
         Path of the array in the store.
     axis : int
@@ -71,7 +73,9 @@ class ShardWriter:
         Write strategy for shards that are flushed before they are full. ``"auto"`` writes inner
         chunks of a fixed size directly to their place. It appends other inner chunks and a new
         index to the shard, or to a clone of it if the index has no checksum.
-    durability : {"full", "batch", "none"}
+    durability : {"full", "batch", "none"}, optional
+        See :func:`to_sharded_zarr`.
+    run_dir : str or path, optional
         See :func:`to_sharded_zarr`.
     memory_limit : int or str, optional
         Maximum size of the decoded and encoded data that the writer holds, in bytes or as text
@@ -123,22 +127,26 @@ class ShardWriter:
         name: str | None = None,
         axis: int = 0,
         strategy: Any = "auto",
-        durability: str = "full",
+        durability: str | None = None,
+        run_dir: Any = None,
         memory_limit: int | str | None = None,
         n_threads: int | None = None,
         casting: str = "safe",
         write_empty_chunks: bool = False,
     ) -> None:
-        self._target = resolve_target(store, name)
-        self._metadata = parse_metadata(open_sharded(store, name).metadata.text, writing=True)
+        self._target = resolve_target(store, name, run_dir)
+        self._metadata = parse_metadata(open_at(self._target.place).metadata.text, writing=True)
         grid = self._metadata.grid
         self._axis = check_axis(axis, grid.ndim)
         slab = tuple(1 if i == self._axis else n for i, n in enumerate(grid.shape))
-        check_whole(replace(grid, shape=slab), str(self._target.path))
+        check_whole(replace(grid, shape=slab), self._target.label)
         self._strategy: Strategy = (
-            _auto(self._metadata) if strategy == "auto" else as_strategy(strategy)
+            _auto(self._metadata, self._target.store)
+            if strategy == "auto"
+            else as_strategy(strategy)
         )
         check_can_update(self._metadata, self._strategy)
+        check_updatable(self._target.store, self._strategy)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
         if n_threads is not None and (
             isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1
@@ -146,7 +154,7 @@ class ShardWriter:
             raise SpecError(
                 "no number of threads", field="n_threads", value=n_threads, remedy="give 1 or more"
             )
-        self._durability = RunOptions(durability=durability).durability
+        self._durability = self._target.durability(RunOptions(durability=durability).durability)
         self._casting, self._write_empty = casting, write_empty_chunks
         with local_threads() as engine:
             self._limit = memory_limit_of(memory_limit) or min(
@@ -297,7 +305,7 @@ class ShardWriter:
         """Return the amounts and times of the stream so far."""
         with self._jobs.changed:
             return StreamReport(
-                path=str(self._target.path),
+                path=self._target.label,
                 shape=self.shape,
                 n_blocks=self._n_blocks,
                 raw_nbytes=self._n_raw,
@@ -315,7 +323,7 @@ class ShardWriter:
         self._jobs.check()
         if self._is_closed:
             raise SpecError(
-                "is closed", field="writer", value=str(self._target.path), remedy="make another one"
+                "is closed", field="writer", value=self._target.label, remedy="make another one"
             )
 
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
@@ -394,15 +402,15 @@ class ShardWriter:
 
     def _check_shape(self, window: Window) -> None:
         """Refuse to write if the shape of the array has changed since this writer was opened."""
-        found = open_sharded(self._target.root, self._target.name or None).metadata.grid.shape
+        found = open_at(self._target.place).metadata.grid.shape
         if found != self.shape:
             self._window = None
             window.take_back()
             message = (
-                f"the shape of {self._target.path} became {found} after this writer was opened; "
+                f"the shape of {self._target.label} became {found} after this writer was opened; "
                 "open another one"
             )
-            raise JournalError(message, path=str(self._target.path))
+            raise JournalError(message, path=self._target.label)
 
     def _end_window(self) -> None:
         if self._window is not None:

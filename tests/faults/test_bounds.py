@@ -29,7 +29,7 @@ from shardwrite import (
     SpecError,
     StoreError,
 )
-from shardwrite.place.target import RECEIPT_NAME
+from shardwrite.place.base import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz

@@ -16,7 +16,7 @@ import pytest
 
 import shardwrite
 from shardwrite import ShardwriteError
-from shardwrite.place.target import RECEIPT_NAME
+from shardwrite.place.base import RECEIPT_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle

@@ -18,7 +18,8 @@ from shardwrite import AppendOnly, JournalError, ShardWriter
 from shardwrite.codecs.documents import JSON
 from shardwrite.journal import Process, Receipt, RunRecord, UpdateEntry, find_run
 from shardwrite.journal.record import LaterFormatError, sealed
-from shardwrite.place.target import RECEIPT_NAME, resolve_target
+from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.target import resolve_target
 from shardwrite.plan import Identity, ShardWindow
 from shardwrite.runs.job import intent_of
 

@@ -222,7 +222,6 @@ STORES = {
     "what is named by its place": ("x/..", "'x/..'", "give one with a name"),
     "what no file system takes": ("a" * 300, "aaa", "give one"),
     "a number": (5, "5", "a directory's path"),
-    "a store in memory": (zarr.storage.MemoryStore(), "MemoryStore", "the path of a directory"),
 }
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import shardwrite
 from shardwrite.cli import main
-from shardwrite.place.target import RECEIPT_NAME
+from shardwrite.place.base import RECEIPT_NAME
 
 salvage_module = importlib.import_module("shardwrite.operations.salvage")
 repair_module = importlib.import_module("shardwrite.operations.repair")

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import shardwrite
 from shardwrite.encode.reader import ShardReader
 from shardwrite.journal import Ledger, RunDirectory, RunRecord
-from shardwrite.place.target import RECEIPT_NAME, resolve_target
+from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.graph import GroupGraph, _Blocks
 from shardwrite.runs.job import Job

@@ -1,15 +1,26 @@
-"""Stores, groups and arrays of zarr-python in the place of a path."""
+"""Stores, groups and arrays of zarr-python in the place of a path: directories, memory and others."""
 
 from __future__ import annotations
 
+import gc
+import os
+from pathlib import Path
+
+import dask
 import dask.array as da
 import numpy as np
+import obstore
 import pytest
 import zarr
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore
 
 import shardwrite
-from shardwrite import SpecError
+from shardwrite import RunEndedError, SpecError
+from shardwrite.journal import find_run
+from shardwrite.place.run_state import run_state_of
+from shardwrite.place.target import resolve_target
+from shardwrite.stores import Capability, open_store
+from shardwrite.stores.zarr_store import ZarrStore
 
 VALUES = np.arange(20 * 30, dtype="i4").reshape(20, 30)
 SIZES = {"shards": (10, 12), "chunks": (5, 4)}
@@ -20,17 +31,44 @@ def x():
     return da.from_array(VALUES, chunks=(7, 30))
 
 
-def test_a_local_store_is_its_directory(tmp_path, x):
-    store = LocalStore(tmp_path / "x.zarr")
+@pytest.fixture(params=["directory", "memory", "objects", "files"])
+def store(request, tmp_path):
+    """A new store of zarr-python that can be written and updated."""
+    (tmp_path / "objects").mkdir()
+    kinds = {
+        "directory": lambda: LocalStore(tmp_path / "store"),
+        "memory": MemoryStore,
+        "objects": lambda: ObjectStore(obstore.store.MemoryStore()),
+        "files": lambda: ObjectStore(obstore.store.LocalStore(tmp_path / "objects")),
+    }
+    with dask.config.set({"shardwrite.run-dir": str(tmp_path / "runs")}):
+        yield kinds[request.param]()
+
+
+def put(store, key, data):
+    """Put an object as somebody else would."""
+    objects = open_store(store).store
+    with objects.transaction("none", "me.1") as transaction:
+        writer = transaction.create(key)
+        writer.write([data])
+        writer.finish()
+
+
+def test_a_store_is_an_array(store, x):
     assert x.to_sharded_zarr(store, **SIZES).n_shards == 6
     np.testing.assert_array_equal(zarr.open_array(store)[...], VALUES)
-    assert (tmp_path / "x.zarr" / "shardwrite-receipt.json").is_file()
-    assert shardwrite.verify(store, deep=True).is_good
+    assert shardwrite.verify(store, deep=True, against=x).is_good
     np.testing.assert_array_equal(shardwrite.open_sharded(store)[3:5], VALUES[3:5])
 
 
-def test_a_group_and_a_name(tmp_path, x):
-    root = zarr.create_group(tmp_path / "all.zarr")
+def test_a_local_store_is_its_directory(tmp_path, x):
+    x.to_sharded_zarr(LocalStore(tmp_path / "x.zarr"), **SIZES)
+    assert (tmp_path / "x.zarr" / "shardwrite-receipt.json").is_file()
+    assert shardwrite.open_sharded(tmp_path / "x.zarr").shape == VALUES.shape
+
+
+def test_a_group_and_a_name(store, x):
+    root = zarr.create_group(store)
     inner = root.create_group("raw")
     x.to_sharded_zarr(inner, name="deep/x", **SIZES)
     np.testing.assert_array_equal(root["raw/deep/x"][...], VALUES)
@@ -39,43 +77,304 @@ def test_a_group_and_a_name(tmp_path, x):
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(root, name="raw/deep/x"), VALUES)
 
 
-def test_a_group_without_a_name_is_not_replaced(tmp_path, x):
-    group = zarr.create_group(tmp_path / "all.zarr")
+def test_missing_groups_are_made_and_consolidated_ones_told(store, x):
+    zarr.create_group(store)
+    zarr.consolidate_metadata(store)
+    x.to_sharded_zarr(store, name="a/b/x", **SIZES)
+    group = zarr.open_group(store, use_consolidated=True)
+    assert [name for name, _ in group.members(max_depth=None)] == ["a", "a/b", "a/b/x"]
+    np.testing.assert_array_equal(group["a/b/x"][...], VALUES)
+
+
+def test_a_group_without_a_name_is_not_replaced(store, x):
+    group = zarr.create_group(store)
     with pytest.raises(SpecError, match="a group stands there"):
         x.to_sharded_zarr(group, mode="w", **SIZES)
 
 
-def test_an_array_is_updated_and_replaced(tmp_path, x):
-    x.to_sharded_zarr(tmp_path / "x.zarr", **SIZES)
-    array = zarr.open_array(tmp_path / "x.zarr")
+def test_neither_inside_nor_around_another_array(store, x):
+    x.to_sharded_zarr(store, name="a/x", **SIZES)
+    with pytest.raises(SpecError, match="an array stands where its group should be"):
+        x.to_sharded_zarr(store, name="a/x/y", **SIZES)
+    put(store, "a/x/y/zarr.json", b"{}")
+    with pytest.raises(SpecError, match="another array or group stands inside it"):
+        x.to_sharded_zarr(store, name="a/x", mode="w", **SIZES)
+    zarr.create_array(store, name="old", shape=4, dtype="i4", zarr_format=2)
+    with pytest.raises(SpecError, match="Zarr v2"):
+        x.to_sharded_zarr(store, name="old", mode="w", **SIZES)
+
+
+def test_what_is_no_array_is_not_replaced(store, x):
+    put(store, "x/notes.txt", b"mine")
+    with pytest.raises(SpecError, match="something that is no Zarr array stands"):
+        x.to_sharded_zarr(store, name="x", mode="w", **SIZES)
+
+
+def test_an_array_is_updated_and_replaced(store, x):
+    x.to_sharded_zarr(store, **SIZES)
+    array = zarr.open_array(store)
     with pytest.raises(SpecError, match="an array exists there"):
         (x + 1).to_sharded_zarr(array, **SIZES)
     (x[:4] + 1).to_sharded_zarr(array, region=np.s_[2:6])
     np.testing.assert_array_equal(array[2:6], VALUES[:4] + 1)
+    (x[:3] + 3).to_sharded_zarr(array, region="append", strategy="append-only")
+    np.testing.assert_array_equal(zarr.open_array(store)[20:], VALUES[:3] + 3)
+    shardwrite.erase(array, np.s_[:10])
+    np.testing.assert_array_equal(array[:10], 0)
+    assert shardwrite.verify(store, deep=True).n_absent == 3
     (x + 2).to_sharded_zarr(array, mode="w", **SIZES)
-    np.testing.assert_array_equal(array[...], VALUES + 2)
+    np.testing.assert_array_equal(zarr.open_array(store)[...], VALUES + 2)
     np.testing.assert_array_equal(shardwrite.open_sharded(array.store_path)[...], VALUES + 2)
 
 
-def test_a_stream_into_an_array(tmp_path):
-    group = zarr.create_group(tmp_path / "all.zarr")
+def test_nothing_of_a_replaced_array_stays(store, x):
+    x.to_sharded_zarr(store, name="x", shards=(5, 4), chunks=(5, 4))
+    x[:10, :12].to_sharded_zarr(store, name="x", mode="w", **SIZES)
+    array = shardwrite.open_sharded(store, "x")
+    keys = {"c/0/0", "zarr.json", "shardwrite-receipt.json"}
+    assert set(array.store.list_keys()) == keys
+
+
+def test_a_stream_into_an_array(store):
+    group = zarr.create_group(store)
     shardwrite.create(group, (0, 30), "i4", name="x", **SIZES)
     with shardwrite.ShardWriter(group["x"]) as writer:
         for row in VALUES:
             writer.append(row)
-    np.testing.assert_array_equal(zarr.open_group(tmp_path / "all.zarr")["x"][...], VALUES)
+            writer.flush()
+    np.testing.assert_array_equal(zarr.open_group(store)["x"][...], VALUES)
 
 
-def test_a_store_that_is_no_directory_is_read_but_not_written(x):
+def test_an_array_without_shards(store, x):
+    x.to_sharded_zarr(store, shards=None, chunks=(5, 4))
+    (x[:4] + 1).to_sharded_zarr(store, region=np.s_[2:6])
+    wanted = VALUES.copy()
+    wanted[2:6] = VALUES[:4] + 1
+    np.testing.assert_array_equal(zarr.open_array(store)[...], wanted)
+
+
+def test_many_arrays_at_once(store, x):
+    shardwrite.store([x, x + 1], [store, store], names=["one", "two"], **SIZES)
+    np.testing.assert_array_equal(zarr.open_group(store)["two"][...], VALUES + 1)
+
+
+def test_a_bad_shard_is_found_kept_and_repaired(store, x, tmp_path):
+    x.to_sharded_zarr(store, name="x", **SIZES)
+    put(store, "x/c/1/2", b"rubbish")
+    repaired = shardwrite.repair(store, x, name="x", deep=True)
+    assert [task.key for task in repaired.tasks] == ["c/1/2"]
+    (copy,) = repaired.quarantined
+    assert Path(copy).read_bytes() == b"rubbish"
+    assert shardwrite.verify(store, name="x", deep=True, against=x).is_good
+
+
+def test_shards_with_holes_are_packed(store, x):
+    x.to_sharded_zarr(store, **SIZES)
+    for n in range(3):
+        (x[:, :6] + n).to_sharded_zarr(store, region=np.s_[:, :6], strategy="append-only")
+    done = shardwrite.compact(store)
+    assert done.n_rewritten == 2
+    assert done.unused_nbytes == 0
+    np.testing.assert_array_equal(zarr.open_array(store)[:, :6], VALUES[:, :6] + 2)
+
+
+class NotNowError(Exception):
+    """Ends a run."""
+
+
+def fail_after(n_shards):
+    """A function for reports that ends the run once it has written some shards."""
+    done = []
+
+    def report(group):
+        done.extend(group.shards)
+        if len(done) >= n_shards:
+            raise NotNowError
+
+    return report
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_a_run_that_failed_goes_on(store, x, mode):
+    if mode == "w":
+        da.zeros((20, 30), dtype="i4").to_sharded_zarr(store, name="x", **SIZES)
+    x = x.rechunk((10, 30))
+    call = {"name": "x", "mode": mode, "source_id": "it", "memory_limit": "10kB", **SIZES}
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(NotNowError):
+            x.to_sharded_zarr(store, progress=fail_after(3), **call)
+        with pytest.raises(SpecError, match="no array"):
+            shardwrite.open_sharded(store, "x")
+        assert shardwrite.verify(store, name="x").n_pending
+        result = x.to_sharded_zarr(store, **call)
+        assert 3 <= result.n_resumed_shards < 6
+        assert x.to_sharded_zarr(store, **call).seconds == 0, "nothing is written again"
+    np.testing.assert_array_equal(zarr.open_group(store)["x"][...], VALUES)
+
+
+def test_a_run_is_taken_back(store, x):
+    call = {"name": "x", **SIZES}
+    with dask.config.set(scheduler="sync"), pytest.raises(NotNowError):
+        x.to_sharded_zarr(store, progress=fail_after(3), **call)
+    with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+        (x + 5).to_sharded_zarr(store, **call)
+    assert (x + 5).to_sharded_zarr(store, restart=True, **call).n_resumed_shards == 0
+    np.testing.assert_array_equal(zarr.open_group(store)["x"][...], VALUES + 5)
+
+
+def test_a_failed_update_is_given_up(store, x):
+    x.to_sharded_zarr(store, name="x", **SIZES)
+    with dask.config.set(scheduler="sync"), pytest.raises(NotNowError):
+        (x + 1).to_sharded_zarr(store, name="x", region=..., progress=fail_after(3))
+    assert shardwrite.abandon(store, name="x") == [((0, 20), (0, 30))]
+    found = zarr.open_group(store)["x"][...]
+    assert ((found == VALUES) | (found == VALUES + 1)).all()
+    assert shardwrite.verify(store, name="x", deep=True).is_good
+
+
+class StoppedError(Exception):
+    """Ends a removal, as a kill would."""
+
+
+class Stopping(ZarrStore):
+    """A store in which the removal of some object fails once."""
+
+    def stop_after(self, n):
+        self.left = [n]  # also of the stores below, which share it
+
+    def remove_object(self, name):
+        self.left[0] -= 1
+        if self.left[0] == -1:
+            raise StoppedError
+        super().remove_object(name)
+
+
+@pytest.mark.parametrize("n_left", range(9))
+def test_the_removal_of_the_old_array_is_interrupted(x, n_left, tmp_path):
+    """It is begun with the document, goes on where it ended, and takes nothing of the new array."""
+    memory = MemoryStore()
+    store = Stopping(memory, {Capability.ATOMIC})
+    x.to_sharded_zarr(store, name="x", shards=(5, 12), chunks=(5, 4))
+    store.stop_after(n_left)
+    new = (x + 1)[:10]
+    call = {"name": "x", "mode": "w", "source_id": "new", **SIZES}
+    with pytest.raises(StoppedError):
+        new.to_sharded_zarr(store, **call)
+    left = {name for name in memory._store_dict if name.startswith("x/")}
+    assert len(left) == 14 - n_left
+    assert ("x/zarr.json" in left) == (n_left == 0)
+    new.to_sharded_zarr(store, **call)
+    np.testing.assert_array_equal(zarr.open_array(memory, path="x")[...], VALUES[:10] + 1)
+    left = {name for name in memory._store_dict if name.startswith("x/c/")}
+    assert left == {"x/c/0/0", "x/c/0/1", "x/c/0/2"}
+
+
+def test_a_removal_stops_when_the_run_is_over(x, tmp_path):
+    """Another process has taken the run back in the meantime, and has begun to write anew."""
+    memory = MemoryStore()
+    store = Stopping(memory, {Capability.ATOMIC})
+    x.to_sharded_zarr(store, name="x", **SIZES)
+    store.stop_after(0)
+    with pytest.raises(StoppedError):
+        (x + 1).to_sharded_zarr(store, name="x", mode="w", source_id="new", **SIZES)
+    run = find_run(resolve_target(store, "x"))
+    before = set(memory._store_dict)
+
+    def go_on():
+        with run.alone() as check:
+            os.rename(run.path, run.path.with_name(f"taken-{run.run}"))
+            run.target.place._remove_all(run, check)
+
+    with pytest.raises(RunEndedError):
+        go_on()
+    assert set(memory._store_dict) == before
+
+
+def test_run_state_is_beside_no_other_array(tmp_path, x):
+    """Two stores of one process never share it, even if one is made where the other was."""
+    seen = set()
+    for _ in range(5):
+        for name in ("a/x", "b/x"):
+            seen.add(resolve_target(MemoryStore(), name).beside)
+        gc.collect()
+    assert len(seen) == 10
     store = MemoryStore()
-    with pytest.raises(SpecError, match="only directories can be written yet"):
+    x.to_sharded_zarr(store, name="x", **SIZES)
+    kept = resolve_target(store, "x").beside.parent
+    assert os.path.isdir(kept)
+    del store
+    gc.collect()
+    assert not os.path.exists(kept)
+
+
+def test_run_state_of_a_shared_store_is_found_by_other_processes(tmp_path):
+    def beside(path, name, run_dir=tmp_path / "runs"):
+        os.makedirs(tmp_path / path, exist_ok=True)
+        store = ObjectStore(obstore.store.LocalStore(tmp_path / path))
+        return run_state_of(resolve_target(store, name, run_dir).place, run_dir, is_read=False)
+
+    assert beside("one", "x") == beside("one", "x")
+    others = [beside("one", "x"), beside("two", "x"), beside("one", "a/x"), beside("one", None)]
+    assert len(set(others)) == 4
+    assert {path.parent for path in others} == {tmp_path / "runs"}
+    with dask.config.set({"shardwrite.run-dir": str(tmp_path / "runs")}):
+        assert beside("one", "x", None) == others[0]
+
+
+def test_where_run_state_cannot_lie(tmp_path, x):
+    store = ObjectStore(obstore.store.LocalStore(tmp_path))
+    with pytest.raises(SpecError, match="give a directory that all processes of the run see"):
+        x.to_sharded_zarr(store, name="x", **SIZES)
+    assert not list(tmp_path.iterdir())
+    for wrong in (5, "", b""):
+        with pytest.raises(SpecError, match="give the path of a directory"):
+            x.to_sharded_zarr(store, name="x", run_dir=wrong, **SIZES)
+    with pytest.raises(SpecError, match="is for arrays that lie in no directory"):
+        x.to_sharded_zarr(tmp_path / "x.zarr", run_dir=tmp_path / "runs", **SIZES)
+
+
+def test_two_stores_in_memory_are_two_sources(x):
+    one, two = MemoryStore(), MemoryStore()
+    x.to_sharded_zarr(one, **SIZES)
+    (x + 1).to_sharded_zarr(two, **SIZES)
+    a, b = shardwrite.from_sharded_zarr(one), shardwrite.from_sharded_zarr(two)
+    assert a.name != b.name
+    np.testing.assert_array_equal((b - a).compute(), 1)
+
+
+def test_a_store_that_cannot_replace_atomically_is_written_but_not_updated(x):
+    store = FsspecStore.from_url("memory://written")
+    x.to_sharded_zarr(store, name="x", **SIZES)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
+    with pytest.raises(SpecError, match=r"replace an object in one step.* \(ATOMIC\)"):
+        (x + 1).to_sharded_zarr(store, name="x", region=...)
+    (x + 1).to_sharded_zarr(store, name="x", mode="w", **SIZES)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES + 1)
+
+
+def test_what_memory_cannot_do(x):
+    store = MemoryStore()
+    for durability in ("full", "batch"):
+        with pytest.raises(SpecError, match=r"survives a power cut \(DURABLE\)"):
+            x.to_sharded_zarr(store, durability=durability, **SIZES)
+    with (
+        dask.config.set(scheduler="processes"),
+        pytest.raises(SpecError, match=r"by several processes \(SHARED\)"),
+    ):
         x.to_sharded_zarr(store, **SIZES)
+    assert store._store_dict == {}
+    x.to_sharded_zarr(store, **SIZES)
+    for strategy in (shardwrite.AppendOnly(in_place=True), shardwrite.FixedOrder(in_place=True)):
+        with pytest.raises(SpecError, match=r"modify an object in place \(EDIT\)"):
+            x[:3].to_sharded_zarr(store, region="append", strategy=strategy)
+
+
+def test_an_array_that_zarr_has_made_is_read_and_updated(x):
+    store = MemoryStore()
     group = zarr.create_group(store)
     made = group.create_array("x", shape=(20, 30), dtype="i4", **SIZES)
     made[...] = VALUES
     made[:10, :12] = 0
-    with pytest.raises(SpecError, match="open_sharded and from_sharded_zarr read any store"):
-        shardwrite.verify(store, name="x")
     wanted = VALUES.copy()
     wanted[:10, :12] = 0
     for given, name in ((store, "x"), (group, "x"), (made, None), (made.store_path, None)):
@@ -83,15 +382,20 @@ def test_a_store_that_is_no_directory_is_read_but_not_written(x):
     found = shardwrite.from_sharded_zarr(group, name="x")
     assert found.chunks == ((10, 10), (12, 12, 6))
     np.testing.assert_array_equal(found, wanted)
+    x[5:6].to_sharded_zarr(made, region=np.s_[5:6])
+    wanted[5] = VALUES[5]
+    np.testing.assert_array_equal(made[...], wanted)
 
 
-def test_what_is_not_in_a_store(x):
+def test_what_is_not_in_a_store():
     store = MemoryStore()
     zarr.create_group(store)
     with pytest.raises(SpecError, match=r"there is no zarr\.json"):
         shardwrite.open_sharded(store, "missing")
     with pytest.raises(SpecError):
         shardwrite.open_sharded(store)
+    with pytest.raises(SpecError, match=r"there is no zarr\.json"):
+        shardwrite.verify(store, name="missing")
 
 
 def test_a_read_only_store_is_not_written(tmp_path, x):
@@ -103,7 +407,7 @@ def test_a_read_only_store_is_not_written(tmp_path, x):
 
 
 @pytest.mark.parametrize("name", [3, "../x", "a//b"])
-def test_a_name_in_a_group_is_checked(tmp_path, x, name):
-    group = zarr.create_group(tmp_path / "all.zarr").create_group("raw")
+def test_a_name_in_a_group_is_checked(store, x, name):
+    group = zarr.create_group(store).create_group("raw")
     with pytest.raises(SpecError, match="not a relative path of plain names"):
         x.to_sharded_zarr(group, name=name, **SIZES)

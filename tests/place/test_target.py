@@ -7,7 +7,9 @@ import zarr
 from zarr.storage import LocalStore, MemoryStore
 
 from shardwrite.errors import SpecError
-from shardwrite.place.target import open_elsewhere, resolve_target
+from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import resolve_place, resolve_target
 from shardwrite.stores import PosixStore
 
 BAD_NAMES = [3, "../x", "/x", "a//b", "s3://bucket/x", "zarr.json"]
@@ -18,7 +20,7 @@ def test_a_bad_name_is_refused_everywhere_in_the_same_way(tmp_path, name):
     for look in (
         lambda: resolve_target(tmp_path / "all.zarr", name),
         lambda: resolve_target(LocalStore(tmp_path / "all.zarr"), name),
-        lambda: open_elsewhere(MemoryStore(), name),
+        lambda: resolve_place(MemoryStore(), name),
     ):
         with pytest.raises(SpecError, match="not a relative path of plain names") as told:
             look()
@@ -28,15 +30,14 @@ def test_a_bad_name_is_refused_everywhere_in_the_same_way(tmp_path, name):
 def test_a_group_adds_its_path_to_the_name(tmp_path):
     inner = zarr.create_group(tmp_path / "all.zarr").create_group("a/b")
     target = resolve_target(inner, "c/x")
-    assert (target.root, target.name) == (tmp_path / "all.zarr", "a/b/c/x")
+    assert target.place == Directory(tmp_path / "all.zarr", "a/b/c/x")
     assert target.store == PosixStore(tmp_path / "all.zarr" / "a/b/c/x")
-    assert open_elsewhere(inner, "c/x") is None
 
 
 def test_only_what_lies_in_no_directory_is_elsewhere(tmp_path):
     group = zarr.create_group(MemoryStore()).create_group("a")
-    store = open_elsewhere(group, None)
-    assert store is not None
-    assert list(store.list_keys()) == ["zarr.json"]
-    assert open_elsewhere(str(tmp_path), "x") is None
-    assert open_elsewhere(LocalStore(tmp_path), "x") is None
+    place = resolve_place(group, None)
+    assert isinstance(place, InStore)
+    assert list(place.store.list_keys()) == ["zarr.json"]
+    for given in (str(tmp_path), LocalStore(tmp_path)):
+        assert resolve_place(given, "x") == Directory(tmp_path, "x")

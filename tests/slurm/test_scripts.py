@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from shardwrite.cli import main
 from shardwrite.errors import SpecError, SubmitError
-from shardwrite.place.target import Target
+from shardwrite.place.target import resolve_target
 from shardwrite.slurm import (
     AllocationJob,
     ArrayJob,
@@ -241,7 +241,7 @@ def test_requeue_has_an_end(monkeypatch, tmp_path):
 
 
 def test_resubmission_quotes():
-    line = resubmission([3, 4, 5, 9], "a b", Target(Path("/x y/z.zarr"), "raw"))
+    line = resubmission([3, 4, 5, 9], "a b", resolve_target("/x y/z.zarr", "raw"))
     assert shlex.split(line)[3:] == [
         "/x y/z.zarr",
         "--name",

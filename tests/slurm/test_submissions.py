@@ -103,7 +103,8 @@ def test_arrays_of_one_name_have_directories_of_their_own(cluster, one, other):
         (mine,) = (
             p
             for p in made
-            if str(target.root) in of(p) and (not target.name or target.name in of(p))
+            if str(target.directory.root) in of(p)
+            and (not target.place.name or target.place.name in of(p))
         )
         said = run("finalize", *words, "--parts", 4, "--resubmit", mine.absolute(), code=85)
         line = next(

@@ -1,0 +1,192 @@
+"""What a place is: where the documents and objects of one array lie.
+
+An array lies in a directory (`place.directory`) or in a store (`place.objects`). The journal and
+the operations know only this protocol. The state of a run is not part of it: that lies in a
+directory of its own, which `place.target` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from shardwrite.stores import Proof, Store
+
+__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "Owner", "Place"]
+
+RUN_SUFFIX = ".shardwrite"
+RECEIPT_NAME = "shardwrite-receipt.json"
+
+
+class Owner(Protocol):
+    """A run, as a place sees it: it may set the old array aside, or take its own away."""
+
+    @property
+    def path(self) -> Path:
+        """Directory of the run."""
+
+    def proof(self, keys: Callable[[], Collection[str]] = tuple) -> Proof:
+        """Proof of which data are the run's own."""
+
+    def alone(self) -> AbstractContextManager[Callable[[], None]]:
+        """Let one process of the run at a time into the block.
+
+        The value is a function that raises once the process is no longer alone, or the run is over.
+        """
+
+
+class Place(Protocol):
+    """Place of an array or a group."""
+
+    @property
+    def label(self) -> str:
+        """Text that names the place in messages and results: its path, if it has one."""
+
+    @property
+    def array_name(self) -> str:
+        """Name of the place in ``plan.json``: a run goes on only where it is the same."""
+
+    @property
+    def name(self) -> str:
+        """Path inside the store; empty for the store itself."""
+
+    @property
+    def rights_like(self) -> Path | None:
+        """Directory whose mode and group the directory of a run takes, if there is one."""
+
+    @property
+    def store(self) -> Store:
+        """Store of the array's objects."""
+
+    @property
+    def groups(self) -> Sequence[Place]:
+        """Groups above the array inside the store, outermost first."""
+
+    def groups_above(self) -> Iterator[Place]:
+        """Groups above that have a document, nearest first, up to the first gap."""
+
+    def name_in(self, group: Place) -> str:
+        """Name of this place inside a group that `groups_above` has given."""
+
+    def member(self, name: str) -> Place:
+        """Place of a node inside this group."""
+
+    def kind(self) -> str:
+        """Kind of what stands there.
+
+        Returns
+        -------
+        {"nothing", "array", "group", "v2", "torn", "other", "link"}
+            ``"array"`` and ``"group"`` are Zarr v3 nodes, and ``"v2"`` is a node of Zarr v2.
+            ``"torn"`` is a place whose ``zarr.json`` is not valid. ``"link"`` is a symbolic link,
+            wherever it points.
+
+        Raises
+        ------
+        StoreError
+            If something cannot be read.
+        """
+
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+
+    def is_occupied(self) -> bool:
+        """Whether anything stands there, be it an empty directory."""
+
+    def may_be_group(self) -> bool:
+        """Whether a group can be made of something of the kind ``"other"`` that stands there."""
+
+    def array_around(self) -> str | None:
+        """Label of an array that contains this place; None if there is none."""
+
+    def node_inside(self) -> str | None:
+        """Label of a node that lies inside this array; None if there is none."""
+
+    def has_object(self, key: str) -> bool:
+        """Whether something that can be copied stands at the key of a shard."""
+
+    def has(self, leaf: str) -> bool:
+        """Whether there is a document or a receipt of this name."""
+
+    def read(self, leaf: str) -> bytes | None:
+        """Content of a document or a receipt; None if it is missing.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read, or is too large.
+        """
+
+    def write(
+        self,
+        leaf: str,
+        data: bytes,
+        *,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+    ) -> None:
+        """Write a document or a receipt.
+
+        Parameters
+        ----------
+        leaf : str
+            Name of the document.
+        data : bytes
+            Content.
+        durability, attempt, guard
+            See :meth:`Store.transaction`.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+
+    def discard(self, leaf: str, attempt: str) -> None:
+        """Remove the temporary that an attempt of `write` has left behind, if there is one."""
+
+    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
+        """Set the old array aside, or remove it, and make a place for the new one.
+
+        Any number of processes of a run may do this, in any order. What the run has written is
+        never taken for the old array.
+
+        Parameters
+        ----------
+        run : Owner
+            The run.
+        durability : str
+            Durability level of the array's directories.
+        replaces : bool
+            Whether something stood there when the run began.
+        """
+
+    def take_away(self, run: Owner) -> None:
+        """Remove the array that a run was making."""
+
+    def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Collection[str]:
+        """List the array, and find the temporaries of drivers that are not alive.
+
+        Parameters
+        ----------
+        drivers_alive : callable
+            Gives the names of the living drivers. It is called after the array was listed.
+        """
+
+    def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
+        """Remove `stale_temporaries`, and return how many there were."""
+
+    def make_directories(self, keys: Iterable[str], durability: str) -> None:
+        """Make the directories of some objects before many processes need them."""
+
+    def keep_copy(self, key: str, copy: Path, durability: str) -> None:
+        """Copy an object to a new file of this machine.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be copied.
+        """

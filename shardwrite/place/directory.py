@@ -1,0 +1,292 @@
+"""An array in a directory of the file system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.place.base import RUN_SUFFIX, Owner, Place
+from shardwrite.place.nodes import kind_of
+from shardwrite.stores import (
+    TEMPORARY_SUFFIX,
+    PosixStore,
+    as_store_error,
+    copy_file,
+    discard_file,
+    is_file,
+    is_there,
+    listed,
+    make_directories,
+    make_directory,
+    mode_of,
+    read_file,
+    rights_of,
+    set_aside,
+    write_file,
+)
+
+__all__ = ["Directory"]
+
+_SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
+
+
+@dataclass(frozen=True, slots=True)
+class Directory(Place):
+    """An array in a directory.
+
+    Attributes
+    ----------
+    root : pathlib.Path
+        Directory of the store.
+    name : str
+        Path of the array inside the store; empty if the store itself is the array.
+    """
+
+    root: Path
+    name: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Directory of the array."""
+        return self.root / self.name if self.name else self.root
+
+    @property
+    def beside(self) -> Path:
+        """Directory of all run state of the array."""
+        return self.path.with_name(self.path.name + RUN_SUFFIX)
+
+    @property
+    def label(self) -> str:
+        """See :class:`Place`."""
+        return str(self.path)
+
+    @property
+    def array_name(self) -> str:
+        """See :class:`Place`."""
+        return self.path.name
+
+    @property
+    def rights_like(self) -> Path:
+        """See :class:`Place`."""
+        return self.path
+
+    @property
+    def store(self) -> PosixStore:
+        """See :attr:`Place.store`. This is the only place that makes it."""
+        return PosixStore(self.path)
+
+    @property
+    def groups(self) -> Sequence[Directory]:
+        """See :attr:`Place.groups`."""
+        parts = self.name.split("/")[:-1] if self.name else []
+        names = ["/".join(parts[:n]) for n in range(len(parts) + 1)] if self.name else []
+        return [Directory(self.root, name) for name in names]
+
+    def groups_above(self) -> Iterator[Directory]:
+        """See :meth:`Place.groups_above`; directories above the store count, too."""
+        for group in self.path.parents:
+            if not is_there(group / DOCUMENT):
+                return
+            yield Directory(group)
+
+    def name_in(self, group: Place) -> str:
+        """See :meth:`Place.name_in`."""
+        return self.path.relative_to(group.label).as_posix()
+
+    def member(self, name: str) -> Directory:
+        """See :meth:`Place.member`."""
+        return Directory(self.path, name)
+
+    def kind(self) -> str:
+        """See :meth:`Place.kind`."""
+        return kind_of(self.path)
+
+    def is_link(self) -> bool:
+        """See :meth:`Place.is_link`."""
+        return stat.S_ISLNK(mode_of(self.path, follow=False))
+
+    def is_occupied(self) -> bool:
+        """See :meth:`Place.is_occupied`."""
+        return is_there(self.path)
+
+    def may_be_group(self) -> bool:
+        """See :meth:`Place.may_be_group`."""
+        return _only_ours(self.path)
+
+    def array_around(self) -> str | None:
+        """See :meth:`Place.array_around`."""
+        above = {*self.path.parents, *Path(os.path.realpath(self.path)).parents}
+        return next((str(directory) for directory in sorted(above) if _is_array(directory)), None)
+
+    def node_inside(self) -> str | None:
+        """See :meth:`Place.node_inside`."""
+        inside = _node_inside(self.path) if mode_of(self.path) else None
+        return None if inside is None else str(inside)
+
+    def has_object(self, key: str) -> bool:
+        """See :meth:`Place.has_object`."""
+        mode = mode_of(self.path / key, follow=False)
+        return mode != 0 and not stat.S_ISDIR(mode)
+
+    def has(self, leaf: str) -> bool:
+        """See :meth:`Place.has`."""
+        return is_file(self.path / leaf)
+
+    def read(self, leaf: str) -> bytes | None:
+        """See :meth:`Place.read`."""
+        return read_file(self.path / leaf)
+
+    def write(
+        self,
+        leaf: str,
+        data: bytes,
+        *,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+    ) -> None:
+        """See :meth:`Place.write`."""
+        write_file(self.path / leaf, data, durability=durability, attempt=attempt, guard=guard)
+
+    def discard(self, leaf: str, attempt: str) -> None:
+        """See :meth:`Place.discard`."""
+        discard_file(self.path / leaf, attempt)
+
+    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
+        """See :meth:`Place.make_room`.
+
+        The old array is renamed to ``replaced`` in the run's directory. That name is taken once
+        and stays taken, so a second rename fails, however late it comes. The new directory has
+        the mode and group of the old one.
+        """
+        replaced = run.path / "replaced"
+        if replaces and not is_there(replaced):
+            with _losing(errno.ENOTEMPTY, errno.EEXIST):  # another process was first
+                try:
+                    set_aside(self.path, "", run.proof(), replaced.name)
+                except FileNotFoundError:
+                    # The old array has been removed since the run began. Take the name anyway. The
+                    # directory is made without parents, so that a run that is gone stays gone.
+                    nothing = run.path / f"nothing-{uuid.uuid4().hex}"
+                    nothing.mkdir()
+                    (nothing / "was-there").mkdir()
+                    os.rename(nothing, replaced)
+        if replaces and not is_there(self.path):
+            fresh = run.path / f"fresh-{uuid.uuid4().hex}"
+            make_directory(fresh, rights_of(replaced))
+            with _losing(errno.ENOTEMPTY, errno.EEXIST):
+                os.rename(fresh, self.path)
+        make_directories(self.path, durability)
+
+    def take_away(self, run: Owner) -> None:
+        """See :meth:`Place.take_away`; the array is moved into the directory of the run."""
+        if is_there(self.path):
+            with _losing(errno.ENOENT):  # another process was first
+                set_aside(self.path, "", run.proof(), f"array-{uuid.uuid4().hex}")
+
+    def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> list[str]:
+        """See :meth:`Place.stale_temporaries`; links are not followed."""
+        found = []
+        for directory, _, leaves in os.walk(self.path, onerror=_raise, followlinks=False):
+            found += [
+                Path(directory) / leaf
+                for leaf in leaves
+                if leaf.startswith(".") and leaf.endswith(TEMPORARY_SUFFIX)
+            ]
+        alive = drivers_alive()
+        return [
+            str(path)
+            for path in found
+            if f".{path.name.removesuffix(TEMPORARY_SUFFIX)}".split(".")[-2] not in alive
+        ]
+
+    def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
+        """See :meth:`Place.sweep`."""
+        n_removed = 0
+        for path in self.stale_temporaries(drivers_alive):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+                n_removed += 1
+        return n_removed
+
+    def make_directories(self, keys: Iterable[str], durability: str) -> None:
+        """See :meth:`Place.make_directories`."""
+        for parent in sorted({key.rpartition("/")[0] for key in keys}):
+            make_directories(self.path / parent, durability)
+
+    def keep_copy(self, key: str, copy: Path, durability: str) -> None:
+        """See :meth:`Place.keep_copy`."""
+        with as_store_error(str(copy), "cannot keep a copy as"):
+            make_directories(copy.parent, durability, like=self.path)
+            try:
+                os.link(self.path / key, copy, follow_symlinks=False)
+            except OSError:  # no hard links here, or none to such a file
+                copy_file(self.path / key, copy, durability)
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a directory is an array, or a run is about to make it one."""
+    if path.name and is_file(path.with_name(path.name + RUN_SUFFIX) / "plan.json"):
+        return True
+    return is_file(path / DOCUMENTS_OF_V2[0]) or (
+        is_file(path / DOCUMENT) and kind_of(path) == "array"
+    )
+
+
+def _node_inside(path: Path) -> Path | None:
+    """Find a node, or the run state of a node, inside an array's directory; None if there is none.
+
+    Directories that hold shards are not searched.
+    """
+    for entry in listed(path):
+        if not _SHARDS.fullmatch(entry.name) and stat.S_ISDIR(mode_of(entry, follow=False)):
+            is_node = entry.name.endswith(RUN_SUFFIX) or any(
+                is_there(entry / leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)
+            )
+            found = entry if is_node else _node_inside(entry)
+            if found is not None:
+                return found
+    return None
+
+
+def _only_ours(path: Path) -> bool:
+    """Whether a directory without metadata was made by runs that write arrays inside it.
+
+    Such a directory contains run state, or nothing except empty directories and directories of the
+    same kind.
+    """
+    if not stat.S_ISDIR(mode_of(path, follow=False)):
+        return False
+    entries = listed(path)
+    if any(entry.name.endswith(RUN_SUFFIX) for entry in entries):
+        return True
+    return all(
+        kind_of(entry) == "nothing" or _only_ours(entry)
+        for entry in entries
+        # A temporary file belongs to a run that is just publishing the group.
+        if not entry.name.endswith(TEMPORARY_SUFFIX)
+    )
+
+
+@contextlib.contextmanager
+def _losing(*numbers: int) -> Iterator[None]:
+    """Ignore errors with these numbers, which mean that another process was first."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in numbers:
+            raise
+
+
+def _raise(error: OSError) -> None:
+    """Raise an error that `os.walk` would ignore, unless the directory has been removed."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

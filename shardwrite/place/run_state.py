@@ -1,0 +1,104 @@
+"""Where the state of a run lies, if its array lies in no directory.
+
+The state of a run is a directory of files, whatever the array's store is. A user names a directory
+for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
+subdirectories there. A store that belongs to one process needs none: the state of its runs is kept
+in a temporary directory until the store is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import uuid
+import weakref
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import dask.config
+
+from shardwrite.errors import SpecError
+from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.place.objects import InStore
+from shardwrite.stores import Capability, Store, WholeStore, token_of
+
+__all__ = ["refuse_run_dir", "run_state_of"]
+
+_SETTING = "shardwrite.run-dir"
+_lock = threading.RLock()
+_directories: dict[str, str] = {}
+
+
+def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
+    """Directory of the run state of an array in a store.
+
+    Parameters
+    ----------
+    place : InStore
+        The array.
+    run_dir : str or path, optional
+        Directory that the user has given for run state.
+    is_read : bool
+        Promise that nothing will be written. A directory that does not exist will do.
+
+    Raises
+    ------
+    SpecError
+        If processes on several machines may use the store, and no directory is given.
+    """
+    chosen = dask.config.get(_SETTING, None) if run_dir is None else run_dir
+    if chosen is not None and not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
+        remedy = 'give the path of a directory, such as "/scratch/me/runs"'
+        raise SpecError("no directory", field="run_dir", value=chosen, remedy=remedy)
+    if chosen is None and Capability.SHARED not in place.base.capabilities:
+        chosen = _scratch(place.base)
+    if chosen is None:
+        if is_read:
+            return Path(tempfile.gettempdir(), f"none-{uuid.uuid4().hex}")
+        raise SpecError(
+            "the array lies in no directory, so the state of a run has no place beside it",
+            field="run_dir",
+            value=None,
+            remedy="give a directory that all processes of the run see, such as "
+            f'run_dir="/scratch/me/runs", or set {_SETTING} in the configuration of dask',
+        )
+    last = place.name.rpartition("/")[2] or "array"
+    digest = blake2b(f"{place.base.token}|{place.name}".encode(), digest_size=8).hexdigest()
+    return Path(os.fsdecode(chosen)).absolute() / f"{last[:100]}-{digest}{RUN_SUFFIX}"
+
+
+def refuse_run_dir(run_dir: Any) -> None:
+    """Refuse a directory for run state where the array is a directory itself.
+
+    Raises
+    ------
+    SpecError
+        If one is given.
+    """
+    if run_dir is not None:
+        raise SpecError(
+            "is for arrays that lie in no directory; shards and run state of a directory are "
+            "renamed from one to the other, and so lie beside each other",
+            field="run_dir",
+            value=str(run_dir),
+            remedy="leave it out",
+        )
+
+
+def _scratch(store: Store) -> str:
+    """A temporary directory that lives as long as the objects of a store of this process."""
+    owner = store.owner if isinstance(store, WholeStore) else store
+    token = token_of(owner)
+    with _lock:
+        if token not in _directories:
+            _directories[token] = tempfile.mkdtemp(prefix="shardwrite-")
+            weakref.finalize(owner, _discard, token, os.getpid())
+        return _directories[token]
+
+
+def _discard(token: str, pid: int) -> None:
+    if os.getpid() == pid:  # and not a process that was forked from it
+        shutil.rmtree(_directories.pop(token), ignore_errors=True)
