@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -411,3 +413,38 @@ def test_a_name_in_a_group_is_checked(store, x, name):
     group = zarr.create_group(store).create_group("raw")
     with pytest.raises(SpecError, match="not a relative path of plain names"):
         x.to_sharded_zarr(group, name=name, **SIZES)
+
+
+def test_the_old_array_is_removed_once(x):
+    """Of two processes of a run, the second waits, and removes nothing that the first has written."""
+    memory, began, may_go_on = MemoryStore(), threading.Event(), threading.Event()
+    x.to_sharded_zarr(memory, name="x", **SIZES)
+    begun = Stopping(memory, {Capability.ATOMIC})
+    begun.stop_after(0)
+    with pytest.raises(StoppedError):
+        (x + 1).to_sharded_zarr(begun, name="x", mode="w", **SIZES)
+    n_old = sum(name.startswith("x/") for name in memory._store_dict)
+
+    class Slow(ZarrStore):
+        removed = []  # noqa: RUF012 (of all stores below)
+
+        def remove_object(self, name):
+            began.set()
+            assert may_go_on.wait(30)
+            super().remove_object(name)
+            self.removed.append(name)
+            if len(self.removed) == n_old:  # the first shard of the new array
+                self.put_object("x/c/0/0", b"new")
+
+    run = find_run(resolve_target(Slow(memory, {Capability.ATOMIC}), "x"))
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(run.make_room, "none")
+        assert began.wait(30)
+        two = pool.submit(run.make_room, "none")
+        with pytest.raises(TimeoutError):
+            two.result(0.3)
+        may_go_on.set()
+        one.result(30)
+        two.result(30)
+    assert len(Slow.removed) == n_old
+    assert {name for name in memory._store_dict if name.startswith("x/")} == {"x/c/0/0"}
