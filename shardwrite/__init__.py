@@ -17,6 +17,7 @@ from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
     from shardwrite.format.registry import register_strategy
+    from shardwrite.format.sharding import register_shard_format
     from shardwrite.format.strategies import AppendOnly, FixedOrder
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.create import create
@@ -42,6 +43,7 @@ else:
         __name__,
         {
             "shardwrite.format.registry": ("register_strategy",),
+            "shardwrite.format.sharding": ("register_shard_format",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
             "shardwrite.operations.compact": ("Compaction", "compact"),
             "shardwrite.operations.create": ("create",),
@@ -113,6 +115,7 @@ __all__ = [
     "plan",
     "plan_region",
     "prepare",
+    "register_shard_format",
     "register_strategy",
     "repair",
     "store",

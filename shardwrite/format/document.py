@@ -20,6 +20,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
 from shardwrite.grid import Shape, Sized
 
 __all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "ArrayOptions", "make_metadata"]
@@ -33,6 +34,8 @@ DEFAULT_INDEX_CODECS = (
     {"name": "crc32c"},
 )
 _VLEN_DTYPES = {"vlen-utf8": "string", "vlen-bytes": "variable_length_bytes"}
+_OF_INDEX = {"index_location": "end", "index_codecs": None}
+_OF_SHARDS = {**_OF_INDEX, "shard_format": None}
 _REMEDIES = {
     "dtype": "convert the source with astype to a type that zarr knows",
     "filters": 'give array-to-array codecs that are installed, such as "transpose"',
@@ -62,6 +65,8 @@ class ArrayOptions:
         Where the index lies in each shard.
     index_codecs : sequence of mapping or codec, optional
         Codecs of the shard index. The default is little-endian bytes, followed by crc32c.
+    shard_format : ShardFormat, optional
+        Another format of shards; then `index_location` and `index_codecs` are refused.
     chunk_key_encoding : mapping or {"default", "v2"}, optional
         How the storage keys of shards are made.
     dimension_names : sequence of str or None, optional
@@ -78,6 +83,7 @@ class ArrayOptions:
     fill_value: Any = None
     index_location: str = "end"
     index_codecs: Any = None
+    shard_format: Any = None
     chunk_key_encoding: Any = None
     dimension_names: Sequence[str | None] | None = None
     attributes: Mapping[str, Any] | None = None
@@ -140,33 +146,43 @@ def make_metadata(
     check_fill(document, native, options.fill_value)
     document["fill_value"] = exact_fill(document, native, options.fill_value)
     if shards is None:
-        _refuse_index(options)
+        _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
-    index_codecs = (
-        DEFAULT_INDEX_CODECS if options.index_codecs is None else _named(options.index_codecs)
-    )
-    document["codecs"] = [
-        {
-            "name": "sharding_indexed",
-            "configuration": {
-                "chunk_shape": list(chunks),
-                "codecs": document["codecs"],
-                "index_codecs": [_as_json(codec) for codec in _listed(index_codecs)],
-                "index_location": options.index_location,
-            },
-        }
-    ]
+    around = _shard_format_of(options)
+    configuration = {"chunk_shape": list(chunks), "codecs": document["codecs"], **around.to_dict()}
+    document["codecs"] = [{"name": around.name, "configuration": configuration}]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 
-def _refuse_index(options: ArrayOptions) -> None:
-    """Refuse what is about an index, for an array that has none."""
-    for field, usual in {"index_location": "end", "index_codecs": None}.items():
+def _shard_format_of(options: ArrayOptions) -> ShardFormat:
+    """The format of shards that a user has chosen."""
+    if options.shard_format is None:
+        codecs = (
+            DEFAULT_INDEX_CODECS if options.index_codecs is None else _named(options.index_codecs)
+        )
+        return ShardingIndexed(
+            [_as_json(codec) for codec in _listed(codecs)], options.index_location
+        )
+    given = options.shard_format
+    if type(given) is not shard_format_named(getattr(given, "name", "")):
+        raise SpecError(
+            "not a shard format that is registered",
+            field="shard_format",
+            value=given,
+            remedy="give an object of a class that register_shard_format has made known",
+        )
+    _refuse(options, _OF_INDEX, "is for the shard format sharding_indexed", "leave it out")
+    found: ShardFormat = given
+    return found
+
+
+def _refuse(options: ArrayOptions, usual: Mapping[str, Any], why: str, remedy: str) -> None:
+    """Refuse options that have another value than the usual one."""
+    for field, expected in usual.items():
         value = getattr(options, field)
-        if value != usual:
-            remedy = "leave it out, or give shards="
-            raise SpecError("is for sharded arrays", field=field, value=value, remedy=remedy)
+        if value != expected:
+            raise SpecError(why, field=field, value=value, remedy=remedy)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -13,12 +13,12 @@ import numpy as np
 
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, zarr_dtype
-from shardwrite.codecs.documents import Document
+from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
-from shardwrite.format.index import IndexCodec
 from shardwrite.format.nested import build_with_sharding
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
 from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
@@ -55,7 +55,11 @@ class ArrayMetadata:
         return parsed
 
     def __getstate__(self) -> dict[str, object]:
-        return {"text": self.text, "window": self.window}
+        state: dict[str, object] = {"text": self.text, "window": self.window}
+        if not isinstance(self.shard_format, ShardingIndexed | None):
+            # A process that unpickles it imports the class, and so registers it.
+            state["shard_format"] = self.shard_format
+        return state
 
     @cached_property
     def grid(self) -> ShardGrid:
@@ -75,25 +79,21 @@ class ArrayMetadata:
     @cached_property
     def is_sharded(self) -> bool:
         """Whether an object holds several inner chunks and an index; else it is one chunk."""
-        return any(codec["name"] == "sharding_indexed" for codec in self.document["codecs"])
+        return any(map(_is_shard_format, self.document["codecs"]))
 
     @cached_property
     def _position(self) -> int:
-        return next(
-            i
-            for i, codec in enumerate(self.document["codecs"])
-            if codec["name"] == "sharding_indexed"
-        )
+        return [*map(_is_shard_format, self.document["codecs"])].index(True)
 
     @property
     def sharding(self) -> Document:
-        """Configuration of the codec ``sharding_indexed``."""
+        """Configuration of the codec that is the shard format, such as ``sharding_indexed``."""
         configuration: Document = self.document["codecs"][self._position].get("configuration", {})
         return configuration
 
     @property
     def codecs_around(self) -> tuple[list[Any], list[Any]]:
-        """Codecs before and after ``sharding_indexed``; both lists are empty in most arrays."""
+        """Codecs before and after the shard format; both lists are empty in most arrays."""
         if not self.is_sharded:
             return [], []
         codecs = self.document["codecs"]
@@ -145,15 +145,19 @@ class ArrayMetadata:
 
     @cached_property
     def index_codec(self) -> ObjectFormat:
-        """Codec of the shard index, or `NoIndex` for an array without shards."""
-        if not self.is_sharded:
+        """What stands around the inner chunks of a shard; `NoIndex` for an array without shards."""
+        if self.shard_format is None:
             return NoIndex()
-        sharding = self.sharding
-        return IndexCodec(
-            sharding["index_codecs"],
-            self.grid.chunks_per_shard,
-            sharding.get("index_location", "end"),
-        )
+        return self.shard_format.build(self.grid.chunks_per_shard)
+
+    @cached_property
+    def shard_format(self) -> ShardFormat | None:
+        """Format of the shards; None for an array without shards."""
+        if not self.is_sharded:
+            return None
+        name = self.document["codecs"][self._position]["name"]
+        found = shard_format_named(name)
+        return None if found is None else found.from_dict(self.sharding)
 
     @cached_property
     def fill_pattern(self) -> FillPattern:
@@ -265,12 +269,12 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
         )
     _check_codecs(document.get("codecs"), "codecs")
     names = [codec["name"] for codec in document["codecs"]]
-    if names.count("sharding_indexed") > 1:
+    if sum(map(_is_shard_format, document["codecs"])) > 1:
         raise SpecError(
             "several shardings around each other's bytes",
             field="codecs",
             value=names,
-            remedy='at most one codec may be "sharding_indexed"',
+            remedy='at most one codec may be "sharding_indexed" or another shard format',
         )
     if document.get("storage_transformers"):
         found = document["storage_transformers"]
@@ -302,6 +306,10 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     return metadata
 
 
+def _is_shard_format(codec: Codec) -> bool:
+    return shard_format_named(codec["name"]) is not None
+
+
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else None
 
@@ -319,9 +327,10 @@ def _check_codecs(codecs: Any, field: str) -> None:
                 value=codec,
                 remedy='give an object with "name" and "configuration"',
             )
-        if codec["name"] == "sharding_indexed":
-            for inside in ("codecs", "index_codecs"):
-                _check_codecs(configuration.get(inside), inside)
+        if _is_shard_format(codec):
+            _check_codecs(configuration.get("codecs"), "codecs")
+        if codec["name"] == ShardingIndexed.name:
+            _check_codecs(configuration.get("index_codecs"), "index_codecs")
 
 
 def _check_keys(encoding: Any) -> None:
@@ -374,7 +383,7 @@ def _check_writable(metadata: ArrayMetadata) -> None:
     before, after = metadata.codecs_around
     if before or after:
         message, remedy = (
-            "codecs around sharding_indexed can be read but not written",
+            "codecs around a shard format can be read but not written",
             "give them as filters= or compressors=",
         )
         raise SpecError(
@@ -383,9 +392,9 @@ def _check_writable(metadata: ArrayMetadata) -> None:
             value=[codec["name"] for codec in (*before, *after)],
             remedy=remedy,
         )
-    if any(codec["name"] == "sharding_indexed" for codec in metadata.inner_codecs):
+    for codec in filter(_is_shard_format, metadata.inner_codecs):
         message = "sharding within sharding can be read but not written"
-        raise SpecError(message, field="serializer", value="sharding_indexed", remedy="shard once")
+        raise SpecError(message, field="serializer", value=codec["name"], remedy="shard once")
     try:
         metadata.pipeline  # noqa: B018 (builds the pipeline)
     except CodecError as error:

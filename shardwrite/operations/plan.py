@@ -59,7 +59,8 @@ def plan(
         How often a source task may run on average, if several waves need it.
     **layout
         `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
-        `chunk_key_encoding`, `dimension_names` and `attributes`, as in :func:`to_sharded_zarr`.
+        `shard_format`, `chunk_key_encoding`, `dimension_names` and `attributes`, as in
+        :func:`to_sharded_zarr`.
 
     Returns
     -------

@@ -46,6 +46,7 @@ def to_sharded_zarr(
     fill_value: Any = None,
     index_location: str = "end",
     index_codecs: Any = None,
+    shard_format: Any = None,
     chunk_key_encoding: Any = None,
     dimension_names: Sequence[str | None] | None = None,
     attributes: Any = None,
@@ -94,6 +95,9 @@ def to_sharded_zarr(
     index_codecs : sequence of codec, optional
         Codecs of the index; the encoded size must be fixed. Little-endian bytes and crc32c by
         default.
+    shard_format : ShardFormat, optional
+        Format of the shards, in place of the one of the sharding specification; see
+        :func:`register_shard_format`.
     strategy : FixedOrder, AppendOnly or str
         The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
         ``"morton"``. It is not stored in the metadata.
@@ -170,6 +174,7 @@ def to_sharded_zarr(
         fill_value=fill_value,
         index_location=index_location,
         index_codecs=index_codecs,
+        shard_format=shard_format,
         chunk_key_encoding=chunk_key_encoding,
         dimension_names=dimension_names,
         attributes=attributes,

@@ -1,0 +1,154 @@
+"""Formats of shards, and the codecs by which the document of an array names them.
+
+A shard format is a codec that turns the inner chunks of a shard into one object. Its configuration
+holds ``chunk_shape``, the shape of an inner chunk, and ``codecs``, those of the inner chunks. All
+other fields are its own. `ShardingIndexed` is the format of the sharding specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+from shardwrite.codecs.documents import Codec, Document
+from shardwrite.errors import SpecError
+from shardwrite.format.base import ObjectFormat
+from shardwrite.format.index import IndexCodec
+from shardwrite.grid import Shape
+
+__all__ = ["ShardFormat", "ShardingIndexed", "register_shard_format", "shard_format_named"]
+
+
+class ShardFormat(Protocol):
+    """A format of shards, with its parameters.
+
+    Attributes
+    ----------
+    name : str
+        Name of the codec in the document of an array.
+    """
+
+    name: str
+
+    def to_dict(self) -> Document:
+        """Fields of the codec's configuration, except ``chunk_shape`` and ``codecs``."""
+
+    @classmethod
+    def from_dict(cls, configuration: Document) -> Self:
+        """Make the format from the configuration of its codec.
+
+        Raises
+        ------
+        SpecError, LookupError, TypeError, ValueError
+            If the configuration is not valid.
+        """
+
+    def build(self, chunks_per_shard: Shape) -> ObjectFormat:
+        """What stands around the inner chunks of a shard.
+
+        Parameters
+        ----------
+        chunks_per_shard : tuple of int
+            Shape of the shard's grid of inner chunks.
+
+        Raises
+        ------
+        SpecError
+            If the parameters do not fit.
+        """
+
+
+_FORMATS: dict[str, type[ShardFormat]] = {}
+_Class = TypeVar("_Class", bound=type[Any])
+
+
+def register_shard_format(cls: _Class) -> _Class:
+    """Make a shard format known by the name of its codec.
+
+    Arrays of this format can then be read and written in this process, and in worker processes
+    that can import the class.
+
+    Parameters
+    ----------
+    cls : type
+        A class with the members of `ShardFormat`.
+
+    Returns
+    -------
+    type
+        The same class, so that this function can be used as a decorator.
+
+    Raises
+    ------
+    SpecError
+        If a member is missing, or the name is not a text or belongs to another class.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> from shardwrite.format.sharding import ShardingIndexed
+    >>> @shardwrite.register_shard_format
+    ... class OfMyOwn(ShardingIndexed):
+    ...     name = "of_my_own"
+    >>> path = tempfile.mkdtemp() + "/x.zarr"
+    >>> own = OfMyOwn([{"name": "bytes", "configuration": {"endian": "big"}}])
+    >>> _ = da.arange(100).to_sharded_zarr(path, shards=50, chunks=10, shard_format=own)
+    >>> int(shardwrite.from_sharded_zarr(path)[7].compute())
+    7
+    """
+    missing = [name for name in ("name", "to_dict", "from_dict", "build") if not hasattr(cls, name)]
+    if missing:
+        raise SpecError(
+            f"no shard format: it lacks {missing}",
+            field="shard_format",
+            value=cls,
+            remedy="give a class with the members of shardwrite.format.sharding.ShardFormat",
+        )
+    known = _FORMATS.get(cls.name)
+    is_own = known is None or (known.__module__, known.__qualname__) == (
+        cls.__module__,
+        cls.__qualname__,
+    )
+    if not isinstance(cls.name, str) or not cls.name or not is_own:
+        remedy = "give the shard format another name"
+        raise SpecError("not a free name", field="name", value=cls.name, remedy=remedy)
+    _FORMATS[cls.name] = cls
+    return cls
+
+
+def shard_format_named(name: str) -> type[ShardFormat] | None:
+    """Class of the shard format of a codec; None if the codec is none."""
+    return _FORMATS.get(name)
+
+
+@register_shard_format
+@dataclass(frozen=True)
+class ShardingIndexed:
+    """The format of the sharding specification: an index at the start or the end of each shard.
+
+    Attributes
+    ----------
+    index_codecs : sequence of mapping
+        Codecs of the index, as in the document.
+    location : {"end", "start"}
+        Where the index lies.
+    """
+
+    index_codecs: list[Codec]
+    location: str = "end"
+
+    name = "sharding_indexed"
+
+    def to_dict(self) -> Document:
+        """See :meth:`ShardFormat.to_dict`."""
+        return {"index_codecs": self.index_codecs, "index_location": self.location}
+
+    @classmethod
+    def from_dict(cls, configuration: Mapping[str, Any]) -> Self:
+        """See :meth:`ShardFormat.from_dict`."""
+        return cls(configuration["index_codecs"], configuration.get("index_location", "end"))
+
+    def build(self, chunks_per_shard: Shape) -> IndexCodec:
+        """See :meth:`ShardFormat.build`."""
+        return IndexCodec(self.index_codecs, chunks_per_shard, self.location)
