@@ -11,9 +11,10 @@ from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
+from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph
 from shardwrite.runs.job import Job
-from shardwrite.runs.session import Session, begin
+from shardwrite.runs.session import Session
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.commit import GroupReport
 

@@ -23,11 +23,12 @@ from shardwrite.errors import (
     WorkersLostError,
 )
 from shardwrite.journal import Ledger, find_run, replay
+from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import OnReport, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.session import Session, begin
+from shardwrite.runs.session import Session
 
 __all__ = ["execute", "execute_missing"]
 

@@ -12,11 +12,11 @@ from shardwrite.grid import ravel
 from shardwrite.host.lustre import set_stripes
 from shardwrite.journal import Ledger, RunDirectory
 from shardwrite.plan import Part
+from shardwrite.runs.begin import begin, join
 from shardwrite.runs.compute import OnReport, compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.session import begin, join
 
 __all__ = ["execute_part", "finish_parts", "prepare_jobs"]
 

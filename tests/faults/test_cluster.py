@@ -23,10 +23,10 @@ from shardwrite.errors import WorkersLostError
 from shardwrite.journal import Ledger, admit, find_run, replay
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.begin import _begin_one as begin_one
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.session import Session
-from shardwrite.runs.session import _begin_one as begin_one
 from shardwrite.write.tasks import write_group
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -172,7 +172,7 @@ def test_many_processes_write_one_plan(tmp_path):
         oracle.check_whole(array, oracle.values((64, 64)))
 
 
-@pytest.mark.parametrize("module", ["shardwrite.runs.session", "shardwrite.journal.begin"])
+@pytest.mark.parametrize("module", ["shardwrite.runs.begin", "shardwrite.journal.begin"])
 def test_shards_of_a_run_that_has_just_begun_are_not_taken_for_other_files(
     tmp_path, monkeypatch, module
 ):

@@ -1,0 +1,289 @@
+"""Begin a run, or join one that goes on: what is checked first, and in which order."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+
+from shardwrite.engines import Engine, Stopped
+from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.format.node import DOCUMENT
+from shardwrite.journal import (
+    Ledger,
+    RunDirectory,
+    begin_beside,
+    begin_run,
+    differences,
+    give_up,
+    make_way,
+    probe,
+    read_receipt,
+    take_back,
+    taking_part,
+    tidied_run,
+)
+from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.runs.finished import refuse_another
+from shardwrite.runs.job import Job, intent_of
+from shardwrite.runs.needs import check_needs
+from shardwrite.runs.session import Session
+from shardwrite.stores import as_store_error
+
+__all__ = ["begin", "join"]
+
+
+def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+    """Begin or join a run for each job, after all targets were checked.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        What to write.
+    engine : Engine
+        The engine whose workers are probed, and which checks shards.
+    stack : contextlib.ExitStack
+        Stack that holds the leases of the runs.
+
+    Returns
+    -------
+    list of Session
+        A session for each job, with a ledger of the shards that are done.
+
+    Raises
+    ------
+    SpecError
+        If two jobs have the same target, or something in a target must not be overwritten.
+    JournalError
+        If a run of another plan is in the way.
+    StoreError
+        If a worker cannot write there, or the storage refuses.
+    RunEndedError
+        If another process ends a run in the meantime.
+    """
+    paths = [job.target.label for job in jobs]
+    if len(set(paths)) < len(paths):
+        raise SpecError(
+            "two arrays cannot go to one place",
+            field="stores",
+            value=paths,
+            remedy="give each its own path or name",
+        )
+    for job in jobs:
+        check_needs(job, engine)
+    for job in jobs:
+        check_surroundings(job.target)
+        _check_place(job)
+    for job in jobs:
+        _make_way(job)
+    sessions = []
+    for job in jobs:
+        directory, is_new = begin_beside(job.target, partial(_begin_one, job))
+        _check_shape(job, directory, is_new=is_new)
+        (_probe_new if is_new else _probe)(directory, engine)
+        sessions.append(stack.enter_context(_open(job, directory)))
+    for session in sessions:
+        with (
+            _ended_or(session.directory),
+            as_store_error(str(session.directory.path), "cannot go on with"),
+        ):
+            session.directory.make_room(session.job.durability)
+            if session.job.options.publish == "first" and session.job.options.mode != "r+":
+                session.directory.publish(session.job.durability, session.driver)
+            session.catch_up(engine, may_list=True)
+    return sessions
+
+
+@contextlib.contextmanager
+def join(
+    job: Job, engine: Engine, directory: RunDirectory, *, only: Collection[int], may_list: bool
+) -> Iterator[Session]:
+    """Work on some shards of a run that another process has begun.
+
+    Parameters
+    ----------
+    job : Job
+        The job with the plan of the run.
+    engine : Engine
+        The engine that checks the shards.
+    directory : RunDirectory
+        The run.
+    only : collection of int
+        Ranks of the shards that this process is responsible for.
+    may_list : bool
+        Whether the array may be listed to find temporaries.
+
+    Yields
+    ------
+    Session
+        The session, with a ledger of the shards that are done.
+
+    Raises
+    ------
+    JournalError
+        If the run was begun for another plan, which includes another source.
+    RunEndedError
+        If another process has ended the run.
+    """
+    if directory.digest != job.plan.digest:
+        changed = differences(directory.record.identity.to_dict(), job.plan.identity.to_dict())
+        raise JournalError(
+            f"another plan was begun for {job.target.label}; it differs in {'; '.join(changed)}",
+            path=str(directory.target.run_path),
+            differences=changed,
+        )
+    with _open(job, directory) as session:
+        with as_store_error(str(directory.path), "cannot go on with"):
+            session.catch_up(engine, may_list=may_list, only=only)
+        yield session
+
+
+@contextlib.contextmanager
+def _ended_or(directory: RunDirectory) -> Iterator[None]:
+    """Turn an error of the storage into `RunEndedError` if the run has ended in the meantime."""
+    try:
+        yield
+    except OSError as error:
+        if not directory.has_ended:
+            raise
+        raise RunEndedError(
+            "another process has ended this run", path=str(directory.path)
+        ) from error
+
+
+@contextlib.contextmanager
+def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
+    """Work on a run under a lease.
+
+    A failure is noted in the journal, and part files are removed at the end.
+    """
+    session = Session(job, directory, uuid.uuid4().hex[:12], Ledger(job.plan.metadata.grid))
+    with _ended_or(directory), taking_part(directory.path, session.driver):
+        try:
+            yield session
+        except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process
+            raise
+        except Exception as error:
+            session.note_failure(error)
+            raise
+        finally:
+            session.discard_parts()
+
+
+def _check_place(job: Job) -> None:
+    """Refuse to write where something stands that must not be overwritten.
+
+    The shards of a run that has not ended look like files of somebody else. Another process may
+    begin such a run right after this one has looked for runs. So this looks again before it
+    refuses.
+    """
+    if _is_begun(job):
+        return
+    try:
+        refuse_another(job)
+        check_target(job.target, job.options.mode)
+    except SpecError:
+        if not _is_begun(job):
+            raise
+
+
+def _is_begun(job: Job) -> bool:
+    """Whether there is a run of the same kind that has not ended."""
+    found = tidied_run(job.target)
+    return found is not None and found.makes_array == job.makes_array
+
+
+def _make_way(job: Job) -> None:
+    """Refuse to go on if other runs write the same shards.
+
+    With ``restart=True``, updates that nobody works on are given up instead.
+    """
+    found = tidied_run(job.target)
+    if job.options.restart and found is not None and not found.makes_array:
+        give_up(found)
+    make_way(job.target, intent_of(job.plan, job.options.mode), restart=job.options.restart)
+
+
+def _begin_one(job: Job) -> tuple[RunDirectory, bool]:
+    """Begin or find the run of a job, and return it and whether it is new."""
+    return begin_run(
+        job.target,
+        intent_of(job.plan, job.options.mode),
+        job.plan.metadata.text,
+        restart=job.options.restart,
+        durability=job.durability,
+    )
+
+
+def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
+    """Refuse an update if the array's shape has changed between its plan and its begin.
+
+    Such an update would treat elements that were added in between as if they did not exist.
+
+    Raises
+    ------
+    JournalError
+        If the shape has changed. A run that is new is taken back.
+    """
+    region = job.plan.array_region
+    if region is None:
+        return
+    found = job.target.shape
+    planned = list(job.plan.metadata.document["shape"])
+    before = [
+        region.start[axis] if axis == job.plan.append_axis else n for axis, n in enumerate(planned)
+    ]
+    # The array may have grown by an earlier attempt at this append itself.
+    is_known = not is_new or job.options.restart or _was_left(job)
+    if found != before and not (found == planned and is_known):
+        if is_new:
+            take_back(directory, is_claimed=True)
+        raise JournalError(
+            f"the shape of {job.target.label} became {found} while an update of {planned} was "
+            "planned; make the same call again",
+            path=job.target.label,
+        )
+
+
+def _was_left(job: Job) -> bool:
+    """Whether the receipt has this update."""
+    receipt = read_receipt(job.target)
+    return (
+        receipt is not None
+        and receipt.update(intent_of(job.plan, job.options.mode).digest) is not None
+    )
+
+
+def _probe(directory: RunDirectory, engine: Engine) -> None:
+    """Check that every worker can write into the run directory.
+
+    Raises
+    ------
+    StoreError
+        If a worker cannot.
+    RunEndedError
+        If another process has ended the run.
+    """
+    outcomes = engine.on_every_worker(probe, str(directory.path), DOCUMENT)
+    troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
+    if troubles:
+        if directory.has_ended:
+            raise RunEndedError("another process has ended this run", path=str(directory.path))
+        worker, (message, number) = troubles[0]
+        raise StoreError(
+            f"store={directory.target.label!r}: {len(troubles)} of {len(outcomes)} workers "
+            f"cannot write there; {worker}: {message}; give a directory that every worker can "
+            "write to",
+            key=str(directory.path),
+            errno=number,
+        )
+
+
+def _probe_new(directory: RunDirectory, engine: Engine) -> None:
+    """Check a new run as `_probe` does, and take it back if a worker cannot write there."""
+    try:
+        _probe(directory, engine)
+    except BaseException:
+        take_back(directory, is_claimed=True)
+        raise
