@@ -382,12 +382,10 @@ def _check_structure(metadata: ArrayMetadata) -> None:
 def _check_writable(metadata: ArrayMetadata) -> None:
     before, after = metadata.codecs_around
     if before or after:
-        message, remedy = (
-            "codecs around a shard format can be read but not written",
-            "give them as filters= or compressors=",
-        )
+        name = metadata.document["codecs"][len(before)]["name"]
+        remedy = "give them as filters= or compressors="
         raise SpecError(
-            message,
+            f"codecs around {name} can be read but not written",
             field="codecs",
             value=[codec["name"] for codec in (*before, *after)],
             remedy=remedy,

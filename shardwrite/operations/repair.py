@@ -389,5 +389,5 @@ def _quarantined(
     return tuple(
         keep_copy(target, task.key, target.durability(durability))
         for task in tasks
-        if target.place.has_object(task.key)
+        if target.place.has_something(task.key)
     )

@@ -105,7 +105,10 @@ class Place(Protocol):
         """Label of a node that lies inside this array; None if there is none."""
 
     def has_object(self, key: str) -> bool:
-        """Whether something that can be copied stands at the key of a shard."""
+        """Whether an object that can be read stands at the key of a shard."""
+
+    def has_something(self, key: str) -> bool:
+        """Whether something of which a copy can be kept stands at the key of a shard."""
 
     def has(self, leaf: str) -> bool:
         """Whether there is a document or a receipt of this name."""

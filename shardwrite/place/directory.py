@@ -133,6 +133,10 @@ class Directory(Place):
 
     def has_object(self, key: str) -> bool:
         """See :meth:`Place.has_object`."""
+        return stat.S_ISREG(mode_of(self.path / key, follow=False))
+
+    def has_something(self, key: str) -> bool:
+        """See :meth:`Place.has_something`: anything but a directory, be it a link or a pipe."""
         mode = mode_of(self.path / key, follow=False)
         return mode != 0 and not stat.S_ISDIR(mode)
 

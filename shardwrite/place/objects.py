@@ -137,6 +137,10 @@ class InStore(Place):
         """See :meth:`Place.has`."""
         return self.store.version(leaf) is not None
 
+    def has_something(self, key: str) -> bool:
+        """See :meth:`Place.has_something`."""
+        return self.has_object(key)
+
     def read(self, leaf: str) -> bytes | None:
         """See :meth:`Place.read`."""
         reader = self.store.open(leaf)
