@@ -56,7 +56,9 @@ def path(tmp_path, values):
     return tmp_path / "x"
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+)
 def test_an_update_is_killed_resumed_verified_and_read(path, values, scheduler):
     reading.run(FILL + KILLED, path, code=-signal.SIGKILL)
     half = zarr.open_array(path, mode="r")[...]
@@ -72,7 +74,9 @@ def test_an_update_is_killed_resumed_verified_and_read(path, values, scheduler):
     assert not path.with_name("x.shardwrite").exists()
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+)
 def test_a_new_array_is_killed_resumed_verified_and_read(tmp_path, path, values, scheduler):
     new = tmp_path / "y"
     reading.run(RESHARD + KILLED, path, new, code=-signal.SIGKILL)

@@ -51,8 +51,12 @@ def paths(tmp_path, values):
     return tmp_path / "values.npy", tmp_path / "x.zarr"
 
 
-@pytest.mark.parametrize("strategy", ["fixed-order", "morton"])
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize(
+    "strategy", ["morton", pytest.param("fixed-order", marks=pytest.mark.long)]
+)
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+)
 def test_written_killed_resumed_verified_and_read(values, paths, scheduler, strategy):
     path = paths[1]
     more = f"strategy={strategy!r}, **NEW"

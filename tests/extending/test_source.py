@@ -52,7 +52,9 @@ def file(tmp_path, values):
     return tmp_path / "numbers.hexes"
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+)
 def test_written_killed_resumed_verified_and_read(tmp_path, file, values, scheduler):
     path = tmp_path / "x.zarr"
     reading.run(f"{PREPARE}\nwrite('sync', progress=die)", file, path, code=-signal.SIGKILL)

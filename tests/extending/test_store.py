@@ -59,7 +59,9 @@ def test_the_store_keeps_the_contract(tmp_path):
     check_store(lambda: database.DatabaseStore(tmp_path / f"{next(numbers)}.db"))
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+@pytest.mark.parametrize(
+    "scheduler", [pytest.param("threads", marks=pytest.mark.long), "processes"]
+)
 def test_written_killed_resumed_verified_and_read(values, paths, scheduler):
     store = database.DatabaseStore(paths[1])
     reading.run(f"{PREPARE}\nwrite('sync', progress=die)", *paths, code=-signal.SIGKILL)
@@ -79,7 +81,10 @@ def test_written_killed_resumed_verified_and_read(values, paths, scheduler):
     assert not list(paths[2].iterdir()), "no state of a run that has ended is left"
 
 
-@pytest.mark.parametrize("command", ["restart=True", "mode='w', restart=True"])
+@pytest.mark.parametrize(
+    "command",
+    ["restart=True", pytest.param("mode='w', restart=True", marks=pytest.mark.long)],
+)
 def test_a_run_that_was_killed_is_taken_back(values, paths, command):
     reading.run(f"{PREPARE}\nwrite('sync', progress=die)", *paths, code=-signal.SIGKILL)
     main = f"{PREPARE}\nprint(write('threads', {command}).n_resumed_shards)"
@@ -88,7 +93,9 @@ def test_a_run_that_was_killed_is_taken_back(values, paths, command):
     np.testing.assert_array_equal(shardwrite.open_sharded(store, "a/x")[:, :], values)
 
 
-@pytest.mark.parametrize("strategy", ["fixed-order", "append-only"])
+@pytest.mark.parametrize(
+    "strategy", ["fixed-order", pytest.param("append-only", marks=pytest.mark.long)]
+)
 def test_updates_are_killed_and_resumed(values, paths, strategy):
     reading.run(f"{PREPARE}\nwrite('threads')", *paths)
     update = f"region=(slice(0, 64), slice(0, 64)), strategy={strategy!r}"

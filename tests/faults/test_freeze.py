@@ -21,10 +21,10 @@ def run(tmp_path, *arguments):
 
 
 def test_a_sample_of_freezes(tmp_path):
-    summary, freezes = run(tmp_path, "--freezes", "40", "--seed", "1")
-    assert summary["freezes"] >= 38
+    summary, freezes = run(tmp_path, "--freezes", "24", "--seed", "1")
+    assert summary["freezes"] >= 22
     assert summary["operations"] >= 15
-    assert summary["outcomes"]["RunEndedError"] >= 5, (
+    assert summary["outcomes"]["RunEndedError"] >= 3, (
         "hardly any process was told that its run had ended"
     )
     calls = {case["before"].partition(" ")[0] for case in freezes}

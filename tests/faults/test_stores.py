@@ -114,6 +114,11 @@ WORK = {
 }
 
 
+def some_of(works, *quick):
+    """All of them, of which only some are quick tests."""
+    return [work if work in quick else pytest.param(work, marks=pytest.mark.long) for work in works]
+
+
 def prepared(work):
     memory = MemoryStore()
     if WORK[work][1] is not None:
@@ -182,7 +187,9 @@ def check_end(memory, beside, new):
     assert not beside.exists()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "after", [pytest.param(False, marks=pytest.mark.long), True], ids=["before", "after"]
+)
 @pytest.mark.parametrize("work", WORK)
 def test_an_interruption_at_every_effect(work, after):
     n = n_effects(work)
@@ -192,7 +199,7 @@ def test_an_interruption_at_every_effect(work, after):
         check_end(memory, beside, WORK[work][2])
 
 
-@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize("work", some_of(WORK, "replace", "update by appending"))
 def test_a_passing_error_at_every_effect(work):
     """Shards are tried again by the task; where a document fails, the same call goes on."""
     error = StoreError("slow down", key="", errno=5)
@@ -211,7 +218,10 @@ def test_a_passing_error_at_every_effect(work):
     assert n_ended <= 10
 
 
-@pytest.mark.parametrize("work", ["update", "update by appending", "append", "erase", "compact"])
+@pytest.mark.parametrize(
+    "work",
+    some_of(["update", "update by appending", "append", "erase", "compact"], "update", "append"),
+)
 def test_an_update_is_given_up_after_every_effect(work):
     for at in range(n_effects(work)):
         memory, store = prepared(work)
@@ -227,7 +237,7 @@ def test_an_update_is_given_up_after_every_effect(work):
         assert not beside.exists()
 
 
-@pytest.mark.parametrize("work", ["write", "replace"])
+@pytest.mark.parametrize("work", some_of(["write", "replace"], "replace"))
 def test_a_new_array_is_started_over_after_every_effect(work):
     def again(store):
         source(OLD + 5).to_sharded_zarr(
