@@ -60,6 +60,7 @@ def finish(path, acked):
     oracle.check_whole(path, oracle.values(SHAPE))
 
 
+@pytest.mark.long
 def test_a_worker_without_nanny_is_killed(tmp_path):
     """The other worker takes over what was lost with it."""
     with (
@@ -120,6 +121,7 @@ def test_the_scheduler_is_killed(tmp_path):
     finish(tmp_path / "x", acks.ranks())
 
 
+@pytest.mark.long
 def test_the_client_is_killed(tmp_path):
     script = tmp_path / "client.py"
     script.write_text(

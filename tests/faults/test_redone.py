@@ -82,7 +82,8 @@ def test_one_group_of_729_shards(tmp_path):
     oracle.check_whole(path, oracle.values((SIDE * 8, SIDE * 8)))
 
 
-@pytest.mark.parametrize("n_shards", [4, pytest.param(25, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("n_shards", [4, 25])
 def test_a_run_goes_on_that_is_killed_again_and_again_within_half_a_second(tmp_path, n_shards):
     """Nothing was in the journal before a second had passed, so that it began with the same shard
     for ever."""
