@@ -252,8 +252,8 @@ def store(
 ) -> Any:
     """Write several arrays together, so that work on a common source is done once.
 
-    With ``compute=True``, arrays whose plan is staged or has several waves are written one after
-    the other, and share no work.
+    No array is published before all of them are whole. With ``compute=True``, arrays whose plan is
+    staged or has several waves are written one after the other, and share no work.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from shardwrite.engines import Engine
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph
 from shardwrite.runs.job import Job
-from shardwrite.runs.session import Session
+from shardwrite.runs.session import Session, finish_together
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.commit import GroupReport
 
@@ -56,9 +56,9 @@ class _Sessions:
 
 def _finish_delayed(todo: _Sessions, reports: Sequence[Sequence[GroupReport]]) -> Any:
     """Enter the reports of each session and end its run; a list of results if there are several."""
-    results = []
     for session, done in zip(todo.sessions, reports, strict=True):
         for report in done:
             session.enter(report)
-        results.append(session.finish(sum(report.seconds for report in done)))
+    seconds = [sum(report.seconds for report in done) for done in reports]
+    results = finish_together(todo.sessions, seconds)
     return results[0] if len(results) == 1 else results

@@ -28,7 +28,7 @@ from shardwrite.runs.compute import OnReport, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
-from shardwrite.runs.session import Session
+from shardwrite.runs.session import Session, finish_together
 
 __all__ = ["execute", "execute_missing"]
 
@@ -78,7 +78,8 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
                     compute_waves(session, engine, on_report)
             for session in sessions:
                 session.n_retried = sum(session.driver in key[0] for key in engine.retried)
-            done = iter([session.finish(time.perf_counter() - start) for session in sessions])
+            seconds = [time.perf_counter() - start] * len(sessions)
+            done = iter(finish_together(sessions, seconds))
     except (RunEndedError, SpecError) as error:
         if isinstance(error, SpecError) and error.fields["field"] != "store":
             raise

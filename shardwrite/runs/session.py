@@ -7,7 +7,7 @@ array and ends the run. :mod:`shardwrite.runs.begin` makes it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from shardwrite.runs.result import Effort, WriteResult, result_of
 from shardwrite.stores import as_store_error, listed
 from shardwrite.write.commit import GroupReport, WriteSpec
 
-__all__ = ["Session"]
+__all__ = ["Session", "finish_together"]
 
 
 @dataclass(slots=True, eq=False)
@@ -177,13 +177,8 @@ class Session:
         )
         return result_of(self.job.target.label, plan, self.ledger, effort)
 
-    def finish(self, seconds: float) -> WriteResult:
-        """End the run: check that every shard is committed, publish, and leave a receipt.
-
-        Parameters
-        ----------
-        seconds : float
-            Duration of the session, for the result.
+    def check_whole(self) -> None:
+        """Check that every shard is committed, before the run ends.
 
         Raises
         ------
@@ -191,8 +186,6 @@ class Session:
             If shards are missing.
         CorruptShardError, JournalError
             If a change in place that was interrupted cannot be undone.
-        RunEndedError
-            If another run has taken this one's place.
         StoreError
             If the storage refuses.
         """
@@ -201,15 +194,23 @@ class Session:
             raise incomplete(
                 plan.metadata, target, self.ledger.missing, "run the same command again to go on"
             )
-        result = self.result(seconds)
         with as_store_error(target.label, "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
             recover_changes(self.directory.path, target.store, plan.metadata)
-            self.publish(result)
-        return result
 
-    def publish(self, result: WriteResult) -> None:
-        """Take steps 5 and 6 of a run, which `journal.rundir` describes.
+    def finish(self, seconds: float) -> WriteResult:
+        """End the run alone: `check_whole`, then `publish`. It raises what these do.
+
+        Parameters
+        ----------
+        seconds : float
+            Duration of the session, for the result.
+        """
+        self.check_whole()
+        return self.publish(self.result(seconds))
+
+    def publish(self, result: WriteResult) -> WriteResult:
+        """Take steps 5 and 6 of a run, which `journal.rundir` describes; return the same result.
 
         If another process takes them at the same time, an error here is ignored, provided that
         the receipt shows that this run has ended.
@@ -244,6 +245,7 @@ class Session:
                 raise RunEndedError(
                     "another run has taken this one's place", path=str(directory.path)
                 ) from error
+        return result
 
     def catch_up(
         self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None
@@ -327,3 +329,24 @@ class Session:
             for path in listed(parts):
                 path.unlink(missing_ok=True)
             parts.rmdir()
+
+
+def finish_together(sessions: Sequence[Session], seconds: Sequence[float]) -> list[WriteResult]:
+    """End the runs of several arrays: none is published before all of them are whole.
+
+    Parameters
+    ----------
+    sessions : sequence of Session
+        The sessions.
+    seconds : sequence of float
+        Duration of each, for its result.
+
+    Raises
+    ------
+    IncompleteError, CorruptShardError, JournalError, RunEndedError, StoreError
+        If one of the runs cannot end; see `Session.finish`.
+    """
+    for session in sessions:
+        session.check_whole()
+    results = [session.result(took) for session, took in zip(sessions, seconds, strict=True)]
+    return [session.publish(result) for session, result in zip(sessions, results, strict=True)]

@@ -1,0 +1,91 @@
+"""Several arrays of one call: none is published before all are whole, and each goes on by itself."""
+
+from __future__ import annotations
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite.runs.session import Session
+
+VALUES = np.arange(32 * 32, dtype="i4").reshape(32, 32)
+NAMES = ["a", "b", "c"]
+SIZES = {"shards": 16, "chunks": 4, "source_id": "it"}
+
+
+def write(root, arrays, **more):
+    return shardwrite.store(arrays, [root] * 3, names=NAMES, **SIZES, **more)
+
+
+def arrays_of(function=lambda block: block):
+    x = da.from_array(VALUES, chunks=(16, 32))
+    return [x, x + 1, (x + 2).map_blocks(function, dtype="i4")]
+
+
+def published(root):
+    return [name for name in NAMES if (root / name / "zarr.json").exists()]
+
+
+def refuse(block):
+    raise ValueError("not this one")
+
+
+@pytest.mark.parametrize(
+    ("more", "compute"),
+    [({}, True), ({"max_graph_tasks": 9}, True), ({}, False)],
+    ids=["one graph", "many graphs", "delayed"],
+)
+def test_a_failure_of_one_keeps_all_unpublished(tmp_path, more, compute):
+    call = {**more, "compute": compute}
+
+    def done(arrays):
+        made = write(tmp_path, arrays, **call)
+        return made if compute else made.compute()
+
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(ValueError, match="not this one"):
+            done(arrays_of(refuse))
+        assert published(tmp_path) == []
+        results = done(arrays_of())
+    assert [result.n_shards for result in results] == [4, 4, 4]
+    for n, name in enumerate(NAMES):
+        found = shardwrite.open_sharded(tmp_path, name)[...]
+        np.testing.assert_array_equal(found, VALUES + n)
+
+
+def test_one_that_is_not_whole_keeps_all_unpublished(tmp_path, monkeypatch):
+    whole = Session.check_whole
+
+    def lacking(session):
+        if session.job.target.place.name == "c":
+            session.ledger.forget([2])
+        whole(session)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "check_whole", lacking)
+        with pytest.raises(shardwrite.IncompleteError, match="1 of 4 shards"):
+            write(tmp_path, arrays_of())
+    assert published(tmp_path) == []
+    write(tmp_path, arrays_of())
+    assert published(tmp_path) == NAMES
+
+
+def test_the_same_call_goes_on_between_two_publications(tmp_path, monkeypatch):
+    publish = Session.publish
+
+    def killed(session, result):
+        if session.job.target.place.name == "b":
+            raise KeyboardInterrupt
+        return publish(session, result)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, arrays_of())
+    assert published(tmp_path) == ["a"]
+    results = write(tmp_path, arrays_of())
+    assert [result.n_resumed_shards for result in results] == [4, 4, 4], "nothing is written again"
+    assert published(tmp_path) == NAMES
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*NAMES, "zarr.json"]
