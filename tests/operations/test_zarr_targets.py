@@ -160,6 +160,16 @@ def test_many_arrays_at_once(store, x):
     np.testing.assert_array_equal(zarr.open_group(store)["two"][...], VALUES + 1)
 
 
+def test_written_in_parts_and_later(store, x):
+    shardwrite.prepare(x, store, shardwrite.plan(x, **SIZES), name="parts")
+    for part in range(3):
+        shardwrite.write_part(x, store, part, 3, name="parts")
+    assert shardwrite.finalize(store, name="parts").n_shards == 6
+    x.to_sharded_zarr(store, name="later", compute=False, **SIZES).compute()
+    for name in ("parts", "later"):
+        np.testing.assert_array_equal(zarr.open_group(store)[name][...], VALUES)
+
+
 def test_a_bad_shard_is_found_kept_and_repaired(store, x, tmp_path):
     x.to_sharded_zarr(store, name="x", **SIZES)
     put(store, "x/c/1/2", b"rubbish")
