@@ -117,10 +117,11 @@ class Payload:
                     0o600,
                 )
                 self._limit = _COPY_NBYTES
-            with memoryview(self._memory) as view:
-                write_all(self._fd, view)
+            write_all(self._fd, self._memory)
         self._nbytes += len(self._memory)
-        self._memory.clear()
+        # Not emptied: a profiler in this process may still hold a view of it, with the frame of
+        # `write_all`, and then it cannot be resized.
+        self._memory = bytearray()
 
     def result(self) -> npt.NDArray[np.uint8] | PartFile:
         """All bytes: an array if they are still in memory, else the part file.
