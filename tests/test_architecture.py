@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,15 @@ def attached(tree: ast.Module) -> tuple[dict[str, list[str]], list[str]]:
     return {}, []
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> set[str]:
     """Full names of all modules that a file imports, wherever it does, and whenever."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     names, modules = attached(tree)
     found = {*names, *modules}
     for node in ast.walk(tree):
@@ -108,7 +115,7 @@ def test_the_root_holds_a_handful_of_files():
 
 def modules_imported(path: Path, modules: dict[str, Path]) -> set[str]:
     """Modules of this package that a file imports, late and type-checking imports included."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     names, whole = attached(tree)
     found = {*names, *whole}
     for node in ast.walk(tree):
@@ -166,7 +173,7 @@ def test_only_formats_know_the_key_of_a_document():
     found = {
         str(path.relative_to(PACKAGE))
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Constant) and node.value in keys
     }
     assert found == {"format/node.py", "codecs/pipeline.py"}
@@ -184,7 +191,7 @@ def test_imports_point_down(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_late_imports_are_those_that_type_checkers_see(path):
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     names, modules = attached(tree)
     late = {f"{module}.{name}" for module, given in names.items() for name in given} | set(modules)
     seen = {
@@ -240,7 +247,7 @@ def test_never_done(path):
     assert not names & {"asyncio", "pickle", "multiprocessing"} - allowed, (
         "no event loop, no pickle, no fork in this package"
     )
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ExceptHandler):
             is_bare = node.type is None
             only_passes = all(isinstance(statement, ast.Pass) for statement in node.body)
@@ -273,7 +280,7 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
         "rglob",
         "iterdir",
     }
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             assert node.func.attr not in asked, f"line {node.lineno}: {node.func.attr}"
 
@@ -284,7 +291,7 @@ def n_lines_of_code(path: Path) -> int:
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER):
             lines |= set(range(token.start[0], token.end[0] + 1)) if token.string.strip() else set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             lines -= set(range(node.lineno, (node.end_lineno or 0) + 1))
     return len(lines)
@@ -292,7 +299,7 @@ def n_lines_of_code(path: Path) -> int:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_files_stay_small(path):
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     assert len(path.read_text().splitlines()) <= 600
     assert n_lines_of_code(path) <= 400
     for node in ast.walk(tree):
@@ -322,7 +329,7 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [
         node
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
@@ -360,7 +367,7 @@ def test_options_are_no_dictionaries(path):
     ]
     told += [
         (node.target.id, node.annotation)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     for name, annotation in told:
@@ -443,7 +450,7 @@ def test_data_are_removed_by_one_function_that_takes_a_proof():
     listed here."""
     found, removing, moving = {}, {}, {}
     for path in FILES:
-        tree, name = ast.parse(path.read_text()), str(path.relative_to(PACKAGE))
+        tree, name = parsed(path), str(path.relative_to(PACKAGE))
         removing[name] = calls(tree, "remove_data")
         moving[name] = calls(tree, "set_aside")
         if unit(path) not in ("slurm", "cli"):  # have directories of their own
@@ -481,7 +488,7 @@ def kinds_compared(tree: ast.Module) -> list[str]:
 def test_nobody_asks_an_engine_what_it_is_called():
     """Engines have flags for what others need to know; a new engine has a name of its own."""
     for path in FILES:
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         names = kinds_compared(tree)
         if unit(path) != "engines":
             is_user = any(name.startswith("shardwrite.engines") for name in imports(path))
@@ -534,7 +541,7 @@ def free_dicts(tree: ast.Module) -> set[str]:
 def test_no_facts_in_dictionaries_of_anything():
     """What the journal holds is typed; a document of Zarr is a `codecs.documents.Document`."""
     found = {
-        str(path.relative_to(PACKAGE)): free_dicts(ast.parse(path.read_text()))
+        str(path.relative_to(PACKAGE)): free_dicts(parsed(path))
         for path in FILES
         if unit(path) in {"journal", "runs"}
     }
