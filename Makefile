@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests run side by side. Many wait for a disk or a process, so there are more of them than two cores.
 # Those that share what there is one of (a private SLURM) stay together.
-TESTERS ?= 4
+TESTERS ?= 3
 PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadgroup --durations=15
 NODE_STAMP := tests/conformance/node_modules/.installed
 

@@ -51,7 +51,17 @@ ROOT = Path(__file__).resolve().parent.parent
 _ARRAY = "tests/slurm/test_array.py"
 _JOBS = "tests/slurm/test_remedies_of_jobs.py"
 _SCRIPTS = "tests/slurm/test_scripts.py"
+_STORES = "tests/operations/test_zarr_targets.py"
 COVERED: dict[str, str] = {
+    "Start over with restart=True, which removes nothing of others": (
+        f"{_STORES}::test_a_store_that_was_emptied_is_noticed"
+    ),
+    "If it is lost, remove {} and what that run has written": (
+        f"{_STORES}::test_an_array_whose_run_is_lost"
+    ),
+    "Move that away, and make the same call again": (
+        f"{_STORES}::test_nothing_is_written_into_an_array_that_is_begun"
+    ),
     "write the array again, or to a store that can": (
         "tests/operations/test_zarr_targets.py"
         "::test_a_store_that_cannot_replace_atomically_is_written_but_not_updated"

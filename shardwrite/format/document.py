@@ -149,7 +149,15 @@ def make_metadata(
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
     around = _shard_format_of(options)
-    configuration = {"chunk_shape": list(chunks), "codecs": document["codecs"], **around.to_dict()}
+    own = around.to_dict()
+    if {"chunk_shape", "codecs"} & set(own):
+        raise SpecError(
+            "its to_dict holds chunk_shape or codecs, which every shard format has",
+            field="shard_format",
+            value=around.name,
+            remedy="leave them out of it",
+        )
+    configuration = {"chunk_shape": list(chunks), "codecs": document["codecs"], **own}
     document["codecs"] = [{"name": around.name, "configuration": configuration}]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     return parse_metadata(json.dumps(document, indent=2), writing=True)

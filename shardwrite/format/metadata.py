@@ -18,7 +18,12 @@ from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.nested import build_with_sharding
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
+from shardwrite.format.sharding import (
+    ShardFormat,
+    ShardingIndexed,
+    register_shard_format,
+    shard_format_named,
+)
 from shardwrite.format.unsharded import NoIndex
 from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
 
@@ -56,10 +61,14 @@ class ArrayMetadata:
 
     def __getstate__(self) -> dict[str, object]:
         state: dict[str, object] = {"text": self.text, "window": self.window}
-        if not isinstance(self.shard_format, ShardingIndexed | None):
-            # A process that unpickles it imports the class, and so registers it.
+        if type(self.shard_format) not in (ShardingIndexed, type(None)):
             state["shard_format"] = self.shard_format
         return state
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        if "shard_format" in state:  # this process may not know it
+            register_shard_format(type(state["shard_format"]))
+        vars(self).update(state)
 
     @cached_property
     def grid(self) -> ShardGrid:

@@ -59,6 +59,8 @@ class ShardFormat(Protocol):
         """
 
 
+_CODECS = frozenset({"bytes", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})
+_CODECS |= {"blosc", "gzip", "zstd"}  # what the specification and its extensions name
 _FORMATS: dict[str, type[ShardFormat]] = {}
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -105,12 +107,14 @@ def register_shard_format(cls: _Class) -> _Class:
             value=cls,
             remedy="give a class with the members of shardwrite.format.sharding.ShardFormat",
         )
+    if not isinstance(cls.name, str) or not cls.name:
+        raise SpecError("not a name", field="name", value=cls.name, remedy="give it a text")
     known = _FORMATS.get(cls.name)
     is_own = known is None or (known.__module__, known.__qualname__) == (
         cls.__module__,
         cls.__qualname__,
     )
-    if not isinstance(cls.name, str) or not cls.name or not is_own:
+    if not is_own or cls.name in _CODECS:
         remedy = "give the shard format another name"
         raise SpecError("not a free name", field="name", value=cls.name, remedy=remedy)
     _FORMATS[cls.name] = cls

@@ -124,7 +124,10 @@ def look_beside(target: Target) -> Beside:
         looks = [look_at_run(each, seen) for each in (target, *target.others)]
         whole, *others = [run for run, _ in looks]
         updates = tuple(run for run in others if run is not None)
-        return Beside(whole, updates, tuple(removal for _, removal in looks if removal))
+        told = [removal for _, removal in looks]
+        if whole is None or not whole.makes_array:
+            told.append(target.place.unknown_run())
+        return Beside(whole, updates, tuple(filter(None, told)))
     except UntrustedStateError as error:
         return Beside(warnings=(error.message,), untrusted=error)
 
@@ -163,6 +166,9 @@ def make_way(target: Target, intent: Intent, *, restart: bool) -> None:
             give_up(other)
             continue
         raise unfinished(other, shared, is_replaced=intent.makes_array)
+    told = "" if intent.makes_array else target.place.unknown_run()
+    if told:
+        raise JournalError(f"{told}. Give the run_dir of that run", path=str(target.run_path))
 
 
 def unfinished(

@@ -202,7 +202,8 @@ class RunDirectory:
         durability : str
             Durability level of the array's directories.
         """
-        self.target.place.make_room(self, durability, replaces=self.record.replaces)
+        if self.makes_array:
+            self.target.place.make_room(self, durability, replaces=self.record.replaces)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
@@ -234,6 +235,7 @@ class RunDirectory:
         """
         document = self.document
         place = self.target.place
+        place.check_mark(self)
         for group in place.groups:
             if not group.has(DOCUMENT):
                 self._write(group, DOCUMENT, dump(group_document()), durability, driver)
@@ -457,7 +459,8 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
     """Remove the temporary files of drivers that died in step 5 or 6."""
     for driver in drivers:
         place = target.place
-        for node in dict.fromkeys((place, *place.groups, *place.groups_above())):
+        nodes = (place, *place.groups, *place.groups_above())
+        for node in {node.label: node for node in nodes}.values():
             for leaf in (DOCUMENT, RECEIPT_NAME):
                 node.discard(leaf, f"{driver}.end")
 

@@ -164,6 +164,8 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
             discard_ends(over.target, [over.run, *drivers_in(over.path)])
             if over.state == TAKEN:
                 _leave(over, metadata, store)
+            if over.makes_array:
+                over.target.place.remove_mark(over)
         _move_plan(over)
         _remove(over.path, over.proof)
         discard_drafts(over.target)

@@ -38,6 +38,7 @@ def prepare(
     name: str | None = None,
     mode: str = "w-",
     durability: str | None = None,
+    run_dir: Any = None,
     restart: bool = False,
     stripe_count: int | None = None,
 ) -> None:
@@ -51,7 +52,7 @@ def prepare(
         See :func:`to_sharded_zarr`.
     plan : Plan
         The plan that :func:`plan` made for `x`.
-    mode, durability, restart
+    mode, durability, run_dir, restart
         See :func:`to_sharded_zarr`. They hold for all parts.
     stripe_count : int, optional
         Number of Lustre targets over which each shard is spread; 1 suits shards below about a
@@ -77,7 +78,9 @@ def prepare(
     with local_threads() as engine:
         options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
         prepare_jobs(
-            [Job(ArrayChunks(x), plan, resolve_target(store, name), options)], engine, stripe_count
+            [Job(ArrayChunks(x), plan, resolve_target(store, name, run_dir), options)],
+            engine,
+            stripe_count,
         )
 
 
@@ -88,6 +91,7 @@ def write_part(
     count: int,
     *,
     name: str | None = None,
+    run_dir: Any = None,
     source_id: str | None = None,
     memory_limit: int | str | None = None,
     progress: bool | Callable[[GroupReport], None] = False,
@@ -98,7 +102,7 @@ def write_part(
     ----------
     x : dask.array.Array
         The source.
-    store, name
+    store, name, run_dir
         See :func:`to_sharded_zarr`.
     index, count : int
         Number of this part, counted from 0, and number of all parts. The parts have about the
@@ -140,7 +144,7 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    target, identity = resolve_target(store, name), identity_of(x, source_id)
+    target, identity = resolve_target(store, name, run_dir), identity_of(x, source_id)
     with local_threads() as engine:
         limit = memory_limit_of(memory_limit)
 
@@ -156,14 +160,16 @@ def write_part(
         return _working_on(target, write, identity)
 
 
-def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None) -> WriteResult:
+def finalize(
+    store: Any, *, name: str | None = None, run_dir: Any = None, n_parts: int | None = None
+) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
     Files that dead processes have left are removed.
 
     Parameters
     ----------
-    store, name
+    store, name, run_dir
         See :func:`to_sharded_zarr`.
     n_parts : int, optional
         Number of parts. With it, an `IncompleteError` can name the parts to write again.
@@ -183,7 +189,7 @@ def finalize(store: Any, *, name: str | None = None, n_parts: int | None = None)
     JournalError
         If the files beside the array hold no plan that can be written in parts.
     """
-    target = resolve_target(store, name)
+    target = resolve_target(store, name, run_dir)
     if n_parts is not None and n_parts < 1:
         raise SpecError(
             "there is at least one part",

@@ -27,6 +27,7 @@ import shardwrite._dask as dask
 from shardwrite.engines import active_engine
 from shardwrite.errors import JournalError
 from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.strategies import as_strategy
 from shardwrite.grid import ravel
 from shardwrite.journal import (
     Ledger,
@@ -52,6 +53,7 @@ from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.job import Job
+from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
@@ -243,6 +245,7 @@ def repair(
         check_source_of(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
     if not is_look:
+        check_updatable(target.store, as_strategy(strategy))
         require_trusted(target)
     ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
     drivers_alive = partial(drivers_on, target, looking=is_look)

@@ -14,14 +14,19 @@ from typing import Protocol
 
 from shardwrite.stores import Proof, Store
 
-__all__ = ["RECEIPT_NAME", "RUN_SUFFIX", "Owner", "Place"]
+__all__ = ["MARK_NAME", "RECEIPT_NAME", "RUN_SUFFIX", "Owner", "Place"]
 
 RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
+MARK_NAME = "shardwrite-run.json"
 
 
 class Owner(Protocol):
     """A run, as a place sees it: it may set the old array aside, or take its own away."""
+
+    @property
+    def run(self) -> str:
+        """Name of the run."""
 
     @property
     def path(self) -> Path:
@@ -95,8 +100,8 @@ class Place(Protocol):
     def is_occupied(self) -> bool:
         """Whether anything stands there, be it an empty directory."""
 
-    def may_be_group(self) -> bool:
-        """Whether a group can be made of something of the kind ``"other"`` that stands there."""
+    def kind_for_group(self) -> str:
+        """As `kind`, but ``"nothing"`` also where a group can be made of what stands there."""
 
     def array_around(self) -> str | None:
         """Label of an array that contains this place; None if there is none."""
@@ -169,6 +174,21 @@ class Place(Protocol):
 
     def take_away(self, run: Owner) -> None:
         """Remove the array that a run was making."""
+
+    def check_mark(self, run: Owner) -> None:
+        """Verify that what stands there is still what the run has written.
+
+        Raises
+        ------
+        JournalError
+            If somebody has removed or replaced it.
+        """
+
+    def remove_mark(self, run: Owner) -> None:
+        """Remove what marks the array as that of the run, at the end of the run."""
+
+    def unknown_run(self) -> str:
+        """Message about a run that makes the array, and whose state is not known here."""
 
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Collection[str]:
         """List the array, and find the temporaries of drivers that are not alive.

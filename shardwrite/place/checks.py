@@ -84,8 +84,8 @@ def check_surroundings(target: Target) -> None:
         If it cannot. The error names what is in the way, and the remedy.
     """
     for group in target.place.groups:
-        kind = group.kind()
-        if kind not in ("nothing", "group") and not (kind == "other" and group.may_be_group()):
+        kind = group.kind_for_group()
+        if kind not in ("nothing", "group"):
             why = (
                 "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
             )

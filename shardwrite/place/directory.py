@@ -117,9 +117,10 @@ class Directory(Place):
         """See :meth:`Place.is_occupied`."""
         return is_there(self.path)
 
-    def may_be_group(self) -> bool:
-        """See :meth:`Place.may_be_group`."""
-        return _only_ours(self.path)
+    def kind_for_group(self) -> str:
+        """See :meth:`Place.kind_for_group`."""
+        kind = self.kind()
+        return "nothing" if kind == "other" and _only_ours(self.path) else kind
 
     def array_around(self) -> str | None:
         """See :meth:`Place.array_around`."""
@@ -195,6 +196,16 @@ class Directory(Place):
         if is_there(self.path):
             with _losing(errno.ENOENT):  # another process was first
                 set_aside(self.path, "", run.proof(), f"array-{uuid.uuid4().hex}")
+
+    def check_mark(self, run: Owner) -> None:
+        """See :meth:`Place.check_mark`; the state of the run lies beside the directory."""
+
+    def remove_mark(self, run: Owner) -> None:
+        """See :meth:`Place.remove_mark`."""
+
+    def unknown_run(self) -> str:
+        """See :meth:`Place.unknown_run`; there is none."""
+        return ""
 
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> list[str]:
         """See :meth:`Place.stale_temporaries`; links are not followed."""

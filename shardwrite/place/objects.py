@@ -3,21 +3,27 @@
 Such a store cannot rename. So the old array is removed before the first new shard is written, its
 document first, and an array that is taken back is removed object by object. One process does so at
 a time, and before each object it looks whether the run still goes on.
+
+The state of a run lies elsewhere, and does not notice if somebody empties the store, or writes
+there by another run. So a run that makes an array puts a mark there first, an object with its own
+name, which stays until the run ends. Without its mark a run neither goes on nor removes anything.
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwrite.errors import StoreError
+from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
-from shardwrite.place.base import RECEIPT_NAME, Owner, Place
+from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, Owner, Place
 from shardwrite.stores import (
     Store,
+    Transaction,
     as_store_error,
     is_there,
     make_directories,
@@ -27,6 +33,9 @@ from shardwrite.stores import (
 )
 
 __all__ = ["InStore"]
+
+_NODES = (DOCUMENT, MARK_NAME, *DOCUMENTS_OF_V2)
+"""What tells that a node lies there, or will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +97,15 @@ class InStore(Place):
 
     def kind(self) -> str:
         """See :meth:`Place.kind`."""
+        return self._node_kind() or ("other" if self.is_occupied() else "nothing")
+
+    def _node_kind(self) -> str | None:
+        """Kind of the node that stands there; None if there is none."""
         if any(self.has(leaf) for leaf in DOCUMENTS_OF_V2):
             return "v2"
         data = self.read(DOCUMENT)
         if data is None:
-            return "other" if self.is_occupied() else "nothing"
+            return None
         try:
             return kind_of_document(parse_json(data))
         except ValueError:
@@ -106,18 +119,16 @@ class InStore(Place):
         """See :meth:`Place.is_occupied`."""
         return any(True for _ in self.store.list_keys())
 
-    def may_be_group(self) -> bool:
-        """See :meth:`Place.may_be_group`: other objects do not stand in the way of a document."""
-        return True
+    def kind_for_group(self) -> str:
+        """See :meth:`Place.kind_for_group`: other objects are not in the way, and not listed."""
+        if self.has(MARK_NAME):
+            return "array"  # or will be one
+        return "nothing" if self._node_kind() is None else self.kind()
 
     def array_around(self) -> str | None:
         """See :meth:`Place.array_around`."""
         return next(
-            (
-                group.label
-                for group in self.groups
-                if group.kind() == "array" or group.has(DOCUMENTS_OF_V2[0])
-            ),
+            (group.label for group in self.groups if group.kind_for_group() in ("array", "v2")),
             None,
         )
 
@@ -125,7 +136,7 @@ class InStore(Place):
         """See :meth:`Place.node_inside`."""
         for key in self.store.list_keys():
             name, _, leaf = key.rpartition("/")
-            if name and leaf in (DOCUMENT, *DOCUMENTS_OF_V2):
+            if name and leaf in _NODES:
                 return self.member(name).label
         return None
 
@@ -174,34 +185,107 @@ class InStore(Place):
         """See :meth:`Place.discard`."""
         self.store.discard_temporary(leaf, attempt)
 
-    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:  # noqa: ARG002
+    def make_room(self, run: Owner, durability: str, *, replaces: bool) -> None:
         """See :meth:`Place.make_room`.
 
         The directory ``replaced`` in the run's directory says that the removal has begun, and
         ``replaced/all`` that it is complete. New shards are written only after that.
         """
-        begun = run.path / "replaced"
-        if not replaces or is_there(begun / "all"):
-            return
-        with run.alone() as check:
-            if not is_there(begun / "all"):
-                begun.mkdir(exist_ok=True)
-                self._remove_all(run, check)
-                (begun / "all").mkdir()
+        marked, begun = run.path / "marked", run.path / "replaced"
+        if not is_there(marked) or (replaces and not is_there(begun / "all")):
+            with run.alone() as check:
+                if not is_there(marked):
+                    self._put_mark(run, durability, check)
+                    marked.mkdir()
+                self.check_mark(run)
+                if replaces and not is_there(begun / "all"):
+                    begun.mkdir(exist_ok=True)
+                    self._remove_all(run, check, but=MARK_NAME)
+                    (begun / "all").mkdir()
+        self.check_mark(run)
 
     def take_away(self, run: Owner) -> None:
-        """See :meth:`Place.take_away`."""
-        with run.alone() as check:
-            self._remove_all(run, check)
+        """See :meth:`Place.take_away`; without the mark of the run, everything stays."""
+        if self._marked_by() == run.run:
+            with run.alone() as check:
+                self._remove_all(run, check, last=MARK_NAME)
 
-    def _remove_all(self, run: Owner, check: Callable[[], None]) -> None:
-        """Remove all objects, while `check` does not raise."""
-        keys = frozenset(self.store.list_keys())
-        proof = run.proof(lambda: keys)
+    def check_mark(self, run: Owner) -> None:
+        """See :meth:`Place.check_mark`."""
+        found = self._marked_by()
+        if found != run.run:
+            who = f"run {found} writes there now" if found else "somebody has removed it"
+            raise JournalError(
+                f"what run {run.run} has written to {self.label} is not there any more: {who}. "
+                "Start over with restart=True, which removes nothing of others",
+                path=str(run.path),
+            )
+
+    def remove_mark(self, run: Owner) -> None:
+        """See :meth:`Place.remove_mark`."""
+        if self._marked_by() == run.run:
+            with self._removing(run, [MARK_NAME], lambda: None) as transaction:
+                transaction.remove(MARK_NAME)
+
+    def unknown_run(self) -> str:
+        """See :meth:`Place.unknown_run`."""
+        found = self._marked_by()
+        return found and (
+            f"run {found} writes this array, and its state is not in the given run_dir: it is "
+            "unknown which shards are still to be written"
+        )
+
+    def _put_mark(self, run: Owner, durability: str, check: Callable[[], None]) -> None:
+        found = self._marked_by()
+        if found not in ("", run.run):
+            raise JournalError(
+                f"run {found} writes {self.label}, and its state is not in this run_dir. Finish it "
+                f"with the run_dir that it was begun with. If it is lost, remove {MARK_NAME} and "
+                "what that run has written",
+                path=str(run.path),
+            )
+        data = json.dumps({"run": run.run, "state": str(run.path.parent)}).encode()
         attempt = f"{uuid.uuid4().hex}.0"
-        with self.store.transaction("none", attempt, check, proof=proof) as transaction:
-            for key in sorted(keys, key=lambda key: (key != DOCUMENT, key != RECEIPT_NAME, key)):
+        self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
+
+    def _marked_by(self) -> str:
+        """Name of the run that has put its mark there; empty if there is no mark."""
+        data = self.read(MARK_NAME)
+        try:
+            return "" if data is None else str(parse_json(data)["run"])
+        except (ValueError, LookupError, TypeError):
+            return "?"
+
+    def _remove_all(
+        self, run: Owner, check: Callable[[], None], *, but: str = "", last: str = ""
+    ) -> None:
+        """Remove all objects, while `check` does not raise.
+
+        Raises
+        ------
+        StoreError
+            If another node lies inside.
+        """
+        inside = self.node_inside()
+        if inside is not None:
+            raise StoreError(
+                f"nothing of {self.label} is removed, because another array or group stands inside "
+                f"it, {inside}. Move that away, and make the same call again",
+                key=self.name,
+                errno=errno.ENOTEMPTY,
+            )
+        keys = frozenset(self.store.list_keys()) - {but}
+        with self._removing(run, keys, check) as transaction:
+            first = {DOCUMENT: 0, RECEIPT_NAME: 1, last: 3}
+            for key in sorted(keys, key=lambda key: (first.get(key, 2), key)):
                 transaction.remove(key)
+
+    def _removing(
+        self, run: Owner, keys: Collection[str], check: Callable[[], None]
+    ) -> Transaction:
+        """Transaction that may remove some objects."""
+        proof = run.proof(lambda: keys)
+        return self.store.transaction("none", f"{uuid.uuid4().hex}.0", check, proof=proof)
 
     def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Sequence[str]:  # noqa: ARG002
         """See :meth:`Place.stale_temporaries`; such a store has none."""

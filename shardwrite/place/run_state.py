@@ -2,8 +2,8 @@
 
 The state of a run is a directory of files, whatever the array's store is. A user names a directory
 for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
-subdirectories there. A store that belongs to one process needs none: the state of its runs is kept
-in a temporary directory until the store is deleted.
+subdirectories there. A store in memory needs none: the state of its runs is kept in a temporary
+directory until the store is deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import dask.config
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.objects import InStore
-from shardwrite.stores import Capability, Store, WholeStore, token_of
+from shardwrite.stores import Store, token_of
 
 __all__ = ["refuse_run_dir", "run_state_of"]
 
@@ -47,13 +47,13 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
     Raises
     ------
     SpecError
-        If processes on several machines may use the store, and no directory is given.
+        If the store outlives this process and no directory is given, or if it holds the directory.
     """
     chosen = dask.config.get(_SETTING, None) if run_dir is None else run_dir
     if chosen is not None and not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
         remedy = 'give the path of a directory, such as "/scratch/me/runs"'
         raise SpecError("no directory", field="run_dir", value=chosen, remedy=remedy)
-    if chosen is None and Capability.SHARED not in place.base.capabilities:
+    if chosen is None and place.base.is_in_memory:
         chosen = _scratch(place.base)
     if chosen is None:
         if is_read:
@@ -65,9 +65,20 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
             remedy="give a directory that all processes of the run see, such as "
             f'run_dir="/scratch/me/runs", or set {_SETTING} in the configuration of dask',
         )
-    last = place.name.rpartition("/")[2] or "array"
-    digest = blake2b(f"{place.base.token}|{place.name}".encode(), digest_size=8).hexdigest()
-    return Path(os.fsdecode(chosen)).absolute() / f"{last[:100]}-{digest}{RUN_SUFFIX}"
+    directory = Path(os.fsdecode(chosen)).absolute()
+    root = place.base.local_root
+    if root is not None and directory.resolve().is_relative_to(root.resolve()):
+        raise SpecError(
+            "lies inside the store",
+            field="run_dir",
+            value=str(directory),
+            remedy="give a directory outside of it",
+        )
+    # One place has one name, however it is divided between the store and the name in it.
+    where = "/".join(filter(None, (place.base.token.rstrip("/"), place.name)))
+    digest = blake2b(where.encode(), digest_size=8).hexdigest()
+    last = (where.partition("/")[2].rpartition("/")[2] or "array").encode()[:100]
+    return directory / f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}"
 
 
 def refuse_run_dir(run_dir: Any) -> None:
@@ -90,12 +101,11 @@ def refuse_run_dir(run_dir: Any) -> None:
 
 def _scratch(store: Store) -> str:
     """A temporary directory that lives as long as the objects of a store of this process."""
-    owner = store.owner if isinstance(store, WholeStore) else store
-    token = token_of(owner)
+    token = token_of(store.owner)
     with _lock:
         if token not in _directories:
             _directories[token] = tempfile.mkdtemp(prefix="shardwrite-")
-            weakref.finalize(owner, _discard, token, os.getpid())
+            weakref.finalize(store.owner, _discard, token, os.getpid())
         return _directories[token]
 
 

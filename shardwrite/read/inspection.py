@@ -16,6 +16,7 @@ from shardwrite.errors import ShardwriteError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
+from shardwrite.stores import Capability, require
 
 __all__ = ["ORDERS", "ShardFacts", "ShardTable", "inspect_shard", "inspect_shards"]
 
@@ -202,6 +203,8 @@ def inspect_shards(
     ShardTable
         One row for each rank. Errors of single shards are in its `problems`, sorted by rank.
     """
+    if not engine.shares_memory:
+        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
     found = ShardTable.empty(ranks)
     step = max(1, min(_BATCH_SHARDS, len(ranks) // _N_BATCHES_AIMED_AT))
     name = f"shardwrite-inspect-{id(found)}"

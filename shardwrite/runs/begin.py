@@ -63,7 +63,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         If another process ends a run in the meantime.
     """
     paths = [job.target.label for job in jobs]
-    if len(set(paths)) < len(paths):
+    if len({job.target.beside for job in jobs}) < len(jobs):
         raise SpecError(
             "two arrays cannot go to one place",
             field="stores",

@@ -39,6 +39,9 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
     SpecError, JournalError, StoreError
         If a run cannot begin, or the striping cannot be set.
     """
+    if stripe_count is not None:
+        for job in jobs:
+            _ = job.target.directory  # which refuses what is no directory, before a run begins
     with contextlib.ExitStack() as stack:
         for session in begin([job for job in jobs if finished(job) is None], engine, stack):
             if stripe_count is not None:

@@ -269,9 +269,12 @@ class Session:
         Raises
         ------
         CorruptShardError, JournalError
-            If a change in place that was interrupted cannot be undone.
+            If a change in place that was interrupted cannot be undone, or what the run has written
+            is not there any more.
         """
         metadata = self.job.plan.metadata
+        if self.job.makes_array:
+            self.job.target.place.check_mark(self.directory)
         recover_changes(self.directory.path, self.job.target.store, metadata)
         found = replay(self.directory, metadata)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())

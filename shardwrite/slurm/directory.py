@@ -150,7 +150,9 @@ def check_directory(directory: Path, target: Target) -> None:
         be told.
     """
     there = read_scripts(directory)
-    if there is not None and (there.target is None or there.target != target):
+    if there is not None and (
+        there.target is None or there.target.directory.path != target.directory.path
+    ):
         whose = (
             "scripts of your own"
             if there.target is None

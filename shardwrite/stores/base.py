@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from shardwrite.errors import StoreError
@@ -207,12 +208,27 @@ class Store(Readable, Writable, Protocol):
     """A store, with the methods of all capabilities; with `SHARED`, it can be pickled."""
 
     @property
+    def is_in_memory(self) -> bool:
+        """Whether the objects are gone when the process ends."""
+        return False
+
+    @property
+    def local_root(self) -> Path | None:
+        """Directory of this machine that holds the objects, if it is known."""
+        return None
+
+    @property
+    def owner(self) -> object:
+        """Object that lives as long as the objects of the store, if they lie in memory."""
+        return self
+
+    @property
     def token(self) -> str:
         """Text that two stores share only if they hold the same objects, in any process.
 
         A store whose objects outlive a process overrides it, so that runs can be resumed.
         """
-        return token_of(self)
+        return token_of(self.owner)
 
     def at(self, path: str) -> Store:
         """Store of the objects below a path; their keys are relative to it."""

@@ -34,6 +34,11 @@ class MemoryStore(WholeStore):
         Capability.EXCLUSIVE,
     }
 
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Store.is_in_memory`."""
+        return True
+
     def __init__(self) -> None:
         self._objects: dict[str, tuple[bytearray, int]] = {}
         self._versions = itertools.count(1)
@@ -41,7 +46,7 @@ class MemoryStore(WholeStore):
 
     @property
     def owner(self) -> object:
-        """See :attr:`WholeStore.owner`."""
+        """See :attr:`Store.owner`."""
         return self._lock  # which `at` shares, as it does the objects
 
     def __reduce__(self) -> NoReturn:

@@ -117,6 +117,21 @@ class PosixStore:
         return hash(self.root)
 
     @property
+    def owner(self) -> PosixStore:
+        """See :attr:`Store.owner`."""
+        return self
+
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Store.is_in_memory`: a memory file system counts as a disk."""
+        return False
+
+    @property
+    def local_root(self) -> Path:
+        """See :attr:`Store.local_root`."""
+        return self.root
+
+    @property
     def token(self) -> str:
         """See :attr:`Store.token`."""
         return self._root

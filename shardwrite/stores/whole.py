@@ -52,11 +52,6 @@ class WholeStore(Store):
         return f"{type(self).__name__}({self.prefix})"
 
     @property
-    def owner(self) -> object:
-        """Object that lives as long as the objects of the store, if they lie in memory."""
-        return self
-
-    @property
     def token(self) -> str:
         """See :attr:`Store.token`."""
         return f"{token_of(self.owner)}/{self.prefix}"

@@ -15,6 +15,7 @@ others             Nothing is assumed. `ZarrStore` takes what its user knows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from zarr.abc.store import Store as AnyZarrStore
@@ -85,7 +86,17 @@ class Kind:
     @property
     def identity(self) -> str:
         """Text that tells the storage apart from others; it holds no credentials."""
-        return f"{type(self.store).__qualname__} {self.store}"
+        return f"{type(self.store).__qualname__} {self.local_root or self.store}"
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the objects are gone when the process ends."""
+        return type(self.store) is MemoryStore
+
+    @property
+    def local_root(self) -> Path | None:
+        """Directory of this machine that holds the objects, if it is known."""
+        return self.store.root.absolute() if isinstance(self.store, LocalStore) else None
 
     async def connect(self) -> None:
         """Open the store for the event loop that this runs on."""
@@ -119,7 +130,19 @@ class _FsspecKind(Kind):
         fs = getattr(self.store.fs, "sync_fs", self.store.fs)
         given = {**fs.storage_options, **fs.storage_options.get("client_kwargs", {})}
         where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
-        return " ".join([type(fs).__qualname__, self.store.path, *where])
+        where += [repr(value) for value in fs.storage_args if isinstance(value, str | int)]
+        return " ".join([type(fs).__qualname__, *where, str(self.local_root or self.store.path)])
+
+    @property
+    def local_root(self) -> Path | None:
+        """See :attr:`Kind.local_root`."""
+        is_local = {"file", "local"} & _protocols(self.store)
+        return Path(self.store.path).absolute() if is_local else None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Kind.is_in_memory`."""
+        return "memory" in _protocols(self.store)
 
     def path_of(self, name: str) -> str:
         """Path of an object in the file system."""
@@ -185,7 +208,20 @@ class _ObstoreKind(Kind):
         inner = self.store.store
         given = getattr(inner, "config", {})
         where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
-        return " ".join([type(inner).__qualname__, str(getattr(inner, "prefix", "")), *where])
+        path = self.local_root or getattr(inner, "prefix", None) or ""
+        return " ".join([type(inner).__qualname__, *where, str(path)])
+
+    @property
+    def local_root(self) -> Path | None:
+        """See :attr:`Kind.local_root`."""
+        inner = self.store.store
+        is_local = type(inner).__name__ == "LocalStore"
+        return Path(getattr(inner, "prefix", None) or "/").absolute() if is_local else None
+
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Kind.is_in_memory`."""
+        return type(self.store.store).__name__ == "MemoryStore"
 
     async def look(self, name: str) -> Facts | None:
         """See :meth:`Kind.look`."""
@@ -213,9 +249,13 @@ def kind_of(store: AnyZarrStore) -> Kind:
     return Kind(store, known)
 
 
+def _protocols(store: FsspecStore) -> set[str]:
+    given = getattr(store.fs, "sync_fs", store.fs).protocol
+    return {given} if isinstance(given, str) else set(given)
+
+
 def _of_fsspec(store: FsspecStore) -> Kind:
-    given = store.fs.protocol
-    protocols = {given} if isinstance(given, str) else set(given)
+    protocols = _protocols(store)
     if not protocols & _BUCKETS:
         known = {Capability.SHARED} if protocols & _FILES else set()
         return _FsspecKind(store, frozenset(known))

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zarr.abc.store import RangeByteRequest
@@ -111,18 +112,29 @@ class ZarrStore(WholeStore):
 
     @property
     def owner(self) -> object:
-        """See :attr:`WholeStore.owner`."""
+        """See :attr:`Store.owner`."""
         return self._zarr
 
     @property
     def token(self) -> str:
         """See :attr:`Store.token`."""
-        if Capability.SHARED not in self.capabilities:
+        if self.is_in_memory:
             return super().token
         return f"{self._kind.identity}/{self.prefix}"
 
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Store.is_in_memory`."""
+        return self._kind.is_in_memory
+
+    @property
+    def local_root(self) -> Path | None:
+        """See :attr:`Store.local_root`."""
+        return self._kind.local_root
+
     def __repr__(self) -> str:
-        return f"ZarrStore({type(self._zarr).__name__}, {self.prefix!r})"
+        below = f"/{self.prefix}" if self.prefix else ""
+        return f"{self._zarr}{below}"
 
     def open_object(self, name: str) -> ObjectReader | None:
         """See :meth:`WholeStore.open_object`."""

@@ -132,6 +132,23 @@ except shardwrite.CodecError as error:
     assert "sealed" in reading.run(program, *paths)
 
 
+def test_a_format_derived_from_the_usual_one_reaches_other_processes(values, paths):
+    program = """
+import dask, sys, numpy as np, dask.array as da, shardwrite
+from shardwrite.format.sharding import ShardingIndexed
+@shardwrite.register_shard_format
+class Own(ShardingIndexed):
+    name = "own_of_main"
+if __name__ == "__main__":
+    x = da.from_array(np.load(sys.argv[1]), chunks=16)
+    own = Own([{"name": "bytes", "configuration": {"endian": "little"}}])
+    with dask.config.set(scheduler="processes", num_workers=2):
+        x.to_sharded_zarr(sys.argv[2], shards=16, chunks=4, shard_format=own)
+        print(shardwrite.verify(sys.argv[2], deep=True).is_good)
+"""
+    assert reading.run(program, *paths) == "True"
+
+
 def test_what_is_refused(values, paths):
     x = da.from_array(values)
 
@@ -149,6 +166,12 @@ def test_what_is_refused(values, paths):
     assert not paths[1].exists()
     with pytest.raises(SpecError, match="give the shard format another name"):
         shardwrite.register_shard_format(type("Other", (ShardingIndexed,), {}))
+    for taken in ("bytes", "zstd"):
+        with pytest.raises(SpecError, match="give the shard format another name"):
+            shardwrite.register_shard_format(type("Other", (ShardingIndexed,), {"name": taken}))
+    for wrong in ("", 5, []):
+        with pytest.raises(SpecError, match="give it a text"):
+            shardwrite.register_shard_format(type("Other", (ShardingIndexed,), {"name": wrong}))
     with pytest.raises(SpecError, match="it lacks"):
         shardwrite.register_shard_format(int)
     shardwrite.register_shard_format(sealed.Sealed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -251,13 +252,16 @@ class StoppedError(Exception):
 class Stopping(ZarrStore):
     """A store in which the removal of some object fails once."""
 
+    left = (10**9,)
+
     def stop_after(self, n):
         self.left = [n]  # also of the stores below, which share it
 
     def remove_object(self, name):
-        self.left[0] -= 1
-        if self.left[0] == -1:
-            raise StoppedError
+        if isinstance(self.left, list):
+            self.left[0] -= 1
+            if self.left[0] == -1:
+                raise StoppedError
         super().remove_object(name)
 
 
@@ -272,7 +276,8 @@ def test_the_removal_of_the_old_array_is_interrupted(x, n_left, tmp_path):
     call = {"name": "x", "mode": "w", "source_id": "new", **SIZES}
     with pytest.raises(StoppedError):
         new.to_sharded_zarr(store, **call)
-    left = {name for name in memory._store_dict if name.startswith("x/")}
+    mark = "x/shardwrite-run.json"
+    left = {name for name in memory._store_dict if name.startswith("x/")} - {mark}
     assert len(left) == 14 - n_left
     assert ("x/zarr.json" in left) == (n_left == 0)
     new.to_sharded_zarr(store, **call)
@@ -433,7 +438,7 @@ def test_the_old_array_is_removed_once(x):
     begun.stop_after(0)
     with pytest.raises(StoppedError):
         (x + 1).to_sharded_zarr(begun, name="x", mode="w", **SIZES)
-    n_old = sum(name.startswith("x/") for name in memory._store_dict)
+    n_old = sum(name.startswith("x/") for name in memory._store_dict) - 1
 
     class Slow(ZarrStore):
         removed = []  # noqa: RUF012 (of all stores below)
@@ -457,4 +462,152 @@ def test_the_old_array_is_removed_once(x):
         one.result(30)
         two.result(30)
     assert len(Slow.removed) == n_old
-    assert {name for name in memory._store_dict if name.startswith("x/")} == {"x/c/0/0"}
+    left = {name for name in memory._store_dict if name.startswith("x/")}
+    assert left == {"x/c/0/0", "x/shardwrite-run.json"}
+
+
+# ---- what a run in a store must notice, since its state lies elsewhere
+
+
+def interrupted(store, x, name="x", **more):
+    """Begin to write an array, and fail in the midst of it."""
+    with dask.config.set(scheduler="sync"), pytest.raises(NotNowError):
+        x.rechunk((10, 30)).to_sharded_zarr(
+            store, name=name, progress=fail_after(3), memory_limit="10kB", **SIZES, **more
+        )
+
+
+def test_nothing_is_written_into_an_array_that_is_begun(x):
+    store = MemoryStore()
+    interrupted(store, x, name="a")
+    with pytest.raises(SpecError, match="an array stands where its group should be"):
+        x.to_sharded_zarr(store, name="a/b", **SIZES)
+    put(store, "a/b/zarr.json", b"{}")  # as somebody else might
+    with pytest.raises(shardwrite.StoreError, match="another array or group stands inside it"):
+        (x + 1).to_sharded_zarr(store, name="a", restart=True, **SIZES)
+    assert "a/b/zarr.json" in store._store_dict
+    del store._store_dict["a/b/zarr.json"]  # is moved away
+    (x + 1).to_sharded_zarr(store, name="a", restart=True, **SIZES)
+    np.testing.assert_array_equal(zarr.open_array(store, path="a")[...], VALUES + 1)
+
+
+def test_a_store_that_was_emptied_is_noticed(x):
+    store = MemoryStore()
+    interrupted(store, x, source_id="it")
+    store._store_dict.clear()
+    with pytest.raises(shardwrite.JournalError, match="somebody has removed it"):
+        x.to_sharded_zarr(store, name="x", source_id="it", **SIZES)
+    x.to_sharded_zarr(store, name="x", source_id="it", restart=True, **SIZES)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
+
+
+def test_another_run_in_the_same_place_is_noticed(x, tmp_path):
+    (tmp_path / "data").mkdir()
+    store = ObjectStore(obstore.store.LocalStore(tmp_path / "data"))
+    one, two = tmp_path / "one", tmp_path / "two"
+    interrupted(store, x, source_id="it", run_dir=one)
+    with pytest.raises(SpecError, match="something that is no Zarr array stands there"):
+        (x + 1).to_sharded_zarr(store, name="x", run_dir=two, mode="w", **SIZES)
+    put(store, "x/shardwrite-run.json", b'{"run": "theirs"}')
+    with pytest.raises(shardwrite.JournalError, match="run theirs writes there now"):
+        x.to_sharded_zarr(store, name="x", source_id="it", run_dir=one, **SIZES)
+    before = set(ZarrStore(store).list_keys())
+    with pytest.raises(SpecError, match="no Zarr array"):
+        x.to_sharded_zarr(store, name="x", restart=True, run_dir=one, **SIZES)
+    assert set(ZarrStore(store).list_keys()) == before, "what is of others stays"
+
+
+def test_an_array_whose_run_is_unknown(x, tmp_path):
+    (tmp_path / "data").mkdir()
+    store = ObjectStore(obstore.store.LocalStore(tmp_path / "data"))
+    interrupted(store, x, run_dir=tmp_path / "runs", publish="first", source_id="it")
+    assert shardwrite.verify(store, name="x", run_dir=tmp_path / "runs").n_pending
+    for run_dir in (None, tmp_path / "others"):
+        (told,) = shardwrite.verify(store, name="x", run_dir=run_dir).warnings
+        assert "unknown which shards are still to be written" in told
+    with pytest.raises(shardwrite.JournalError, match="Give the run_dir of that run"):
+        x[:3].to_sharded_zarr(store, name="x", region="append", run_dir=tmp_path / "others")
+    call = {"name": "x", "run_dir": tmp_path / "runs", "publish": "first", "source_id": "it"}
+    other = {"name": "x", "mode": "w", "run_dir": tmp_path / "others", **SIZES}
+    with pytest.raises(shardwrite.JournalError, match="Finish it with the run_dir"):
+        (x + 1).to_sharded_zarr(store, **other)
+    x.to_sharded_zarr(store, **call, **SIZES)
+    assert shardwrite.verify(store, name="x").warnings == ()
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
+    (x + 1).to_sharded_zarr(store, **other)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES + 1)
+
+
+def test_an_array_whose_run_is_lost(x):
+    store = MemoryStore()
+    interrupted(store, x, publish="first")
+    shutil.rmtree(resolve_target(store, "x").beside)
+    with pytest.raises(
+        shardwrite.JournalError, match=r"If it is lost, remove shardwrite-run\.json"
+    ):
+        x.to_sharded_zarr(store, name="x", mode="w", **SIZES)
+    for key in [key for key in store._store_dict if key.startswith("x/")]:
+        del store._store_dict[key]
+    x.to_sharded_zarr(store, name="x", mode="w", **SIZES)
+    np.testing.assert_array_equal(zarr.open_array(store, path="x")[...], VALUES)
+
+
+def test_one_place_has_one_name(tmp_path, monkeypatch):
+    memory = shardwrite.stores.MemoryStore()
+    spelled = [(memory, "a/b"), (memory.at("a"), "b"), (memory.at("a/b"), None)]
+    assert len({resolve_target(store, name).beside for store, name in spelled}) == 1
+    (tmp_path / "data" / "a" / "b").mkdir(parents=True)
+    local = [
+        (ObjectStore(obstore.store.LocalStore(tmp_path / "data" / part)), name)
+        for part, name in (("", "a/b"), ("a", "b"), ("a/b", None))
+    ]
+    with pytest.raises(SpecError, match="give a directory outside of it"):
+        resolve_target(local[0][0], "x", tmp_path / "data" / "runs")
+    runs = tmp_path / "runs"
+    assert len({resolve_target(store, name, runs).beside for store, name in local}) == 1
+    monkeypatch.chdir(tmp_path / "data")
+    here = ObjectStore(obstore.store.LocalStore("a"))
+    there = resolve_target(here, "b", runs).beside
+    monkeypatch.chdir(tmp_path / "data" / "a")
+    assert resolve_target(ObjectStore(obstore.store.LocalStore("b")), None, runs).beside == there
+    long = resolve_target(MemoryStore(), "\u00fc" * 120).beside
+    assert len(os.fsencode(long.name)) < 200
+
+
+def test_only_stores_in_memory_need_no_directory(x, tmp_path):
+    class Own(LocalStore):
+        """Who knows what it does?"""
+
+    with pytest.raises(SpecError, match="give a directory that all processes of the run see"):
+        x.to_sharded_zarr(Own(tmp_path / "own"), name="x", **SIZES)
+    call = {"name": "x", "run_dir": tmp_path / "runs", "source_id": "it"}
+    interrupted(Own(tmp_path / "own"), x, **call)
+    result = x.to_sharded_zarr(Own(tmp_path / "own"), **call, **SIZES)
+    assert result.n_resumed_shards >= 3
+
+
+def test_stores_of_one_kind_are_not_one_place(x):
+    stores = [MemoryStore(), MemoryStore()]
+    results = shardwrite.store([x, x + 1], stores, **SIZES)
+    assert results[0].path != results[1].path
+    np.testing.assert_array_equal(zarr.open_array(stores[1])[...], VALUES + 1)
+    with pytest.raises(SpecError, match="two arrays cannot go to one place"):
+        shardwrite.store([x, x], [stores[0], stores[0]], mode="w", **SIZES)
+
+
+def test_what_needs_more_of_a_store_says_so_first(x):
+    store = FsspecStore.from_url("memory://lacking")
+    x.to_sharded_zarr(store, name="x", **SIZES)
+    put(store, "x/c/1/2", b"rubbish")
+    for more in ({"x": x}, {"scan": True}, {"salvage": True}):
+        with pytest.raises(SpecError, match=r"\(ATOMIC\)"):
+            shardwrite.repair(store, name="x", **more)
+    memory = MemoryStore()
+    with pytest.raises(SpecError, match="works only with directories"):
+        shardwrite.prepare(x, memory, shardwrite.plan(x, **SIZES), name="x", stripe_count=1)
+    x.to_sharded_zarr(memory, name="x", **SIZES)
+    with (
+        dask.config.set(scheduler="processes"),
+        pytest.raises(SpecError, match=r"several processes \(SHARED\)"),
+    ):
+        shardwrite.verify(memory, name="x")
