@@ -109,9 +109,10 @@ def test_what_other_threads_had_in_flight_is_not_called_missing(tmp_path, draini
 
 
 PROGRAM = f"""
-import os, signal, sys
+import os, signal, sys, time
 sys.path.insert(0, {os.path.dirname(__file__)!r})
 from shardwrite.cli import main
+from shardwrite.host import stopping
 from shardwrite.stores import posix
 real, published = posix.PosixWriter.publish, []
 def publish(self):
@@ -119,6 +120,8 @@ def publish(self):
     published.append(self.path)
     if len(published) == {N_BEFORE}:
         os.kill(os.getpid(), signal.SIGUSR1)
+        while not stopping.is_draining():  # the main thread has to run to notice
+            time.sleep(0.001)
 posix.PosixWriter.publish = publish
 main()
 """
