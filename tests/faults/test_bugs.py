@@ -152,6 +152,20 @@ def run(root, test):
 
 
 @needs_patch
+def test_every_patch_fits_the_package(tmp_path):
+    shutil.copytree(ROOT / "shardwrite", tmp_path / "shardwrite")
+    unfit = []
+    for patch in sorted(BUGS.glob("*.patch")):
+        command = ["patch", "-p1", "--quiet", "--fuzz=3", "--force", "--dry-run"]
+        with patch.open() as text:
+            ended = subprocess.run(
+                command, stdin=text, cwd=tmp_path, check=False, capture_output=True
+            )
+        unfit += [patch.stem] if ended.returncode else []
+    assert not unfit
+
+
+@needs_patch
 @pytest.mark.long
 @pytest.mark.parametrize("bug", CAUGHT_BY)
 def test_a_seeded_bug_is_caught(copy, bug):
