@@ -60,7 +60,7 @@ from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.nodes import shape_of
-from shardwrite.place.target import UPDATES, Target
+from shardwrite.place.target import UPDATES, Target, document_of
 from shardwrite.stores import (
     Proof,
     is_there,
@@ -342,7 +342,7 @@ class RunDirectory:
 def _document_in(group: Place, name: str = "") -> Document:
     """Document of a group, or of a node inside it."""
     node = group.member(name) if name else group
-    found: Document = Target(node, Path()).document
+    found: Document = document_of(node)
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from shardwrite.stores import Proof, Store
 
-__all__ = ["MARK_NAME", "RECEIPT_NAME", "RUN_SUFFIX", "Owner", "Place"]
+__all__ = ["MARK_NAME", "RECEIPT_NAME", "RUN_SUFFIX", "Owner", "Place", "names_above"]
 
 RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
@@ -213,3 +213,9 @@ class Place(Protocol):
         StoreError
             If it cannot be copied.
         """
+
+
+def names_above(name: str) -> list[str]:
+    """Names of the groups above a node, outermost first; the first is that of the store itself."""
+    parts = name.split("/")[:-1]
+    return ["/".join(parts[:n]) for n in range(len(parts) + 1)] if name else []

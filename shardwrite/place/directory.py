@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.place.base import RUN_SUFFIX, Owner, Place
+from shardwrite.place.base import RUN_SUFFIX, Owner, Place, names_above
 from shardwrite.place.nodes import kind_of
 from shardwrite.stores import (
     TEMPORARY_SUFFIX,
@@ -86,9 +86,7 @@ class Directory(Place):
     @property
     def groups(self) -> Sequence[Directory]:
         """See :attr:`Place.groups`."""
-        parts = self.name.split("/")[:-1] if self.name else []
-        names = ["/".join(parts[:n]) for n in range(len(parts) + 1)] if self.name else []
-        return [Directory(self.root, name) for name in names]
+        return [Directory(self.root, name) for name in names_above(self.name)]
 
     def groups_above(self) -> Iterator[Directory]:
         """See :meth:`Place.groups_above`; directories above the store count, too."""

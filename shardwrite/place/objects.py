@@ -20,7 +20,7 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
-from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, Owner, Place
+from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, Owner, Place, names_above
 from shardwrite.stores import (
     Store,
     Transaction,
@@ -76,9 +76,7 @@ class InStore(Place):
     @property
     def groups(self) -> Sequence[InStore]:
         """See :attr:`Place.groups`."""
-        parts = self.name.split("/")[:-1] if self.name else []
-        names = ["/".join(parts[:n]) for n in range(len(parts) + 1)] if self.name else []
-        return [InStore(self.base, name) for name in names]
+        return [InStore(self.base, name) for name in names_above(self.name)]
 
     def groups_above(self) -> Iterator[InStore]:
         """See :meth:`Place.groups_above`."""
@@ -123,7 +121,7 @@ class InStore(Place):
         """See :meth:`Place.kind_for_group`: other objects are not in the way, and not listed."""
         if self.has(MARK_NAME):
             return "array"  # or will be one
-        return "nothing" if self._node_kind() is None else self.kind()
+        return self._node_kind() or "nothing"
 
     def array_around(self) -> str | None:
         """See :meth:`Place.array_around`."""
@@ -202,7 +200,6 @@ class InStore(Place):
                     begun.mkdir(exist_ok=True)
                     self._remove_all(run, check, but=MARK_NAME)
                     (begun / "all").mkdir()
-        self.check_mark(run)
 
     def take_away(self, run: Owner) -> None:
         """See :meth:`Place.take_away`; without the mark of the run, everything stays."""

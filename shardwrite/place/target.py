@@ -28,7 +28,7 @@ from shardwrite.stores import (
     require,
 )
 
-__all__ = ["UPDATES", "Target", "resolve_place", "resolve_target"]
+__all__ = ["UPDATES", "Target", "document_of", "resolve_place", "resolve_target"]
 
 UPDATES = "updates"
 # One slash is enough, since a path object makes one slash of two.
@@ -112,10 +112,7 @@ class Target:
         StoreError
             If it is missing, or cannot be read.
         """
-        data, name = self.place.read(DOCUMENT), f"{self.label}/{DOCUMENT}"
-        if data is None:
-            raise StoreError(f"{name} is missing", key=DOCUMENT, errno=errno.ENOENT)
-        return parse_document(data, name)
+        return document_of(self.place)
 
     @property
     def shape(self) -> list[int]:
@@ -146,6 +143,14 @@ class Target:
         if given in DURABILITIES[:-1]:
             require(self.store, Capability.DURABLE, field="durability", value=given)
         return given
+
+
+def document_of(place: Place) -> Any:
+    """Document of the node at a place, parsed; see :attr:`Target.document`."""
+    data, name = place.read(DOCUMENT), f"{place.label}/{DOCUMENT}"
+    if data is None:
+        raise StoreError(f"{name} is missing", key=DOCUMENT, errno=errno.ENOENT)
+    return parse_document(data, name)
 
 
 def resolve_target(

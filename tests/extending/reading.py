@@ -42,6 +42,19 @@ def check_toy(toy, files):
             assert not node.attr.startswith("_")
 
 
+def dying_after(n_shards):
+    """Head of a program: `die`, given as `progress`, kills it once so many shards are written."""
+    return f"""
+import os, signal, sys
+n_done = 0
+def die(report):
+    global n_done
+    n_done += len(report.shards)
+    if n_done >= {n_shards}:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def run(program, *arguments, code=0):
     """What a new process prints that runs a program, in which the toys can be imported."""
     ended = subprocess.run(

@@ -19,20 +19,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 import more_operations
 import reading
 
-PREPARE = """
-import os, signal, sys
+PREPARE = (
+    reading.dying_after(4)
+    + """
 import dask
 import more_operations
-n_done = 0
-def die(report):
-    global n_done
-    n_done += len(report.shards)
-    if n_done >= 4:
-        os.kill(os.getpid(), signal.SIGKILL)
 def go(scheduler, **more):
     with dask.config.set(scheduler=scheduler, num_workers=2):
         return more_operations.{call}
 """
+)
 FILL = PREPARE.format(
     call="fill(sys.argv[1], (slice(5, 60), slice(0, 50)), 7, memory_limit='30kB', **more)"
 )

@@ -21,17 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import hexes
 import reading
 
-PREPARE = """
-import os, signal, sys
+PREPARE = f"""
+{reading.dying_after(6)}
 import dask
 import hexes, shardwrite
 from shardwrite.sources import as_dask, open_source
-n_done = 0
-def die(report):
-    global n_done
-    n_done += len(report.shards)
-    if n_done >= 6:
-        os.kill(os.getpid(), signal.SIGKILL)
 def write(scheduler, **more):
     x = as_dask(open_source(sys.argv[1]), (16, 64))
     with dask.config.set(scheduler=scheduler, num_workers=2):

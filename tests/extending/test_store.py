@@ -20,17 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 import database
 import reading
 
-PREPARE = """
-import os, signal, sys
+PREPARE = f"""
+{reading.dying_after(6)}
 import dask, numpy as np
 import dask.array as da
 import database, shardwrite
-n_done = 0
-def die(report):
-    global n_done
-    n_done += len(report.shards)
-    if n_done >= 6:
-        os.kill(os.getpid(), signal.SIGKILL)
 def write(scheduler, **more):
     x = da.from_array(np.load(sys.argv[1]), chunks=(16, 64))
     store = database.DatabaseStore(sys.argv[2])
