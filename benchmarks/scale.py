@@ -105,7 +105,8 @@ def _commit_nothing() -> None:
     """Have this worker say of every shard that it is committed, and write none."""
     import importlib
 
-    from shardwrite.write.commit import Written, commit_shards
+    from shardwrite.write.commit import commit_shards
+    from shardwrite.write.context import Written
 
     tasks: Any = importlib.import_module("shardwrite.write.tasks")
 

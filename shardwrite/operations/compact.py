@@ -27,7 +27,7 @@ from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["Compaction", "compact"]
 

@@ -25,7 +25,7 @@ from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.runs.source import NoChunks
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["finalize", "prepare", "write_part"]
 

@@ -23,7 +23,7 @@ from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["abandon", "erase", "plan_region", "write_region"]
 

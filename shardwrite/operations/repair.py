@@ -57,7 +57,7 @@ from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["Repair", "RepairTask", "repair"]
 

@@ -49,7 +49,8 @@ from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.receipts import updated_receipt
 from shardwrite.stores import ObjectReader, Transaction, as_store_error, copy_bytes
-from shardwrite.write.commit import WriteSpec, Written, commit_shards
+from shardwrite.write.commit import commit_shards
+from shardwrite.write.context import WriteSpec, Written
 
 __all__ = ["find_torn", "salvage_shards"]
 

@@ -23,7 +23,7 @@ from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["store", "to_sharded_zarr"]
 

@@ -10,7 +10,7 @@ from dask.highlevelgraph import HighLevelGraph
 from shardwrite.engines import Engine, Stopped
 from shardwrite.runs.fusion import fuse_source, is_worth_fusing
 from shardwrite.runs.session import Session
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["OnReport", "compute_together", "compute_waves", "one_graph"]
 

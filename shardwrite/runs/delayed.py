@@ -16,7 +16,7 @@ from shardwrite.runs.compute import one_graph
 from shardwrite.runs.job import Job
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.runs.source import NoChunks
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["as_delayed"]
 

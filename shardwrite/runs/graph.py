@@ -19,7 +19,7 @@ from shardwrite.grid import Box, Shape
 from shardwrite.journal import Ledger
 from shardwrite.plan import Plan
 from shardwrite.runs.source import ChunkSource, Key, TaskBox
-from shardwrite.write.commit import GroupReport, WriteSpec
+from shardwrite.write.context import GroupReport, WriteSpec
 from shardwrite.write.spool import EncodedBlock
 from shardwrite.write.tasks import commit_group
 

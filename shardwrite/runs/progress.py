@@ -15,7 +15,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 __all__ = ["reporting"]
 

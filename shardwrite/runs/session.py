@@ -39,7 +39,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
 from shardwrite.stores import as_store_error, listed
-from shardwrite.write.commit import GroupReport, WriteSpec
+from shardwrite.write.context import GroupReport, WriteSpec
 
 __all__ = ["Session", "finish_together"]
 

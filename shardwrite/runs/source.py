@@ -22,7 +22,7 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.grid import Box, Shape
-from shardwrite.write.commit import WriteSpec
+from shardwrite.write.context import WriteSpec
 
 __all__ = ["ChunkSource", "Key", "NoChunks", "TaskBox"]
 

@@ -44,7 +44,8 @@ from shardwrite.stores import Transaction, as_store_error
 from shardwrite.stream.buffers import Buffers
 from shardwrite.stream.layers import Layer
 from shardwrite.write.assemble import EncodedUnit, assemble, revise
-from shardwrite.write.commit import WriteSpec, Written, commit_shards, in_turns
+from shardwrite.write.commit import commit_shards, in_turns
+from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.spool import Payloads
 from shardwrite.write.tasks import opened
 

@@ -16,7 +16,7 @@ from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Change, Claim, change_in_place
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import ObjectWriter, Transaction
-from shardwrite.write.commit import WriteSpec, Written
+from shardwrite.write.context import WriteSpec, Written
 from shardwrite.write.emitter import Emitter, WriteChunks
 from shardwrite.write.spool import EncodedBlock, Payloads
 

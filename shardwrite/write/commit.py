@@ -28,218 +28,23 @@ import resource
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
-from shardwrite.encode.unit import EncodeOptions
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.format.placement import Placement, Ranks
-from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div, ravel
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
-from shardwrite.journal import Beginning, Entry, ensure_current, journal_for, shards_of
-from shardwrite.stores import Proof, Store, Transaction
+from shardwrite.journal import Beginning, Entry, journal_for, shards_of
+from shardwrite.stores import Proof, Transaction
+from shardwrite.write.context import GroupReport, WriteSpec, Written
 
-__all__ = [
-    "EMPTY_SHARD",
-    "GroupReport",
-    "WriteSpec",
-    "Written",
-    "commit_shards",
-    "has_small_shards",
-    "in_turns",
-    "retried",
-]
+__all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteSpec:
-    """Facts that every task of a run needs.
-
-    Attributes
-    ----------
-    metadata : ArrayMetadata
-        The array, or the window of shards that an update touches.
-    strategy : Strategy
-        The write strategy, which decides where encoded inner chunks go.
-    store : Store
-        The store, rooted at the array.
-    run_path : str
-        Directory of the run. If it is gone, nothing may be committed.
-    parts : str
-        Directory for part files.
-    driver : str
-        Name of the driver for which tasks run. The names of temporaries begin with it.
-    durability : {"full", "batch", "none"}
-        Durability level at which shards are committed.
-    write_empty_chunks : bool
-        Store also inner chunks that hold only the fill value.
-    batch_nbytes : int
-        Decoded bytes that a thread encodes at a time.
-    spool_ratio : float
-        Ratio of encoded to decoded size above which a block goes to a part file.
-    source_dtype : numpy.dtype
-        The dtype that dask declares for the source.
-    exists : bool
-        Whether the array existed before the run. If so, shards may exist, and a shard that becomes
-        empty is removed.
-    region : Box, optional
-        Region that the source covers, in coordinates of the grid of `metadata`. All of the grid by
-        default. Elements of a shard outside of the region are kept.
-    """
-
-    metadata: ArrayMetadata
-    strategy: Strategy
-    store: Store
-    run_path: str
-    parts: str
-    driver: str
-    durability: str
-    write_empty_chunks: bool
-    batch_nbytes: int
-    spool_ratio: float
-    source_dtype: np.dtype[Any]
-    exists: bool
-    region: Box | None = None
-
-    def touched(self, box: Box) -> Box:
-        """Reduce a box to the inner chunks that the source touches.
-
-        Parameters
-        ----------
-        box : Box
-            A box of whole inner chunks.
-        """
-        if self.region is None:
-            return box
-        grid, common = self.metadata.grid, box.intersect(self.region)
-        start = tuple(a // c * c for a, c in zip(common.start, grid.chunks, strict=True))
-        stop = tuple(ceil_div(b, c) * c for b, c in zip(common.stop, grid.chunks, strict=True))
-        return Box(start, stop).intersect(grid.whole) if common.size else common
-
-    def covers(self, index: Shape) -> bool:
-        """Whether the source covers all of a shard's elements."""
-        grid = self.metadata.grid
-        return self.region is None or self.region.contains(
-            grid.shard_box(index).intersect(grid.whole)
-        )
-
-    @property
-    def fixed_nbytes(self) -> int | None:
-        """Fixed encoded size of an inner chunk in bytes, for `Strategy.lay_out`.
-
-        None if the size depends on the values, or if the array is new.
-        """
-        return self.metadata.pipeline.encoded_nbytes if self.exists else None
-
-    def lay_out(self, nbytes: Ranks, units: Sequence[Ranks]) -> Placement:
-        """Place the inner chunks of a new shard as the strategy says.
-
-        Parameters
-        ----------
-        nbytes : numpy.ndarray of int64, shape (n,)
-            Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
-        units : sequence of numpy.ndarray of int64
-            For each unit, in the plan's order, the row-major ranks of its inner chunks.
-        """
-        sequence = self.strategy.sequence(self.metadata.grid.chunks_per_shard, units)
-        base = self.metadata.index_codec.base_nbytes
-        return self.strategy.lay_out(nbytes, sequence, base, self.fixed_nbytes)
-
-    @property
-    def streams(self) -> bool:
-        """Whether whole shards can be written while they are encoded."""
-        return self.strategy.streams(self.fixed_nbytes)
-
-    def encoding(self, order: str) -> EncodeOptions:
-        """How inner chunks are encoded in a given order."""
-        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks)
-
-    def check_current(self) -> None:
-        """Refuse to go on with a run that has ended or was taken over.
-
-        Raises
-        ------
-        RunEndedError
-            If it has.
-        StoreError
-            If the storage does not tell.
-        """
-        ensure_current(self.run_path, self.driver)
-
-    def attempt(self) -> str:
-        """Make a unique name for an attempt."""
-        return f"{self.driver}.{uuid.uuid4().hex[:12]}"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupReport:
-    """Report of a commit task.
-
-    Attributes
-    ----------
-    entry : Entry
-        Facts about each shard, as in the journal.
-    raw_nbytes : int
-        Decoded bytes of these shards, inside the array and the region.
-    process : str
-        Host and number of the process, as ``host:pid``.
-    n_left : int
-        Number of shards that the task did not begin, because its process was asked to stop.
-    part_files : tuple of str
-        Paths of part files that are no longer needed once this report has arrived.
-    """
-
-    entry: Entry
-    raw_nbytes: int
-    process: str
-    n_left: int = 0
-    part_files: tuple[str, ...] = ()
-
-    @property
-    def shards(self) -> tuple[int, ...]:
-        """Row-major ranks of the task's shards, all of which are committed, or empty by design."""
-        return self.entry.shards
-
-    @property
-    def stored_nbytes(self) -> int:
-        """Bytes of the shards' objects."""
-        return sum(self.entry.nbytes)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds from the start to the end of the task."""
-        return self.entry.seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Facts about a shard that was written.
-
-    Attributes
-    ----------
-    nbytes : int
-        Size of its object in bytes; 0 if it has none.
-    index_crc : int
-        crc32c of its index table.
-    n_chunks : int
-        Number of inner chunks that are not empty.
-    """
-
-    nbytes: int = 0
-    index_crc: int = 0
-    n_chunks: int = 0
-
-
-EMPTY_SHARD = Written()
 # error numbers of storage faults that may pass, and the pauses before further attempts
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
 RETRY_SECONDS = (0.05, 0.2, 0.8)

@@ -20,7 +20,8 @@ from shardwrite.host.stopping import busy
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.stores import ObjectWriter, Transaction
-from shardwrite.write.commit import GroupReport, WriteSpec, Written, commit_shards, in_turns
+from shardwrite.write.commit import commit_shards, in_turns
+from shardwrite.write.context import GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
 
 __all__ = ["copy_group"]

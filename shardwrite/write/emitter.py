@@ -29,7 +29,7 @@ from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision
 from shardwrite.grid import Shape
 from shardwrite.stores import ObjectReader, ObjectWriter, Transaction
-from shardwrite.write.commit import EMPTY_SHARD, WriteSpec, Written
+from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
 __all__ = ["Emitter", "WriteChunks"]
 

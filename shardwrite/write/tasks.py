@@ -41,16 +41,8 @@ from shardwrite.write.assemble import (
     rewrite,
     split_block,
 )
-from shardwrite.write.commit import (
-    EMPTY_SHARD,
-    GroupReport,
-    WriteSpec,
-    Written,
-    commit_shards,
-    has_small_shards,
-    in_turns,
-    retried,
-)
+from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
+from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads
 

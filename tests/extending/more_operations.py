@@ -16,7 +16,7 @@ from shardwrite.runs.job import Job, target_of_update
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_chunks import StoredChunks
-from shardwrite.write.commit import GroupReport
+from shardwrite.write.context import GroupReport
 
 OnReport = Callable[[GroupReport], None]
 
