@@ -21,6 +21,7 @@ import socket
 import threading
 import time
 import uuid
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -102,6 +103,7 @@ def _started(pid: int) -> str:
     return stat.rpartition(")")[2].split()[19] if stat else ""
 
 
+@cache
 def boot_id() -> str:
     """Identifier of the current boot of this machine; empty where it cannot be read."""
     return _read("/proc/sys/kernel/random/boot_id")
@@ -112,6 +114,15 @@ def _pid_namespace() -> str:
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""
+
+
+@cache
+def _since_its_start(pid: int) -> tuple[str, str]:
+    """Pid namespace and start of this process; its pid makes a process forked from it another.
+
+    The system needs longer to tell the start of a process, the more threads it has.
+    """
+    return _pid_namespace(), _started(pid)
 
 
 def this_process() -> Process:
@@ -126,12 +137,13 @@ def this_process() -> Process:
     user = ""
     with contextlib.suppress(KeyError, OSError):  # in a container, the user may have no name
         user = getpass.getuser()
+    pids, started = _since_its_start(os.getpid())
     return Process(
         host=socket.gethostname(),
         pid=os.getpid(),
         boot=boot_id(),
-        pids=_pid_namespace(),
-        started=_started(os.getpid()),
+        pids=pids,
+        started=started,
         ttl=lease_times()[1],
         job=job,
         user=user,

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -279,11 +280,17 @@ def read_receipt(target: Target) -> Receipt | None:
     """
     data = target.place.read(RECEIPT_NAME)
     try:
-        return None if data is None else Receipt.decode(data)
+        return None if data is None else _decoded(data)
     except (ValueError, KeyError) as error:
         path = f"{target.label}/{RECEIPT_NAME}"
         message = f"{path} is no receipt ({error}); remove it, and verify --deep instead"
         raise JournalError(message, path=path) from error
+
+
+@lru_cache(maxsize=2)
+def _decoded(data: bytes) -> Receipt:
+    """Receipt in a file. An update looks at its array's receipt several times, mostly unchanged."""
+    return Receipt.decode(data)
 
 
 def empty_after(
