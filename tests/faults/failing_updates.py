@@ -7,10 +7,14 @@ Started as `failing_calls.py` is, with `shim.c` preloaded and its path in ``SHIM
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import dask.array as da
@@ -87,9 +91,18 @@ def check(path: Path, operation: str) -> None:
     assert operation in UPDATES or len(found) >= len(OLD) + 6
 
 
+@cache
+def template(operation: str) -> Path:
+    """The array as it is before, made once."""
+    path = Path(tempfile.mkdtemp(prefix="before-")) / "x.zarr"
+    atexit.register(shutil.rmtree, path.parent)
+    make(path, operation)
+    return path
+
+
 def run_case(library, case: Case, directory: Path) -> Case:
     path = directory / "x.zarr"
-    make(path, case.operation)
+    shutil.copytree(template(case.operation), path)
     error = case.strike(library, path, lambda: operate(path, case.operation))
     try:
         if error is None:

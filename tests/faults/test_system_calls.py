@@ -34,6 +34,13 @@ def test_a_sample_of_failing_calls(shim, tmp_path):
     assert summary["survived"] > 2, "what passes is tried again"
 
 
+def test_a_failed_sync_is_not_called_again(shim, tmp_path):
+    few = ["--calls", "fsync", "--errors", "EIO", "--durabilities", "full", "--share", "0.5"]
+    summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "1")
+    assert summary["fired"] > 10
+    assert summary["survived"] > 5
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
@@ -54,7 +61,7 @@ def test_every_failing_call(shim, tmp_path, calls):
 
 
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
-    summary = run(shim, tmp_path, "failing_updates.py", "--share", "0.008", "--seed", "1")
+    summary = run(shim, tmp_path, "failing_updates.py", "--share", "0.005", "--seed", "1")
     assert summary["fired"] > 12
     assert summary["raised"] > 4
 
