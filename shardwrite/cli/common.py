@@ -24,9 +24,9 @@ from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
 from shardwrite.runs.outcome import exit_code_of
 from shardwrite.slurm import connect, requeue
-from shardwrite.sources import as_dask, open_source
+from shardwrite.sources import Source, as_dask, open_source
 
-__all__ = ["command", "engine", "open_as_dask", "requeueing"]
+__all__ = ["command", "engine", "open_as_dask", "open_to_write", "requeueing"]
 
 
 class _Failure(click.ClickException):
@@ -55,8 +55,29 @@ def open_as_dask(source: str, options: dict[str, Any]) -> Any:
 
     The source options are removed from `options`.
     """
+    opened = _opened(source, options)
+    return as_dask(opened, options.pop("source_chunks")), opened.identity
+
+
+def open_to_write(source: str, options: dict[str, Any]) -> Any:
+    """Open a source as `open_as_dask` does, and describe the new array as the source is described.
+
+    What the source says of its fill value, dimensions and attributes becomes an option, unless the
+    user has given it.
+    """
+    opened = _opened(source, options)
+    known = opened.metadata
+    for field in ("fill_value", "dimension_names"):
+        if options[field] is None:
+            options[field] = getattr(known, field)
+    options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
+    return as_dask(opened, options.pop("source_chunks")), opened.identity
+
+
+def _opened(source: str, options: dict[str, Any]) -> Source:
+    """Open a source by its options, which are removed from `options`."""
     shape = options.pop("shape")
-    opened = open_source(
+    return open_source(
         source,
         format=options.pop("source_format"),
         dataset=options.pop("dataset"),
@@ -64,8 +85,6 @@ def open_as_dask(source: str, options: dict[str, Any]) -> Any:
         dtype=options.pop("dtype"),
         offset=options.pop("offset"),
     )
-    chunks = options.pop("source_chunks")
-    return as_dask(opened, chunks), opened.identity
 
 
 @contextlib.contextmanager

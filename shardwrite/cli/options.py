@@ -1,13 +1,13 @@
-"""Options that commands share, and the types of their values."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+from shardwrite.cli.values import Attributes, Json, Names, Scalar, Sizes
 
 __all__ = [
     "engine_options",
@@ -27,61 +27,6 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return function
 
     return decorate
-
-
-class Sizes(click.ParamType[Any]):
-    """Option type for sizes: ``64``, ``64,64,32``, ``256MB``, ``auto`` or ``none``."""
-
-    name = "sizes"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Return one integer, a tuple of integers, or None; other text is left for the planner."""
-        if value == "none":
-            return None
-        parts = str(value).split(",")
-        if all(part.strip().lstrip("-").isdigit() for part in parts):
-            sizes = tuple(int(part) for part in parts)
-            return sizes if len(sizes) > 1 else sizes[0]
-        return value
-
-
-class Json(click.ParamType[Any]):
-    """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``."""
-
-    name = "json"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Return the value of JSON, None for ``none``, ``auto`` itself, or a list of one codec."""
-        if not isinstance(value, str):
-            return value
-        try:
-            return json.loads(value)
-        except ValueError:
-            return (
-                None
-                if value == "none"
-                else value
-                if value == "auto"
-                else [{"name": value, "configuration": {}}]
-            )
-
-
-class Scalar(click.ParamType[Any]):
-    """Option type for a fill value: ``5``, ``0.5``, ``nan``, ``true`` or a text."""
-
-    name = "scalar"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Return a bool, an integer, a float or the text, the first of these that fits.
-
-        Integers may have any number of digits.
-        """
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
-        for kind in (int, float):
-            with contextlib.suppress(ValueError):
-                return kind(value)
-        return value
 
 
 source_options = _options(
@@ -112,7 +57,17 @@ layout_options = _options(
     click.option(
         "--filters", type=Json(), default="auto", help="JSON list of array-to-array codecs."
     ),
-    click.option("--fill-value", type=Scalar(), help="Fill value."),
+    click.option("--fill-value", type=Scalar(), help="Fill value; that of SRC by default."),
+    click.option(
+        "--dimension-names",
+        type=Names(),
+        help="Name of each axis, such as time,y,x; those of SRC by default.",
+    ),
+    click.option(
+        "--attributes",
+        type=Attributes(),
+        help="JSON object of attributes, which are added to those of SRC.",
+    ),
     click.option("--index-location", type=click.Choice(["end", "start"]), default="end"),
     click.option(
         "--strategy", default="fixed-order", help="fixed-order, append-only, C, F or morton."

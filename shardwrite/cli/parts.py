@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_as_dask, requeueing
+from shardwrite.cli.common import command, engine, open_as_dask, open_to_write, requeueing
 from shardwrite.cli.options import (
     json_option,
     layout_options,
@@ -21,6 +21,7 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.terminal import echo
+from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.outcome import handling_signals
@@ -38,7 +39,7 @@ stripe_option = click.option(
 )
 
 
-class PartOf(click.ParamType[tuple[int, int]]):
+class PartOf(Value):
     """Option type for a part: ``3/20`` is part 3 of 20, counted from 0.
 
     ``rank/20`` stands for the part of this process's rank under `srun`.
@@ -111,7 +112,7 @@ def init(
     The plan does not depend on the machine that this runs on: it is for processes with 1 GiB for
     each of their threads, unless --memory-limit says otherwise.
     """  # noqa: D205 (help text)
-    x, identity = open_as_dask(src, options)
+    x, identity = open_to_write(src, options)
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     with engine(threads, None, None):
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)

@@ -117,17 +117,19 @@ def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "compressors",
         "filters",
         "fill_value",
+        "dimension_names",
+        "attributes",
         "index_location",
         "strategy",
         "memory_limit",
     ):
         if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
             value = options[key]
-            is_codecs = key in ("compressors", "filters") and value != "auto"
+            is_json = key in ("compressors", "filters", "attributes") and value != "auto"
             text = (
                 json.dumps(value)
-                if is_codecs
-                else ",".join(map(str, value))
+                if is_json
+                else ",".join("" if item is None else str(item) for item in value)
                 if isinstance(value, tuple)
                 else str(value)
             )

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import shardwrite
-from shardwrite.cli.common import command, engine, open_as_dask
+from shardwrite.cli.common import command, engine, open_to_write
 from shardwrite.cli.options import json_option, layout_options, name_option, source_options
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.slurm_options import (
@@ -104,7 +104,7 @@ def submit(
     settings = settings_from(options)
     arguments = source_arguments(options)
     target = resolve_target(dst, name)
-    x, identity = open_as_dask(src, options)
+    x, identity = open_to_write(src, options)
     with engine(settings.cores, None, None):
         plan = shardwrite.plan(
             x,

@@ -17,12 +17,13 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.terminal import echo
+from shardwrite.cli.values import Value
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
 
 
-class Region(click.ParamType[Any]):
+class Region(Value):
     """Option type for a region, such as ``0:64,10:20,:``.
 
     It holds a start and a stop for each axis. Either may be left out.

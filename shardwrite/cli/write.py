@@ -10,7 +10,7 @@ import click
 
 import shardwrite
 from shardwrite.cli.checks import check, exit_unless_good
-from shardwrite.cli.common import command, engine, open_as_dask, requeueing
+from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.options import (
     engine_options,
@@ -47,7 +47,7 @@ def plan(
     **options: Any,
 ) -> None:
     """Show how SRC would be written: shards, files, tasks and memory. Nothing is written."""
-    x, identity = open_as_dask(src, options)
+    x, identity = open_to_write(src, options)
     made = shardwrite.plan(x, source_id=identity, **options)
     if html_path:
         with open(html_path, "w") as page:
@@ -110,7 +110,7 @@ def write(
         raise click.UsageError(
             "--cluster goes with none of --threads, --workers and --scheduler: its workers are jobs"
         )
-    x, identity = open_as_dask(src, options)
+    x, identity = open_to_write(src, options)
     options["mode"] = "w" if overwrite else "w-"
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
         if has_jobs:

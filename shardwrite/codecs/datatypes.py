@@ -16,7 +16,7 @@ from numbers import Complex, Real
 from typing import Any
 
 import numpy as np
-from zarr.dtype import parse_dtype
+from zarr.dtype import data_type_registry
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
@@ -29,7 +29,7 @@ def _zarr_dtype_cached(text: str) -> Any:
     with warnings.catch_warnings():
         # zarr warns of dtypes without a specification when the array is created.
         warnings.simplefilter("ignore")
-        return parse_dtype(json.loads(text), zarr_format=3)
+        return data_type_registry.match_json(json.loads(text), zarr_format=3)
 
 
 def zarr_dtype(data_type: Any) -> Any:

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
 from shardwrite.sources.keys import split_key
 
-__all__ = ["Chunks", "RegionSource", "Request", "Source"]
+__all__ = ["Chunks", "RegionSource", "Request", "Source", "SourceMetadata"]
 
 Chunks = tuple[int | tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMetadata:
+    """What a file says about an array besides its values.
+
+    Parameters
+    ----------
+    fill_value : scalar, optional
+        Value of elements that were never written. None if the file does not say.
+    dimension_names : tuple of str or None, optional
+        Name of each axis, or None.
+    attributes : mapping
+        Attributes of the array, as values that JSON can hold.
+    """
+
+    fill_value: Any = None
+    dimension_names: tuple[str | None, ...] | None = None
+    attributes: Mapping[str, JSON] = field(default_factory=dict)
 
 
 class Source(Protocol):
@@ -38,6 +59,10 @@ class Source(Protocol):
     @property
     def identity(self) -> str:
         """Text that changes when the file changes; a resumed run compares it."""
+
+    @property
+    def metadata(self) -> SourceMetadata:
+        """What the file says about the array besides its values."""
 
     def __getitem__(self, key: tuple[slice, ...]) -> npt.NDArray[Any]:
         """Read one region of the array."""
@@ -84,6 +109,8 @@ class RegionSource:
         Natural chunks of the file, in the form that dask accepts.
     identity : str
         Text that changes when the file changes; see :class:`Source`.
+    metadata : SourceMetadata, optional
+        What the file says about the array besides its values. Nothing, by default.
     """
 
     path: str
@@ -91,6 +118,7 @@ class RegionSource:
     dtype: np.dtype[Any]
     chunks: Chunks
     identity: str
+    metadata: SourceMetadata = field(kw_only=True, default_factory=SourceMetadata)
 
     def __getitem__(self, key: Any) -> npt.NDArray[Any]:
         """Read one region.

@@ -1,16 +1,23 @@
-"""Helpers of all formats: identity of a file, optional libraries, choice of an array."""
+"""Helpers of all formats: identity of a file, optional libraries, arrays in it, attributes."""
 
 from __future__ import annotations
 
+import base64
 import importlib
 import importlib.util
+import math
 import os
-from collections.abc import Sequence
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 
-__all__ = ["choose_dataset", "identify", "require"]
+__all__ = ["as_attributes", "choose_dataset", "identify", "mask_value", "require"]
 
 
 def identify(name: str, path: str, *, stat_path: str | None = None, **options: object) -> str:
@@ -102,3 +109,72 @@ def choose_dataset(names: Sequence[str], dataset: str | None, path: str) -> str:
         value=dataset,
         remedy=f"choose one of: {listed}",
     )
+
+
+def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
+    """Attributes of a file as values that JSON can hold.
+
+    Numbers that are not finite become ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``, as in Zarr.
+    The attribute ``_FillValue`` gets the form in which xarray looks for it.
+
+    Parameters
+    ----------
+    found : mapping
+        Attributes as a library gives them: numbers, text, bytes, and arrays of these.
+    path : str
+        File that is read, for the warning.
+
+    Warns
+    -----
+    UserWarning
+        If a value has no form in JSON. It is then left out.
+    """
+    kept: dict[str, JSON] = {}
+    for name, value in found.items():
+        try:
+            kept[name] = mask_value(value) if name == "_FillValue" else _as_json(value)
+        except TypeError:
+            warnings.warn(
+                f"{path}: the attribute {name!r} is left out, since JSON cannot hold a "
+                f"{type(value).__name__}",
+                stacklevel=2,
+            )
+    return kept
+
+
+def mask_value(value: Any) -> JSON:
+    """The attribute ``_FillValue`` of a Zarr v3 array, as xarray writes and reads it.
+
+    Floats are eight bytes, little-endian, in base64; so a NaN keeps its bits.
+    """
+    scalar = np.asarray(value).reshape(-1)[0]
+    if scalar.dtype.kind == "c":
+        return [mask_value(scalar.real), mask_value(scalar.imag)]
+    if scalar.dtype.kind == "f":
+        return base64.b64encode(struct.pack("<d", float(scalar))).decode()
+    if scalar.dtype.kind == "S":
+        return base64.b64encode(bytes(scalar)).decode()
+    return _as_json(scalar)
+
+
+def _as_json(value: Any) -> JSON:
+    """A value in the form of JSON.
+
+    Raises
+    ------
+    TypeError
+        If it has none.
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(name): _as_json(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"no value of JSON: {value!r}")

@@ -15,12 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks, slabs
-from shardwrite.sources.common import choose_dataset, identify, require
+from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
 
 __all__ = ["Hdf5Source", "open_"]
+
+# Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions.
+_OF_DIMENSIONS = {
+    "CLASS",
+    "DIMENSION_LABELS",
+    "DIMENSION_LIST",
+    "NAME",
+    "REFERENCE_LIST",
+    "_Netcdf4Coordinates",
+    "_Netcdf4Dimid",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,29 @@ def _datasets(file: Any) -> list[str]:
     return names
 
 
+def _metadata(dataset: Any, path: str) -> SourceMetadata:
+    attributes = {
+        name: value for name, value in dataset.attrs.items() if name not in _OF_DIMENSIONS
+    }
+    # NetCDF-4 keeps text and single numbers as arrays of one element.
+    single = {
+        name: value[0] if getattr(value, "shape", None) == (1,) else value
+        for name, value in attributes.items()
+    }
+    names = [_dimension(dimension) for dimension in dataset.dims]
+    return SourceMetadata(
+        fill_value=dataset.fillvalue,
+        dimension_names=tuple(names) if any(names) else None,
+        attributes=as_attributes(single, path),
+    )
+
+
+def _dimension(dimension: Any) -> str | None:
+    """Name of an axis: its label, or the name of its first scale; None if it has neither."""
+    scale = dimension[0].name.rpartition("/")[2] if len(dimension) else None
+    return dimension.label or scale
+
+
 def open_(request: Request) -> Source:
     """Open one dataset of an HDF5 or NetCDF-4 file.
 
@@ -86,6 +120,7 @@ def open_(request: Request) -> Source:
             name = choose_dataset(_datasets(file), request.dataset, path)
         dataset = file[name]
         shape, dtype, unit = tuple(dataset.shape), np.dtype(dataset.dtype), dataset.chunks
+        metadata = _metadata(dataset, path)
     size = dtype.itemsize
     return Hdf5Source(
         path=path,
@@ -94,4 +129,5 @@ def open_(request: Request) -> Source:
         chunks=slabs(shape, size) if unit is None else merge_chunks(unit, shape, size),
         identity=identify("hdf5", path, dataset=name),
         dataset=name,
+        metadata=metadata,
     )

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import slabs
-from shardwrite.sources.common import choose_dataset, identify, require
+from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
 
 __all__ = ["Netcdf3Source", "open_"]
@@ -49,6 +49,16 @@ def _describe(file: Any, name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return tuple(data.shape), np.dtype(data.dtype)
 
 
+def _metadata(variable: Any, path: str) -> SourceMetadata:
+    attributes = vars(variable)["_attributes"]  # scipy has no public name for all of them
+    fill = attributes.get("_FillValue")
+    return SourceMetadata(
+        fill_value=None if fill is None else np.asarray(fill).reshape(-1)[0],
+        dimension_names=tuple(variable.dimensions),
+        attributes=as_attributes(attributes, path),
+    )
+
+
 def open_(request: Request) -> Source:
     """Open one variable of a NetCDF-3 file.
 
@@ -68,6 +78,7 @@ def open_(request: Request) -> Source:
     with _file(path) as file:
         name = choose_dataset(list(file.variables), request.dataset, path)
         shape, dtype = _describe(file, name)
+        metadata = _metadata(file.variables[name], path)
     return Netcdf3Source(
         path=path,
         shape=shape,
@@ -75,4 +86,5 @@ def open_(request: Request) -> Source:
         chunks=slabs(shape, dtype.itemsize),
         identity=identify("netcdf3", path, dataset=name),
         dataset=name,
+        metadata=metadata,
     )

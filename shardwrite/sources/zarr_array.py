@@ -14,9 +14,9 @@ from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray, open_sharded
-from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks
-from shardwrite.sources.common import choose_dataset, identify
+from shardwrite.sources.common import choose_dataset, identify, mask_value
 from shardwrite.sources.handles import FILES
 
 __all__ = ["ZarrSource", "open_"]
@@ -82,6 +82,22 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
     return _node(path, name), name
 
 
+def _metadata(array: Any) -> SourceMetadata:
+    attributes = dict(array.attrs)
+    names = getattr(array.metadata, "dimension_names", None)
+    if array.metadata.zarr_format == 2:
+        # xarray keeps the names there. It takes the fill value of format 2 for missing values, and
+        # that of format 3 for none.
+        names = attributes.pop("_ARRAY_DIMENSIONS", None)
+        if names is not None and array.fill_value is not None:
+            attributes.setdefault("_FillValue", mask_value(array.fill_value))
+    return SourceMetadata(
+        fill_value=array.fill_value,
+        dimension_names=None if names is None else tuple(names),
+        attributes=attributes,
+    )
+
+
 def open_(request: Request) -> Source:
     """Open a Zarr array; only metadata are read.
 
@@ -120,4 +136,5 @@ def open_(request: Request) -> Source:
         ),
         dataset=dataset,
         sharded=sharded,
+        metadata=_metadata(array),
     )

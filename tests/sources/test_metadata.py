@@ -1,0 +1,140 @@
+"""What a file says of an array besides its values becomes part of the array that is written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import warnings
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+from shardwrite.cli import main
+from shardwrite.sources import SourceMetadata, open_source
+from shardwrite.sources.common import as_attributes
+
+VALUES = np.arange(24, dtype="i2").reshape(4, 6)
+
+
+def make_zarr(path, zarr_format=3, **more):
+    array = zarr.create_array(
+        path, shape=(4, 6), chunks=(2, 3), dtype="f4", zarr_format=zarr_format, **more
+    )
+    array[...] = VALUES
+    return path
+
+
+def make_netcdf3(path):
+    from scipy.io import netcdf_file
+
+    with netcdf_file(path, "w") as file:
+        for name, n in (("lat", 4), ("lon", 6)):
+            file.createDimension(name, n)
+        variable = file.createVariable("t", "i2", ("lat", "lon"))
+        variable[:] = VALUES
+        variable.scale_factor, variable.add_offset, variable.units = 0.5, 256.25, "K"
+        variable._attributes["_FillValue"] = np.int16(-99)
+        variable.flags = np.array([1, 2], "i4")
+    return path
+
+
+def make_hdf5(path):
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        scale = file.create_dataset("lat", data=np.arange(4.0))
+        scale.make_scale("lat")
+        data = file.create_dataset("t", data=VALUES, fillvalue=-99, chunks=(2, 3))
+        data.dims[0].attach_scale(scale)
+        data.dims[1].label = "lon"
+        data.attrs["units"] = "K"
+        data.attrs["scale_factor"] = np.array([0.1])
+        data.attrs["flags"] = np.array([1, 2])
+    return path
+
+
+def converted(path, out, *options):
+    """Document of the array that the command line writes."""
+    command = ["write", path, out, "--shards", "4,6", "--chunks", "2,3", *options]
+    ended = CliRunner().invoke(main, [str(word) for word in command])
+    assert ended.exit_code == 0, ended.output
+    return json.loads((out / "zarr.json").read_text())
+
+
+@pytest.mark.parametrize(("fill", "stored"), [(1, 1.0), (float("nan"), "NaN"), (None, 0.0)])
+def test_zarr_keeps_all(tmp_path, fill, stored):
+    names, attributes = ("y", "x"), {"units": "K", "of": {"a": [1, None]}}
+    path = make_zarr(tmp_path / "a", fill_value=fill, dimension_names=names, attributes=attributes)
+    document = converted(path, tmp_path / "b")
+    assert document["fill_value"] == stored
+    assert document["dimension_names"] == ["y", "x"]
+    assert document["attributes"] == attributes
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "b")[...], VALUES)
+
+
+def test_zarr_2_has_the_names_that_xarray_gave(tmp_path):
+    given = {"_ARRAY_DIMENSIONS": ["y", "x"], "units": "K"}
+    path = make_zarr(tmp_path / "a", zarr_format=2, fill_value=7, attributes=given)
+    found = open_source(path).metadata
+    # xarray masks by the fill value in format 2, and by this attribute in format 3
+    attributes = {"units": "K", "_FillValue": base64.b64encode(struct.pack("<d", 7)).decode()}
+    assert found == SourceMetadata(np.float32(7), ("y", "x"), attributes)
+
+
+def test_netcdf_3_keeps_what_unpacks_the_values(tmp_path):
+    document = converted(make_netcdf3(tmp_path / "a.nc"), tmp_path / "b")
+    assert document["fill_value"] == -99
+    assert document["dimension_names"] == ["lat", "lon"]
+    assert document["attributes"] == {
+        "scale_factor": 0.5,
+        "add_offset": 256.25,
+        "units": "K",
+        "_FillValue": -99,
+        "flags": [1, 2],
+    }
+
+
+def test_hdf5_keeps_its_fill_value_scales_and_attributes(tmp_path):
+    document = converted(make_hdf5(tmp_path / "a.h5"), tmp_path / "b", "--dataset", "t")
+    assert document["fill_value"] == -99
+    assert document["dimension_names"] == ["lat", "lon"]
+    assert document["attributes"] == {"units": "K", "scale_factor": 0.1, "flags": [1, 2]}
+
+
+def test_options_have_the_last_word(tmp_path):
+    path = make_zarr(tmp_path / "a", fill_value=1, dimension_names=("y", "x"), attributes={"a": 1})
+    given = ["--fill-value", "5", "--dimension-names", "row,", "--attributes", '{"b": 2, "a": 3}']
+    document = converted(path, tmp_path / "b", *given)
+    assert document["fill_value"] == 5
+    assert document["dimension_names"] == ["row", None]
+    assert document["attributes"] == {"a": 3, "b": 2}
+
+
+@pytest.mark.parametrize("value", [np.float32(1.5), np.float64("nan"), np.int16(-3), b"ab", 2 + 3j])
+def test_missing_values_are_written_as_xarray_reads_them(value):
+    found = as_attributes({"_FillValue": value}, "f")["_FillValue"]
+
+    def decoded(text):
+        return struct.unpack("<d", base64.b64decode(text))[0]
+
+    if isinstance(value, complex):
+        assert [decoded(part) for part in found] == [2, 3]
+    elif isinstance(value, bytes):
+        assert base64.b64decode(found) == value
+    elif isinstance(value, np.floating):
+        np.testing.assert_equal(decoded(found), float(value))
+    else:
+        assert found == -3
+
+
+def test_what_json_cannot_hold_is_told():
+    odd = {"n": np.float32("nan"), "m": [np.inf, -np.inf], "b": b"x", "s": np.str_("y")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = as_attributes(odd, "f")
+    assert found == {"n": "NaN", "m": ["Infinity", "-Infinity"], "b": "x", "s": "y"}
+    with pytest.warns(UserWarning, match="'z' is left out"):
+        assert as_attributes({"z": 1j, "a": 1}, "f") == {"a": 1}
