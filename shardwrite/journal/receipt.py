@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -63,6 +63,13 @@ class UpdateEntry:
             **self.others,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+    def is_inside(self, shape: Sequence[int]) -> bool:
+        """Whether the region of the update lies in an array of a shape."""
+        region = self.identity.region or ()
+        return len(region) == len(shape) and all(
+            stop <= n for (_, stop), n in zip(region, shape, strict=True)
+        )
 
     @classmethod
     def from_json(cls, found: JSON) -> UpdateEntry:
@@ -218,8 +225,8 @@ class Receipt:
     def is_empty(self, grid: ShardGrid) -> npt.NDArray[np.bool_]:
         """Mask of the shards that are empty by design.
 
-        Shards by which the array has grown since the last update count as empty. If it is not
-        known which shards are empty, no shard counts as empty.
+        Another program may have changed the shape since then. Shards by which the array has grown
+        count as empty. If it is not known which shards are empty, no shard counts as empty.
 
         Parameters
         ----------
@@ -240,9 +247,7 @@ class Receipt:
             return np.zeros(grid.counts, dtype=bool)
         try:
             shape = tuple(self.shape or (self.identity.metadata or {})["shape"])
-            if len(shape) != grid.ndim or any(
-                m > n for m, n in zip(shape, grid.shape, strict=True)
-            ):
+            if len(shape) != grid.ndim:
                 # Whatever is wrong is reported by the one `except` below.
                 raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301
             counts = replace(grid, shape=shape).counts
@@ -254,7 +259,8 @@ class Receipt:
             message, remedy = f"does not fit the array ({error})", "remove it, and verify deep"
             raise SpecError(message, field="receipt", value=RECEIPT_NAME, remedy=remedy) from error
         now = np.ones(grid.counts, dtype=bool)
-        now[tuple(slice(n) for n in counts)] = before.reshape(counts)
+        common = tuple(slice(min(m, n)) for m, n in zip(counts, grid.counts, strict=True))
+        now[common] = before.reshape(counts)[common]
         return now
 
 
@@ -323,17 +329,15 @@ def empty_after(
     Returns
     -------
     list of [int, int] or None
-        Value for `Receipt.empty`. None if the receipt does not know the empty shards, or the
-        array has more than `MAX_SHARDS` shards.
-
-    Raises
-    ------
-    SpecError
-        If the receipt does not fit the array.
+        Value for `Receipt.empty`. None if the receipt does not know the empty shards or does not
+        fit the array, or if the array has more than `MAX_SHARDS` shards.
     """
     if before.empty is None or grid.n_shards > MAX_SHARDS:
         return None
-    now = before.is_empty(grid)
+    try:
+        now = before.is_empty(grid)
+    except SpecError:  # the update makes a receipt that fits
+        return None
     inside = tuple(
         slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True)
     )

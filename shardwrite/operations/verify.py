@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.engines import Engine, active_engine
+from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import ravel, unravel
 from shardwrite.journal import Beside, Ledger, RunDirectory, look_beside, read_receipt, replay
@@ -106,7 +107,7 @@ class Report:
     warnings : tuple of str
         Warnings about interrupted removals of runs beside the array, and about files there that
         are not trusted. With files that are not trusted, it is unknown whether a run has still to
-        write shards.
+        write shards. Also a warning if the receipt does not fit the array.
     states : numpy.ndarray of uint8
         `ShardState` of each shard, in the shape of the shard grid.
     stored : numpy.ndarray of int64
@@ -255,22 +256,26 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
 
 def _expected(
     target: Target, run: RunDirectory | None, metadata: ArrayMetadata
-) -> tuple[str, Ledger | None]:
-    """Name and contents of the record that tells which shards should exist.
+) -> tuple[str, Ledger | None, tuple[str, ...]]:
+    """Name and contents of the record that tells which shards should exist, and warnings.
 
     A ledger made from a receipt only tells which shards are empty by design: `nbytes` is 0 for
     these and -1 for all others.
     """
     if run is not None and run.makes_array:  # a repair's array was whole before
-        return "journal", replay(run, metadata, looking=True).ledger
+        return "journal", replay(run, metadata, looking=True).ledger, ()
     receipt = read_receipt(target)
     if receipt is None or receipt.empty is None:
-        return "", None
+        return "", None, ()
+    try:
+        is_empty = receipt.is_empty(metadata.grid).ravel()
+    except SpecError as error:
+        return "", None, (f"the receipt is not used: {error}",)
     ledger = Ledger(metadata.grid)
     ledger.is_done[:] = True
     ledger.nbytes[:] = -1
-    ledger.nbytes[receipt.is_empty(metadata.grid).ravel()] = 0
-    return "receipt", ledger
+    ledger.nbytes[is_empty] = 0
+    return "receipt", ledger, ()
 
 
 def _states(
@@ -371,7 +376,7 @@ def verify_opened(
         check_source_of(against, array.metadata, "against")
     grid = array.metadata.grid
     engine = active_engine()
-    by, expected = _expected(target, beside.run, array.metadata)
+    by, expected, warnings = _expected(target, beside.run, array.metadata)
     table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
     states, wrong = _states(table, expected, by)
     remedies = dict.fromkeys(wrong, how_to_mend(beside))
@@ -391,7 +396,7 @@ def verify_opened(
         deep=deep,
         against=against is not None,
     )
-    return replace(report, warnings=beside.warnings)
+    return replace(report, warnings=(*beside.warnings, *warnings))
 
 
 def how_to_mend(beside: Beside) -> str:

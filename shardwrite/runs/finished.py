@@ -80,9 +80,10 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         return None
     # The document is not parsed: if it is not valid, it differs, and so the array is another one.
     found = job.target.document
-    # An update may have made the array grow, so the shape on disk need not be the plan's.
-    shape = job.plan.metadata.document["shape"] if receipt.updates else found.get("shape")
-    if {**found, "shape": shape} != job.plan.metadata.document:
+    planned = job.plan.metadata.document
+    # An update may have made the array grow.
+    shape = receipt.shape if receipt.updates and receipt.shape else planned["shape"]
+    if found != {**planned, "shape": shape}:
         return None
     return result_from_receipt(receipt.result, job.target.label)
 
@@ -99,10 +100,13 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     """The result of an ended update of the same plan; None if the update must be made.
 
     An update without a `source_id` is made again, because the same dask name may stand for other
-    data by now. The exception is a run whose end was interrupted.
+    data by now. The exception is a run whose end was interrupted. It is also made again if another
+    program has cut off a part of its region.
     """
     update = receipt.update(intent_of(job.plan, job.options.mode).digest)
     if update is None or not (job.plan.source.is_stable or update.run == ending):
+        return None
+    if not update.is_inside(job.target.shape):
         return None
     return result_from_receipt(update.result, job.target.label)
 
