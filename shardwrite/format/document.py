@@ -8,6 +8,7 @@ sharded, also those that zarr-python itself cannot shard.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -148,6 +149,12 @@ def make_metadata(
     if shards is None:
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
+    if native.kind == "V":
+        warnings.warn(
+            f"zarr-python before 3.4 cannot read a sharded array of the dtype {native}; "
+            "shards=None writes one that it can read",
+            stacklevel=2,
+        )
     around = _shard_format_of(options)
     own = around.to_dict()
     if {"chunk_shape", "codecs"} & set(own):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.codecs import FillPattern, Pipeline
+from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.codecs.datatypes import fill_from_json, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
@@ -404,8 +404,33 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         raise SpecError(message, field="serializer", value=codec["name"], remedy="shard once")
     try:
         metadata.pipeline  # noqa: B018 (builds the pipeline)
+        _try_codecs(metadata)
     except CodecError as error:
         remedy = "install or choose another codec"
         raise SpecError(
             str(error), field="compressors", value=error.fields["codec"], remedy=remedy
         ) from error
+
+
+def _try_codecs(metadata: ArrayMetadata) -> None:
+    """Encode an inner chunk of the fill value, which shows that the libraries for it are here.
+
+    A chunk of one element is enough. Codecs that cannot encode that get a whole one.
+
+    Raises
+    ------
+    CodecError
+        If the codecs cannot encode a whole inner chunk.
+    """
+    codecs, chunks = metadata.inner_codecs, metadata.grid.chunks
+    for shape in ((1,) * len(chunks), chunks):
+        batch = np.full((1, *shape), metadata.fill_value, dtype=metadata.dtype)
+        try:
+            build_pipeline(codecs, shape, metadata.dtype, metadata.document).encode(batch)
+        # Each codec and library raises errors of its own, ImportError among them.
+        except Exception as error:
+            if shape == chunks:
+                names = "+".join(str(codec["name"]) for codec in codecs)
+                raise CodecError(f"codecs {names} cannot encode: {error}", codec=names) from error
+        else:
+            return

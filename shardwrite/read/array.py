@@ -65,6 +65,31 @@ class ShardedArray:
         """Number of axes."""
         return len(self.shape)
 
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        """Extent of the first axis."""
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """Read the whole array into memory, for `numpy.asarray`.
+
+        Raises
+        ------
+        ValueError
+            If `copy` is False, since values that are read are a copy.
+        """
+        if copy is False:
+            raise ValueError("reading an array makes a copy; leave out copy=False")
+        return np.asarray(self[...], dtype=dtype)
+
     def __dask_tokenize__(self) -> Any:
         return self.metadata.text, self.store.token
 

@@ -45,6 +45,13 @@ def check_source(x: Any, field: str = "x") -> dask.array.Array:
             value=x.chunks,
             remedy=f"call {field}.compute_chunk_sizes() first",
         )
+    if isinstance(getattr(x, "_meta", None), np.ma.MaskedArray):
+        raise SpecError(
+            "masked values have no stored form",
+            field=field,
+            value="masked array",
+            remedy=f"give them a value: dask.array.ma.filled({field}, value)",
+        )
     return x
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
+import importlib.util
 import os
 import re
 import struct
@@ -245,6 +246,12 @@ def with_unknown_chunks():
 SOURCES = {
     "no dask array": (lambda: np.zeros(4), "x", "'ndarray'", "dask.array.from_array"),
     "unknown chunks": (with_unknown_chunks, "x.chunks", "nan", "compute_chunk_sizes()"),
+    "masked arrays": (
+        lambda: da.ma.masked_greater(da.arange(8, chunks=4), 3),
+        "x",
+        "'masked array'",
+        "dask.array.ma.filled",
+    ),
     "object dtype": (
         lambda: da.from_array(np.array([{}, {}], dtype=object), chunks=1),
         "dtype",
@@ -277,6 +284,45 @@ def test_sources(tmp_path, row):
     make, field, value, remedy = SOURCES[row]
     with refused(tmp_path, field=field, value=value, remedy=remedy):
         shardwrite.to_sharded_zarr(make(), tmp_path / "x", shards=4, chunks=2)
+
+
+SNAPPY = {
+    "name": "blosc",
+    "configuration": {
+        "cname": "snappy",
+        "clevel": 5,
+        "shuffle": "shuffle",
+        "typesize": 4,
+        "blocksize": 0,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "word"),
+    [
+        pytest.param(
+            {"compressors": [SNAPPY]},
+            "snappy",
+            marks=pytest.mark.skipif(
+                "snappy" in numcodecs.blosc.list_compressors(), reason="this numcodecs has snappy"
+            ),
+        ),
+        pytest.param(
+            {"serializer": {"name": "numcodecs.zfpy", "configuration": {}}, "compressors": None},
+            "zfpy",
+            marks=pytest.mark.skipif(
+                importlib.util.find_spec("zfpy") is not None, reason="zfpy is here"
+            ),
+        ),
+    ],
+    ids=["snappy", "zfpy"],
+)
+def test_a_codec_whose_library_is_not_here(tmp_path, x, keywords, word):
+    """It is known, and can encode nothing here: told before the first task."""
+    with pytest.raises(SpecError, match=word):
+        x.to_sharded_zarr(tmp_path / "x", **GOOD, **keywords)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_plan_over_its_memory(tmp_path, x):
@@ -774,7 +820,7 @@ def test_a_faulty_block(tmp_path, row, memory_limit):
 
 
 def test_a_block_without_a_mask_is_taken(tmp_path, x):
-    y = x.map_blocks(np.ma.asarray, dtype="f4", meta=np.ma.empty((0, 0), "f4"))
+    y = x.map_blocks(np.ma.asarray, dtype="f4", meta=np.empty((0, 0), "f4"))
     y.to_sharded_zarr(tmp_path / "x", **GOOD)
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], x.compute())
 

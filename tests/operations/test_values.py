@@ -217,6 +217,18 @@ def test_empty_chunks_and_shards(tmp_path, memory_limit):
         np.testing.assert_array_equal(zarr.open_array(tmp_path / path, mode="r")[...], a)
 
 
+@pytest.mark.parametrize("dtype", [STRUCT, "V5"], ids=str)
+def test_what_zarr_python_cannot_read_is_told(tmp_path, dtype):
+    x = da.zeros(8, dtype=dtype, chunks=4)
+    with pytest.warns(UserWarning, match=r"zarr-python before 3\.4 cannot read"):
+        shardwrite.plan(x, shards=4, chunks=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", category=zarr.errors.ZarrUserWarning)
+        warnings.filterwarnings("ignore", category=zarr.errors.UnstableSpecificationWarning)
+        shardwrite.plan(x, shards=None, chunks=2)
+
+
 def test_sizes_left_to_the_planner(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -69,6 +69,17 @@ def test_an_index_that_selects_nothing_that_is_there(path, key):
         shardwrite.open_sharded(path)[key]
 
 
+def test_numpy_reads_the_whole(path):
+    array = shardwrite.open_sharded(path)
+    np.testing.assert_array_equal(np.asarray(array), VALUES)
+    assert np.asarray(array, dtype="f4").dtype == np.float32
+    np.testing.assert_array_equal(np.array(array, copy=True), VALUES)
+    np.testing.assert_array_equal(list(array), VALUES)
+    assert (len(array), array.size) == (6, 60)
+    with pytest.raises(ValueError, match="makes a copy"):
+        np.array(array, copy=False)
+
+
 def test_one_size_for_all_axes(path):
     found = shardwrite.from_sharded_zarr(path, chunks=4)
     assert found.chunks == ((4, 2), (4, 4, 2))
