@@ -64,12 +64,10 @@ class UpdateEntry:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def is_inside(self, shape: Sequence[int]) -> bool:
-        """Whether the region of the update lies in an array of a shape."""
+    def is_cut_off(self, shape: Sequence[int]) -> bool:
+        """Whether the region of the update reaches beyond an array of a shape."""
         region = self.identity.region or ()
-        return len(region) == len(shape) and all(
-            stop <= n for (_, stop), n in zip(region, shape, strict=True)
-        )
+        return any(stop > n for (_, stop), n in zip(region, shape, strict=False))
 
     @classmethod
     def from_json(cls, found: JSON) -> UpdateEntry:

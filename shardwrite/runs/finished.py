@@ -106,7 +106,7 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     update = receipt.update(intent_of(job.plan, job.options.mode).digest)
     if update is None or not (job.plan.source.is_stable or update.run == ending):
         return None
-    if not update.is_inside(job.target.shape):
+    if update.is_cut_off(job.target.shape):
         return None
     return result_from_receipt(update.result, job.target.label)
 

@@ -244,9 +244,9 @@ def _appended(
     receipt = read_receipt(target) if found is None and is_stable else None
     for update in reversed(receipt.updates if receipt is not None else ()):
         known = update.identity
-        # Another program may have cut off what was appended.
-        is_there = update.is_inside(shape)
-        if known.append_axis == axis and known.source == identity and is_there:
+        if update.is_cut_off(shape):  # by another program
+            continue
+        if known.append_axis == axis and known.source == identity:
             found = known.region
             break
     if found is not None:

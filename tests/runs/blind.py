@@ -6,11 +6,16 @@ from shardwrite.codecs.pipeline import ForeignPipeline, NativePipeline
 
 
 def make_blind(monkeypatch):
-    """From now on, it is an error to encode or decode an inner chunk."""
+    """From now on, it is an error to encode or decode an inner chunk.
+
+    One element may be encoded: before a run begins, it shows that the libraries are there.
+    """
 
     def only_indexes(real):
         def call(self, *arguments):
-            assert self.stored_dtype == "u8", "an inner chunk was encoded or decoded"
+            is_index = self.stored_dtype == "u8"
+            is_trial = getattr(arguments[0], "size", None) == 1
+            assert is_index or is_trial, "an inner chunk was encoded or decoded"
             return real(self, *arguments)
 
         return call
