@@ -3,18 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Tests run side by side. Many wait for a disk or a process, so there are more of them than two cores.
-# Those that share what there is one of (a private SLURM) stay together.
-TESTERS ?= 3
-PYTEST := $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadgroup --durations=15
+# Tests run side by side, in more processes than there are cores, because many tests wait for a disk,
+# a lease or another process. Those that share what there is one of (a private SLURM) stay together.
+TESTERS ?= 4
+HOW := --numprocesses $(TESTERS) --dist loadgroup --durations=15
+PYTEST := $(BIN)/python -m pytest $(HOW)
+# What Python compiles is kept, whatever the environment says, because hundreds of processes import the
+# same modules.
+export PYTHONDONTWRITEBYTECODE :=
+# What runs in the two other environments: `make compat SELECT="not long"` runs the whole suite there.
+SELECT ?= compat and not long
 NODE_STAMP := tests/conformance/node_modules/.installed
 
-.PHONY: demo test test-long check format bench clean
+.PHONY: demo test test-long compat compat-lowest compat-newest check format bench docs clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[check,bench,demo]"
+	$(BIN)/python -m pip install --quiet --editable ".[check,bench,demo,docs]"
 	touch $@
 
 # A reader in JavaScript is one of the oracles; without npm its tests are skipped, and say so.
@@ -31,6 +37,16 @@ test: $(STAMP) $(NODE_STAMP)
 test-long: $(STAMP) $(NODE_STAMP)
 	$(PYTEST) -m long
 
+# The oldest versions that pyproject allows on the oldest Python, and the newest of all on the newest.
+compat: compat-lowest compat-newest
+
+compat-lowest compat-newest: compat-%: .compat/%/.installed $(NODE_STAMP)
+	COMPAT=$* $(<D)/bin/python -m pytest $(HOW) -m "$(SELECT)"
+
+.compat/%/.installed: pyproject.toml tests/compat/environment.py $(STAMP)
+	$(BIN)/python tests/compat/environment.py $* $(@D)
+	touch $@
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -43,5 +59,8 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.side_by_side
 
+docs: $(STAMP)
+	$(BIN)/python docs/make.py
+
 clean:
-	rm -rf $(VENV) demo-output tests/conformance/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .compat build demo-output tests/conformance/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis

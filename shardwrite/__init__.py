@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from shardwrite.format.sharding import register_shard_format
     from shardwrite.format.strategies import AppendOnly, FixedOrder
     from shardwrite.operations.compact import Compaction, compact
+    from shardwrite.operations.conversion import Conversion, ConversionPlan
+    from shardwrite.operations.convert import plan_reshard, reshard, shard, unshard
     from shardwrite.operations.create import create
+    from shardwrite.operations.dask_patch import DaskPatch, patch_dask
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
-    from shardwrite.operations.verify import Report, census, verify
+    from shardwrite.operations.report import Report
+    from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
     from shardwrite.plan.plan import Part, Plan
@@ -46,12 +50,16 @@ else:
             "shardwrite.format.sharding": ("register_shard_format",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
             "shardwrite.operations.compact": ("Compaction", "compact"),
+            "shardwrite.operations.conversion": ("Conversion", "ConversionPlan"),
+            "shardwrite.operations.convert": ("plan_reshard", "reshard", "shard", "unshard"),
             "shardwrite.operations.create": ("create",),
+            "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
-            "shardwrite.operations.verify": ("Report", "census", "verify"),
+            "shardwrite.operations.report": ("Report",),
+            "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
@@ -95,6 +103,9 @@ __all__ = [
     "AppendOnly",
     "Census",
     "Compaction",
+    "Conversion",
+    "ConversionPlan",
+    "DaskPatch",
     "FixedOrder",
     "Part",
     "Plan",
@@ -112,14 +123,19 @@ __all__ = [
     "finalize",
     "from_sharded_zarr",
     "open_sharded",
+    "patch_dask",
     "plan",
     "plan_region",
+    "plan_reshard",
     "prepare",
     "register_shard_format",
     "register_strategy",
     "repair",
+    "reshard",
+    "shard",
     "store",
     "to_sharded_zarr",
+    "unshard",
     "verify",
     "write_part",
     "write_region",

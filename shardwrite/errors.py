@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "ChangedError",
     "ClusterError",
     "ClusterLostError",
     "CodecError",
@@ -256,6 +257,25 @@ class JournalError(ShardwriteError):
         differences: Sequence[str] = (),
     ) -> None:
         super().__init__(message, path=path, holder=holder, differences=list(differences))
+
+
+class ChangedError(ShardwriteError):
+    """A finished array is not what its last run left, so a call that was done is not done now.
+
+    Attributes
+    ----------
+    path : str
+        Path of the array.
+    changed : tuple of str
+        Keys of shards whose objects another program has written or replaced; 1000 at most.
+    missing : tuple of str
+        Keys of shards whose objects are gone; 1000 at most.
+    """
+
+    def __init__(
+        self, message: str, *, path: str, changed: Sequence[str] = (), missing: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, path=path, changed=tuple(changed), missing=tuple(missing))
 
 
 class RunEndedError(JournalError):

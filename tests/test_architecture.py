@@ -14,13 +14,13 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "shardwrite"
 # lowest first; a folder may import from itself and from floors before its own
 LAYERS = [
-    ["errors", "_version", "_lazy", "grid"],
+    ["errors", "_version", "_lazy", "grid", "notebook"],
     ["codecs"],
     ["format"],
     ["plan", "encode"],
     # ---- no I/O, no dask, no clock, no randomness above this line
     ["stores", "host", "_dask"],
-    ["engines", "place"],
+    ["engines", "place", "entry"],
     ["read", "picture"],
     ["journal", "sources"],
     ["write"],
@@ -310,11 +310,14 @@ def test_files_stay_small(path):
 
 
 BELOW_OPERATIONS = {
-    *("grid", "codecs", "format", "plan", "encode", "stores", "host", "engines", "place", "read"),
-    *("picture", "journal", "sources", "write", "runs"),
+    *("grid", "notebook", "codecs", "format", "plan", "encode", "stores", "host", "engines"),
+    *("place", "read", "picture", "journal", "sources", "write", "runs", "entry"),
 }
 MOST_PARAMETERS = 6
-KEYWORDS_OF_USERS = {"sources/registry.py": {"open_source"}}
+KEYWORDS_OF_USERS = {
+    "read/array.py": {"from_sharded_zarr"},
+    "sources/registry.py": {"open_source"},
+}
 """Functions below the operations that users call; their keywords become a value at once."""
 
 
@@ -406,7 +409,11 @@ OF_MODULES = {"remove", "removedirs", "replace", "renames", "truncate", "move"}
 REMOVES_DATA = {
     "stores/posix.py": {"remove"},  # a shard, by the line of the journal that its task began with
     "journal/takeover.py": {"_remove"},  # what a run has set aside, by its plan
+    "journal/in_place.py": {
+        "_remove_data"
+    },  # an old tree after the exchange, or a new one given up
 }
+EXCHANGES = {"journal/in_place.py": {"exchange", "_check_old"}}
 SETS_ASIDE = {
     "stores/removal.py": {"remove_data"},
     # the array that a run replaces, and the one that a run has begun and not published
@@ -426,6 +433,16 @@ REMOVES_ITS_OWN = {
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/begin.py": {"_create", "probe"},
     "journal/lease.py": {"__enter__", "__exit__", "release_all", "file_system_time"},
+    "journal/in_place.py": {
+        "exchange",
+        "_check_old",
+        "settle",
+        "give_up",
+        "_end",
+        "_link_record",
+        "_take_over",
+        "_tidy",
+    },  # trees that are converted, whose inode numbers are compared; its directory and record
     "journal/jobs.py": {"write_note"},
     "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
@@ -434,6 +451,7 @@ REMOVES_ITS_OWN = {
     "journal/takeover.py": {
         "end_run",
         "take_away",
+        "forget",
         "_settle",
         "_move_plan",
         "make_end",
@@ -442,21 +460,24 @@ REMOVES_ITS_OWN = {
     "write/spool.py": {"__exit__"},
     "runs/session.py": {"enter", "discard_parts"},
     "write/tasks.py": {"_splice_shard"},
+    "write/copying.py": {"_assemble"},
 }
 
 
 def test_data_are_removed_by_one_function_that_takes_a_proof():
     """Nothing else removes, moves or cuts a shard or an array; what does so with other files is
     listed here."""
-    found, removing, moving = {}, {}, {}
+    found, removing, moving, swapping = {}, {}, {}, {}
     for path in FILES:
         tree, name = parsed(path), str(path.relative_to(PACKAGE))
         removing[name] = calls(tree, "remove_data")
         moving[name] = calls(tree, "set_aside")
+        swapping[name] = calls(tree, "exchange")
         if unit(path) not in ("slurm", "cli"):  # have directories of their own
             found[name] = removals(tree)
     assert {name: functions for name, functions in removing.items() if functions} == REMOVES_DATA
     assert {name: functions for name, functions in moving.items() if functions} == SETS_ASIDE
+    assert {name: functions for name, functions in swapping.items() if functions} == EXCHANGES
     assert {name: functions for name, functions in found.items() if functions} == REMOVES_ITS_OWN
 
 

@@ -8,6 +8,7 @@ import importlib
 import os
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,14 @@ import pytest
 import shardwrite
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+EXAMPLE = re.compile(r"^```(python|bash)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+WITHOUT_EXAMPLES = {"contributing.md", "glossary.md", "reference/api.md", "speed.md"}
+PAGES = [
+    ROOT / "README.md",
+    *(p for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in WITHOUT_EXAMPLES),
+]
+WALKS = ("README.md", "guide.md")  # through most that there is
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
 
@@ -40,16 +48,19 @@ def with_programs(directory):
     ):
         (directory / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
         (directory / name).chmod(0o755)
-    return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": found}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.compat if page.name in WALKS else ()) for page in PAGES],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
 def test_pages(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     environ = with_programs(tmp_path / "bin")
-    examples = re.findall(
-        r"^```(python|bash)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE
-    )
+    examples = EXAMPLE.findall(page.read_text())
     assert examples
     namespace: dict = {"__name__": "__main__"}
     for language, example in examples:
@@ -59,19 +70,125 @@ def test_pages(page, tmp_path, monkeypatch):
             subprocess.run(["bash", "-euo", "pipefail", "-c", example], env=environ, check=True)
 
 
-def test_the_readmes_example_has_five_lines():
-    example = re.search(
-        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )[1]
+def test_pages_without_examples_have_none():
+    assert [p for p in WITHOUT_EXAMPLES if EXAMPLE.search((DOCS / p).read_text())] == []
+
+
+def test_the_readme_is_short_and_its_five_lines_run_twice(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 70
+    ((_, example),) = EXAMPLE.findall(text)
     assert len(example.strip().splitlines()) == 5
+    for _ in range(2):  # each in a process of its own, as a reader does it
+        subprocess.run([sys.executable, "-c", example], cwd=tmp_path, check=True)
 
 
+CASES = {
+    "zstd, chunks of 64³": "zstd-64",
+    "zstd, chunks of 16³": "zstd-16",
+    "lz4, chunks of 32³": "lz4-32",
+    "zstd, slabs": "slabs",
+    "zstd, 20,000 small shards": "many-shards",
+}
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_the_readmes_speeds_are_those_of_the_figures():
+    told = re.findall(r"^\| (?:zstd|lz4).*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    figures = (DOCS / "figures.md").read_text().split("<!-- end of side-by-side -->")[0]
+    measured = {}
+    for line in figures.splitlines():
+        if " · " in line and line.startswith("| "):
+            case, *rest = cells(line)
+            measured[case] = [cell.split(" · ")[0] for cell in rest[:4]]
+    assert [cells(line)[0] for line in told] == list(CASES)
+    for line in told:
+        case, *speeds = cells(line)
+        assert speeds == measured[CASES[case]], case
+
+
+def test_the_committed_picture_is_the_one_that_is_drawn():
+    pictures = runpy.run_path(str(DOCS / "pictures.py"))
+    assert (DOCS / "pictures" / "overview.svg").read_text() == pictures["overview"]()
+
+
+def test_every_page_is_in_the_menu():
+    menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    made = {"reference/commands.md", "changelog.md", "architecture.md"}
+    assert menu == made | {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+
+
+def sentences(text):
+    """Sentences of a page, without code, tables, headings and what programs have written."""
+    text = re.sub(r"<!-- (\S+) -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for block in re.split(r"\n\s*\n", text):
+        prose = [line for line in block.split("\n") if not re.match(r" {4}|[|#<!]|\s*$", line)]
+        for item in re.split(r"\n(?=\s*(?:[-*:]|\d+\.)\s)", "\n".join(prose)):
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "X", item))
+            yield from re.split(r"(?<=[.!?:])\s+(?=[A-Z\[*(]|zarr-python|glibc)", plain)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_sentences_are_short(page):
+    """One thought a sentence: no more than 17 words on average, and never more than 36."""
+    lengths = {s: len(s.split()) for s in sentences(page.read_text()) if len(s.split()) > 2}
+    assert {s: n for s, n in lengths.items() if n > 36} == {}
+    assert sum(lengths.values()) <= 17 * len(lengths)
+
+
+@pytest.mark.long
+def test_the_site_is_built_and_its_links_lead_somewhere():
+    pytest.importorskip("zensical")
+    done = subprocess.run(
+        [sys.executable, DOCS / "make.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = ROOT / "build" / "site"
+    for name in ("index", "quickstart", "reference/api", "reference/commands", "howto/files"):
+        assert (site / f"{name}.html").is_file()
+    api = (site / "reference" / "api.html").read_text()
+    for name in set(shardwrite.__all__) - {"__version__"}:
+        public = getattr(shardwrite, name)
+        assert f'id="{public.__module__}.{public.__qualname__}"' in api, name
+    assert ":func:" not in api
+
+
+def test_dead_links_and_foreign_resources_are_found(tmp_path):
+    problems = runpy.run_path(str(DOCS / "links.py"))["problems"]
+    (tmp_path / "b.html").write_text('<h2 id="here">b</h2>')
+    good = '<a href="b.html#here">b</a><a href="https://example.org/">elsewhere</a>'
+    (tmp_path / "a.html").write_text(good)
+    assert problems(tmp_path) == []
+    for bad, what in (
+        ('<a href="c.html">c</a>', "a.html links to c.html, which is not there"),
+        ('<a href="b.html#gone">b</a>', "a.html links to b.html#gone, which has no such anchor"),
+        ('<script src="https://example.org/x.js">', "a.html loads https://example.org/x.js"),
+        (
+            '<link rel="stylesheet" href="//example.org/x.css">',
+            "a.html loads //example.org/x.css",
+        ),
+    ):
+        (tmp_path / "a.html").write_text(good + bad)
+        problems = runpy.run_path(str(DOCS / "links.py"))["problems"]  # reads each page once
+        assert problems(tmp_path) == [what]
+
+
+@pytest.mark.compat
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
+@pytest.mark.compat
 def test_public_functions_have_an_example():
     for name in shardwrite.__all__:
         public = getattr(shardwrite, name)

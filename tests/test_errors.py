@@ -8,6 +8,7 @@ import pytest
 
 import shardwrite.errors as module
 from shardwrite.errors import (
+    ChangedError,
     ClusterError,
     ClusterLostError,
     CodecError,
@@ -25,6 +26,8 @@ from shardwrite.errors import (
     UntrustedStateError,
     WorkersLostError,
 )
+
+pytestmark = pytest.mark.compat
 
 EXAMPLES = [
     ShardwriteError("plain"),
@@ -48,6 +51,7 @@ EXAMPLES = [
     ),
     RunEndedError("taken over", path="a/b/run-1"),
     UntrustedStateError("belongs to somebody else", path="a/b.shardwrite", owner="mallory"),
+    ChangedError("another program", path="a/b", changed=["c/0"], missing=["c/1", "c/2"]),
     IncompleteError("2 parts are missing", missing=["c/0", "c/2"], parts=[0, 2], n_written=7),
     RunCancelledError("cancelled", missing=["c/0"]),
     SubmitError("scontrol is not in PATH", command="scontrol show config"),

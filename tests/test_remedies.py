@@ -52,7 +52,54 @@ _ARRAY = "tests/slurm/test_array.py"
 _JOBS = "tests/slurm/test_remedies_of_jobs.py"
 _SCRIPTS = "tests/slurm/test_scripts.py"
 _STORES = "tests/operations/test_zarr_targets.py"
+_WORDS = "tests/operations/test_dask_words.py"
+_KEPT = "tests/operations/test_kept.py"
+_IN_PLACE = "tests/operations/test_in_place.py"
 COVERED: dict[str, str] = {
+    "another conversion of {} in its place was begun": f"{_IN_PLACE}::test_it_is_given_up",
+    "is being converted in its place, and nothing else may write to it": (
+        f"{_IN_PLACE}::test_nothing_else_writes_meanwhile"
+    ),
+    "the conversion in place has begun": (
+        f"{_IN_PLACE}::test_a_disk_that_is_full_leaves_the_old_tree"
+    ),
+    "the new array differs from {}": f"{_IN_PLACE}::test_a_change_by_another_program_is_found",
+    "another program has changed {} in {} meanwhile": (
+        f"{_IN_PLACE}::test_what_another_program_adds_is_not_lost"
+    ),
+    "a run on {} has not ended. Finish it": (
+        f"{_IN_PLACE}::test_a_run_that_has_not_ended_comes_first"
+    ),
+    'give mode="w" to replace what exists': (
+        "tests/operations/test_targets_of_zarr.py::test_an_array_is_replaced_by_mode_w_only"
+    ),
+    "convert it without --decode-cf": (
+        "tests/sources/test_decoded.py::test_what_cannot_be_decoded_is_told"
+    ),
+    "says something else than mode={}": f"{_WORDS}::test_overwrite_is_a_mode",
+    'overwrite=True is mode="w", and False is mode="w-"': f"{_WORDS}::test_overwrite_is_a_mode",
+    "write them again from their source with repair (shardwrite repair --source), or keep the": (
+        f"{_KEPT}::test_anything_else_stops_and_both_remedies_work"
+    ),
+    "is not accepted, since {} shards are bad": (
+        f"{_KEPT}::test_anything_else_stops_and_both_remedies_work"
+    ),
+    ", or keep it with verify and accept=True": (
+        f"{_KEPT}::test_changed_metadata_stop_and_are_accepted"
+    ),
+    "the metadata of {} have changed meanwhile; verify it again": (
+        f"{_KEPT}::test_metadata_that_change_while_they_are_accepted"
+    ),
+    "if the data are others now, start over with restart=True": (
+        "tests/runs/test_made_again.py"
+        "::test_shards_of_an_interrupted_run_are_kept_with_a_warning_if_the_source_has_no_name"
+    ),
+    "is written by others all the time; make the same call again": (
+        "tests/runs/test_publishing.py::test_a_group_that_others_write_all_the_time"
+    ),
+    "open another writer, and give it that again": (
+        "tests/stream/test_interrupted_calls.py::test_another_writer_goes_on_after_the_last_flush"
+    ),
     "Start over with restart=True, which removes nothing of others": (
         f"{_STORES}::test_a_store_that_was_emptied_is_noticed"
     ),
@@ -61,6 +108,18 @@ COVERED: dict[str, str] = {
     ),
     "Move that away, and make the same call again": (
         f"{_STORES}::test_nothing_is_written_into_an_array_that_is_begun"
+    ),
+    'leave it out, or give mode="w" to replace the array': (
+        "tests/operations/test_targets_of_zarr.py::test_an_array_is_replaced_by_mode_w_only"
+    ),
+    "mend it, or remove it after a look": (
+        "tests/operations/test_convert_groups.py::test_remedies"
+    ),
+    'give another place, or mode="w" to replace its attributes': (
+        "tests/operations/test_convert_groups.py::test_what_stands_there"
+    ),
+    "give another place, or remove it yourself": (
+        "tests/operations/test_convert_groups.py::test_remedies"
     ),
     "write the array again, or to a store that can": (
         "tests/operations/test_zarr_targets.py"
@@ -537,7 +596,7 @@ def test_an_array_that_grows_while_an_update_is_planned(tmp_path, monkeypatch):
     )
 
 
-@carries_out("became {} after this writer was opened; open another one", "make another one")
+@carries_out("became {}, and this writer knows {}; open another one", "make another one")
 def test_writers_that_are_closed_or_late(tmp_path):
     path = tmp_path / "x"
     write(path)
@@ -1049,7 +1108,7 @@ def test_a_document_without_a_shape(tmp_path):
 REPAIR = "write it again: shardwrite repair, with the source"
 
 
-@carries_out(REPAIR, "to be written again; give the source to do it", "written again", "to repair")
+@carries_out(REPAIR, "to write again; give the source to do it", "written again", "to repair")
 def test_bad_shards(tmp_path):
     path = tmp_path / "x"
     write(path)
@@ -1059,7 +1118,7 @@ def test_bad_shards(tmp_path):
     refused(REPAIR, CorruptShardError, lambda: shardwrite.compact(path))
     told = shardwrite.repair(path)
     assert "to repair" in str(told)
-    assert "1 to be written again; give the source to do it" in str(told)
+    assert "1 to write again; give the source to do it" in str(told)
     assert (
         CliRunner()
         .invoke(main, ["repair", str(path), "--source", str(tmp_path / "x.npy")])
@@ -1168,7 +1227,9 @@ SHELL = re.compile(r"^(exec |srun |--scheduler |\^#SBATCH |\n# Signals to this s
 def messages() -> Iterator[tuple[str, str]]:
     """Texts of the package that name a remedy, with their places; docstrings and the help of
     options are none."""
-    for path in sorted((ROOT / "shardwrite").rglob("*.py")):
+    # These put options for keywords, and options into groups; they have no messages of their own.
+    without = {ROOT / "shardwrite" / "cli" / name for name in ("helping.py", "wording.py")}
+    for path in sorted(set((ROOT / "shardwrite").rglob("*.py")) - without):
         tree = ast.parse(path.read_text())
         others: set[ast.AST] = set()
         for node in ast.walk(tree):

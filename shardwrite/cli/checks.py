@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,35 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask
+from shardwrite.cli.completion import directories, files
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import engine_options, json_option, name_option, source_options
 from shardwrite.cli.terminal import echo
+from shardwrite.errors import SpecError
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.picture import html, terminal_picture, write_png
+from shardwrite.read.stored_array import open_stored
 from shardwrite.runs.outcome import INCOMPLETE
 
 __all__ = ["census", "check", "exit_unless_good", "repair", "verify"]
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
-@click.option("--deep", is_flag=True, help="Decode every inner chunk, too.")
-@click.option("--against", metavar="SRC", help="Compare every value with this source, bit by bit.")
+@click.option("--deep", is_flag=True, help="Also decode every inner chunk.")
+@click.option(
+    "--against",
+    shell_complete=files,
+    metavar="SRC",
+    help="Compare with this source, bit by bit: encoded chunks if ARRAY could have taken those of "
+    "SRC, else values.",
+)
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Unless a shard is bad: take the array as another program has left it for right.",
+)
 @source_options
 @engine_options
 @json_option
@@ -35,36 +52,61 @@ def verify(
     name: str | None,
     deep: bool,
     against: str | None,
+    accept: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are missing.
+    """Check every shard of ARRAY.
 
-    Exit code 1 if anything is wrong, 85 if a run has still to write some.
+    By default this reads only the index of each shard: its checksum, and where inner chunks lie.
+    --deep decodes every inner chunk, too. The exit code is 0 if all is good, 1 if anything is
+    wrong, and 85 if the array is not finished.
     """
     with engine(threads, workers, address):
-        compared = open_as_dask(against, source)[0] if against else None
-        report = check(array, name, deep=deep, against=compared, quiet=as_json)
+        compared = _compared(against, source) if against else None
+        report = check(array, name, deep=deep, against=compared, accept=accept, quiet=as_json)
     echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
     exit_unless_good(report)
 
 
+def _compared(against: str, options: dict[str, Any]) -> Any:
+    """What an array is compared with: a Zarr array as it is stored, or a dask array.
+
+    A Zarr array that cannot be taken as it is stored is read with zarr-python.
+    """
+    is_plain = all(options[name] is None for name in ("source_format", "dataset", "shape", "dtype"))
+    if is_plain and os.path.isdir(against):
+        with contextlib.suppress(SpecError):
+            open_stored(against)
+            return against
+    return open_as_dask(against, options)[0]
+
+
 def check(
-    array: str, name: str | None, *, deep: bool, quiet: bool, against: Any = None
+    array: str,
+    name: str | None,
+    *,
+    deep: bool,
+    quiet: bool,
+    against: Any = None,
+    accept: bool = False,
 ) -> shardwrite.Report:
     """Verify an array, and show a progress bar if standard error is a terminal."""
     console, opened = Console(stderr=True), open_begun(array, name)
+    if quiet or not console.is_terminal:
+        # Older versions of rich print a line break even if the bar is disabled.
+        return verify_opened(opened, deep=deep, against=against, accept=accept)
     columns = (TextColumn("checking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal or quiet) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task("checking", total=opened.array.metadata.grid.n_shards)
 
         def advance(n: int) -> None:
             progress.update(task, advance=n)
 
-        return verify_opened(opened, deep=deep, against=against, on_shards=advance)
+        return verify_opened(opened, deep=deep, against=against, accept=accept, on_shards=advance)
 
 
 def exit_unless_good(report: shardwrite.Report | None) -> None:
@@ -75,29 +117,30 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
         raise SystemExit(INCOMPLETE)
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
 @click.option(
     "--html",
     "html_path",
     type=click.Path(dir_okay=False, writable=True),
-    help="Also write a page with the picture.",
+    help="Also write an HTML page with the picture.",
 )
 @click.option(
     "--png",
     "png_path",
     type=click.Path(dir_okay=False, writable=True),
-    help="Also write the picture (extra: plot).",
+    help="Also write the picture as PNG (needs the extra plot).",
 )
 @json_option
 @command
 def census(
     array: str, name: str | None, html_path: str | None, png_path: str | None, as_json: bool
 ) -> None:
-    """Count the inner chunks of ARRAY that hold data, from indexes only, and show the shard grid
-    as a picture.
-    """  # noqa: D205 (help text)
+    """Show which parts of ARRAY hold data.
+
+    This reads only the index of each shard. It prints counts, and a picture of the shard grid.
+    """
     found = shardwrite.census(array, name=name)
     if html_path:
         Path(html_path).write_text(html(found))
@@ -111,28 +154,29 @@ def census(
     console.print(terminal_picture(found, console.width))
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
 @click.option(
     "--source",
     "src",
+    shell_complete=files,
     metavar="SRC",
     help="Write the bad and missing shards again from this source.",
 )
 @source_options
-@click.option("--shallow", is_flag=True, help="Look at indexes only, and do not decode.")
+@click.option("--shallow", is_flag=True, help="Check only indexes, and decode nothing.")
 @click.option(
     "--salvage",
     is_flag=True,
-    help="Cut a shard whose tail is torn back to the size in the journal.",
+    help="Without a source: cut a shard with a torn end back to the size in the journal.",
 )
 @click.option(
     "--scan",
     is_flag=True,
-    help="Without a journal, search such a shard backwards for an index whose checksum fits.",
+    help="Without a source and a journal: restore the last valid index inside such a shard.",
 )
-@click.option("--memory-limit", help="Memory of a worker process, such as 4GB.")
+@click.option("--memory-limit", help="Memory of each worker process, such as 4GB.")
 @engine_options
 @json_option
 @command
@@ -150,12 +194,13 @@ def repair(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Find torn and missing shards of ARRAY; with --source, quarantine them and write exactly these
-    again.
+    """Find the bad shards of ARRAY, and write them again from a source.
 
-    Stale temporaries are then swept, too. Without --source, --salvage or --scan nothing is changed:
-    it prints what is to be written, and the exit code is 85 if that is anything.
-    """  # noqa: D205 (help text)
+    Without --source, --salvage or --scan, nothing is changed: the command lists the shards to write
+    again, and exits with 85 if there are any. With --source, bad shards are kept in
+    ARRAY.quarantine, exactly these shards are written again, and leftover temporary files are
+    removed.
+    """
     with engine(threads, workers, address):
         x = open_as_dask(src, source)[0] if src else None
         done = shardwrite.repair(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
 
 import click
 import dask
+import numpy as np
 
+from shardwrite.cli.values import fill_of
+from shardwrite.cli.wording import in_options
 from shardwrite.engines import Stopped
 from shardwrite.errors import (
     ClusterError,
@@ -17,14 +21,16 @@ from shardwrite.errors import (
     IncompleteError,
     RunCancelledError,
     ShardwriteError,
+    SpecError,
+    StoreError,
     SubmitError,
 )
 from shardwrite.host.environment import configured
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
-from shardwrite.runs.outcome import exit_code_of
+from shardwrite.runs.outcome import exit_code_of, is_of_a_block
 from shardwrite.slurm import connect, requeue
-from shardwrite.sources import Source, as_dask, open_source
+from shardwrite.sources import Source, as_dask, decoded, open_source
 
 __all__ = ["command", "engine", "open_as_dask", "open_to_write", "requeueing"]
 
@@ -32,8 +38,8 @@ __all__ = ["command", "engine", "open_as_dask", "open_to_write", "requeueing"]
 class _Failure(click.ClickException):
     """An error that click prints, with its exit code."""
 
-    def __init__(self, error: BaseException) -> None:
-        super().__init__("\n".join([str(error), *getattr(error, "__notes__", [])]))
+    def __init__(self, error: BaseException, before: str = "") -> None:
+        super().__init__(before + in_options(error, click.get_current_context().command))
         setattr(self, "exit_code", exit_code_of(error))  # noqa: B010 (it is on the class)
 
 
@@ -46,6 +52,10 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             function(*args, **kwargs)
         except (ShardwriteError, OSError, Stopped) as error:
             raise _Failure(error) from error
+        except Exception as error:
+            if not is_of_a_block(error):
+                raise
+            raise _Failure(error, f"the source cannot be read: {type(error).__name__}: ") from error
 
     return wrapped
 
@@ -56,7 +66,7 @@ def open_as_dask(source: str, options: dict[str, Any]) -> Any:
     The source options are removed from `options`.
     """
     opened = _opened(source, options)
-    return as_dask(opened, options.pop("source_chunks")), opened.identity
+    return _in_chunks(opened, options.pop("source_chunks")), opened.identity
 
 
 def open_to_write(source: str, options: dict[str, Any]) -> Any:
@@ -67,24 +77,54 @@ def open_to_write(source: str, options: dict[str, Any]) -> Any:
     """
     opened = _opened(source, options)
     known = opened.metadata
+    if options["fill_value"] is not None:
+        options["fill_value"] = fill_of(options["fill_value"], np.dtype(opened.dtype))
     for field in ("fill_value", "dimension_names"):
         if options[field] is None:
             options[field] = getattr(known, field)
     options["attributes"] = {**known.attributes, **(options["attributes"] or {})} or None
-    return as_dask(opened, options.pop("source_chunks")), opened.identity
+    return _in_chunks(opened, options.pop("source_chunks")), opened.identity
 
 
 def _opened(source: str, options: dict[str, Any]) -> Source:
     """Open a source by its options, which are removed from `options`."""
-    shape = options.pop("shape")
-    return open_source(
-        source,
-        format=options.pop("source_format"),
-        dataset=options.pop("dataset"),
-        shape=(shape,) if isinstance(shape, int) else shape,
-        dtype=options.pop("dtype"),
-        offset=options.pop("offset"),
-    )
+    shape, is_decoded = options.pop("shape"), options.pop("decode_cf")
+    try:
+        opened = open_source(
+            source,
+            format=options.pop("source_format"),
+            dataset=options.pop("dataset"),
+            shape=(shape,) if isinstance(shape, int) else shape,
+            dtype=options.pop("dtype"),
+            offset=options.pop("offset"),
+        )
+    except StoreError as error:
+        if error.fields["errno"] not in (errno.ENOENT, errno.ENOTDIR):
+            raise
+        # A path that is wrong is wrong usage, as a wrong array in a file is.
+        raise SpecError(
+            "no such file or directory", field="source", value=source, remedy="check the path"
+        ) from None
+    return decoded(opened) if is_decoded else opened
+
+
+def _in_chunks(source: Source, chunks: Any) -> Any:
+    """A source as a dask array, in chunks that a user may have given.
+
+    Raises
+    ------
+    SpecError
+        If the chunks do not fit the source.
+    """
+    try:
+        return as_dask(source, chunks)
+    except SpecError as error:
+        raise SpecError(
+            error.message,
+            field="source_chunks",
+            value=chunks,
+            remedy="give for instance 64, or 64,64,32, or auto",
+        ) from None
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from rich.text import Text
 
 import shardwrite
 from shardwrite.cli.common import command
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
@@ -47,27 +48,26 @@ def _volume() -> Path:
     return Path(spec.origin).parent / "tests" / "data" / "example4d.nii.gz"
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.option(
     "--directory",
     type=click.Path(file_okay=False),
     default="demo-output",
-    show_default=True,
     help="Where to write.",
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
     default=2,
-    show_default=True,
     help="Processes of the local cluster.",
 )
 @json_option
 @command
 def demo(directory: str, workers: int, as_json: bool) -> None:
-    """Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check it and
-    show it.
-    """  # noqa: D205 (help text)
+    """Write a real MRI scan on a local cluster, check it and show it.
+
+    The scan comes with the package nibabel. The demo reads the result back with zarr-python.
+    """
     source = open_source(str(_volume()))
     slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner delivers them
     path = Path(directory) / "mri.zarr"

@@ -38,56 +38,63 @@ _FIELDS = {
 
 def cluster_options(function: Any) -> Any:
     """Add the options for workers that are SLURM jobs to a command."""
-    said = "; by default what dask/jobqueue.yaml says"
+    said = ". Default: as in dask/jobqueue.yaml"
     for option in reversed(
         (
             click.option(
                 "--cluster",
                 type=click.Choice(["slurm"]),
-                help="Have the work done by jobs that this process submits.",
+                help="Let SLURM jobs do the work. This process submits them.",
             ),
-            click.option("--jobs", type=int, help="With --cluster: workers at most, each a job."),
+            click.option(
+                "--jobs", type=int, help="With --cluster: largest number of workers, each a job."
+            ),
             click.option(
                 "--minimum-jobs",
                 type=int,
-                help="Workers at least, once there is one; 1 by default.",
+                help="Number of workers to keep, once there is one. Default: 1.",
             ),
             click.option(
-                "--cores", type=click.IntRange(1), help=f"Cores of each worker{said}, or 4."
+                "--cores",
+                type=click.IntRange(1),
+                help=f"Number of cores of each worker{said}, or 4.",
             ),
             click.option("--memory", help=f"Memory of each worker{said}, or 8G."),
             click.option("--time", "time_limit", help=f"Time limit of each worker{said}."),
-            click.option("--job-name", help="Name of the jobs; shardwrite by default."),
+            click.option("--job-name", help="Name of the jobs. Default: shardwrite."),
             click.option(
                 "--sbatch",
                 "directives",
                 multiple=True,
                 help="An option for sbatch, such as --sbatch=--partition=main.",
             ),
-            click.option("--setup", multiple=True, help="A line of shell before a worker starts."),
             click.option(
-                "--interface",
-                help="Network of the workers, such as ib0; SHARDWRITE_INTERFACE by default.",
+                "--setup", multiple=True, help="A shell command to run before a worker starts."
             ),
             click.option(
-                "--scheduler-interface", help="Network of this process, where its name is another."
+                "--interface",
+                help="Network of the workers, such as ib0. Default: SHARDWRITE_INTERFACE.",
+            ),
+            click.option(
+                "--scheduler-interface",
+                help="Network of this process, if its name differs.",
             ),
             click.option(
                 "--log-directory",
                 type=click.Path(file_okay=False),
-                help="Where the jobs' output goes; logs by default.",
+                help="Directory for the output of the jobs. Default: logs.",
             ),
             click.option(
                 "--encrypted/--not-encrypted",
                 default=None,
-                help="Whether they talk by TLS; they do by default.",
+                help="Whether processes talk by TLS. Default: they do.",
             ),
             click.option(
                 "--patience",
                 type=click.FloatRange(1),
-                help="Seconds to be without any worker; a day by default.",
+                help="Seconds to wait without any worker. Default: a day.",
             ),
-            click.option("--config-name", help="Section of dask/jobqueue.yaml; slurm by default."),
+            click.option("--config-name", help="Section of dask/jobqueue.yaml. Default: slurm."),
         )
     ):
         function = option(function)

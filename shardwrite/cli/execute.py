@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from shardwrite.cli.common import engine, requeueing
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import requeue_option, scheduler_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
@@ -20,7 +21,9 @@ __all__ = ["execute"]
 
 
 @click.command(
-    "exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    "exec",
+    cls=Grouped,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @scheduler_option
 @requeue_option
@@ -29,13 +32,12 @@ __all__ = ["execute"]
 def execute(
     address: str | None, n_requeues: int | None, script: str, args: tuple[str, ...]
 ) -> None:
-    """Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and its exit
-    code tells the outcome.
+    """Run a Python SCRIPT that writes arrays, with signals and exit codes.
 
-    USR1 begins no new shard, finishes those in flight and exits with 85; TERM and INT exit with 85
-    at once. 85 says: incomplete, run me again. 0 is complete, 1 an error, 2 usage, 75 storage
-    trouble that may pass.
-    """  # noqa: D205 (help text)
+    The script gets ARGS. The signal USR1 finishes the shards in flight and exits with 85; TERM and
+    INT exit with 85 at once. Exit codes: 0 complete; 1 an error; 2 wrong usage; 75 storage trouble
+    that may pass; 85 incomplete, so run the command again.
+    """
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:

@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from shardwrite.cli.common import command
+from shardwrite.cli.completion import directories
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option, name_option
 from shardwrite.cli.terminal import echo
 from shardwrite.journal import live_holders, read_receipt
@@ -16,15 +18,16 @@ from shardwrite.operations.verify import Opened, open_begun, verify_opened
 __all__ = ["info"]
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
 @json_option
 @command
 def info(array: str, name: str | None, as_json: bool) -> None:
-    """Metadata, shards present, sizes, compression, order and unused bytes of a sharded ARRAY; who
-    wrote it, or is writing it.
-    """  # noqa: D205 (help text)
+    """Show what ARRAY is: its metadata, sizes and state.
+
+    This also says who wrote the array, or who is writing it now.
+    """
     opened = open_begun(array, name)
     report = verify_opened(opened)
     metadata = opened.array.metadata
@@ -39,6 +42,8 @@ def info(array: str, name: str | None, as_json: bool) -> None:
         "index_checksum": metadata.index_codec.has_checksum,
         **_history(opened),
     }
+    if report.n_pending:
+        facts["progress"] = report.told_progress
     if as_json:
         echo(json.dumps({**facts, **report.to_dict()}, indent=2))
         return
@@ -77,6 +82,6 @@ def _history(opened: Opened) -> dict[str, Any]:
             "source": receipt.identity.source,
             "strategy": receipt.identity.strategy,
             "seconds": receipt.result.get("seconds"),
-            "updates": len(receipt.updates),
+            "updates": sum(not update.given_up for update in receipt.updates),
         }
     return facts

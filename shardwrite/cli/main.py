@@ -10,11 +10,22 @@ from __future__ import annotations
 from pkgutil import resolve_name
 
 import click
+from click.shell_completion import CompletionItem
 
 from shardwrite._version import __version__
+from shardwrite.cli.helping import write_commands
 from shardwrite.cli.terminal import Program
 
 __all__ = ["main"]
+
+
+_SECTIONS = {
+    "Write": ("plan", "write", "init", "write-part", "finalize"),
+    "Convert": ("shard", "unshard", "reshard"),
+    "Change": ("update", "erase", "compact", "abandon"),
+    "Look and mend": ("info", "census", "verify", "repair"),
+    "Run": ("exec", "slurm", "demo", "completion"),
+}
 
 
 class LateCommand(click.Command):
@@ -48,100 +59,124 @@ class LateProgram(Program):
         command = super().get_command(ctx, cmd_name)
         return command.load() if isinstance(command, LateCommand) else command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """See :meth:`click.Group.shell_complete`; nothing is imported for it."""
+        names = [
+            CompletionItem(name, help=command.get_short_help_str())
+            for name, command in self.commands.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 (click)
         """See :meth:`click.Group.format_commands`; nothing is imported for it."""
-        click.Group(commands=self.commands).format_commands(ctx, formatter)
+        write_commands(formatter, self.commands.items(), _SECTIONS)
 
 
 @click.group(
-    name="shardwrite", cls=LateProgram, context_settings={"help_option_names": ["-h", "--help"]}
+    name="shardwrite",
+    cls=LateProgram,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 @click.version_option(__version__)
 def main() -> None:
-    """Write large arrays as sharded Zarr v3, in parallel, each shard once and whole."""
+    """Write large arrays as sharded Zarr v3 arrays, in parallel.
+
+    Start with `shardwrite plan SRC` to see sizes, files and memory, and continue with `shardwrite
+    write SRC DST`. If a command was interrupted, run it again: it continues where it stopped.
+    """
 
 
 for _command in (
     LateCommand(
         "abandon",
         "updates:abandon",
-        help="Give up interrupted updates of ARRAY: their shards stay as they are, each old or "
-        "new.",
+        help="Give up interrupted updates of ARRAY.",
     ),
     LateCommand(
         "census",
         "checks:census",
-        help="Count the inner chunks of ARRAY that hold data, from indexes only, and show the "
-        "shard grid as a picture.",
+        help="Show which parts of ARRAY hold data.",
     ),
     LateCommand(
         "compact",
         "updates:compact",
-        help="Write anew every shard of ARRAY that holds too much that nobody refers to.",
+        help="Rewrite the shards of ARRAY that waste space.",
+    ),
+    LateCommand(
+        "completion",
+        "completion:completion",
+        help="Print a script that lets a shell complete commands and paths.",
     ),
     LateCommand(
         "demo",
         "demo:demo",
-        help="Write a real volume (an MRI scan that comes with nibabel) on a local cluster, check "
-        "it and show it.",
+        help="Write a real MRI scan on a local cluster, check it and show it.",
     ),
     LateCommand(
         "erase",
         "updates:erase",
-        help="Make a region of ARRAY empty; shards that hold nothing then are removed.",
+        help="Make a region of ARRAY empty.",
     ),
     LateCommand(
         "exec",
         "execute:execute",
-        help="Run a Python SCRIPT that writes arrays, with its ARGS, so that signals drain it and "
-        "its exit code tells the outcome.",
+        help="Run a Python SCRIPT that writes arrays, with signals and exit codes.",
     ),
     LateCommand(
         "finalize",
         "parts:finalize",
-        help="Look at every shard of DST, sweep what dead processes have left, and publish the "
-        "array if it is whole.",
+        help="Publish DST after all parts have been written.",
     ),
     LateCommand(
         "info",
         "info:info",
-        help="Metadata, shards present, sizes, compression, order and unused bytes of a sharded "
-        "ARRAY; who wrote it, or is writing it.",
+        help="Show what ARRAY is: its metadata, sizes and state.",
     ),
     LateCommand(
         "init",
         "parts:init",
-        help="Begin writing SRC as DST in parts: the plan and metadata, no data.",
+        help="Begin writing SRC as DST in parts.",
     ),
     LateCommand(
-        "plan", "write:plan", help="Show how SRC would be written: shards, files, tasks and memory."
+        "plan", "write:plan", help="Show how SRC would be written, without writing anything."
     ),
     LateCommand(
         "repair",
         "checks:repair",
-        help="Find torn and missing shards of ARRAY; with --source, quarantine them and write "
-        "exactly these again.",
+        help="Find the bad shards of ARRAY, and write them again from a source.",
     ),
-    LateCommand("slurm", "slurm:slurm", help="Scripts and submissions for SLURM."),
     LateCommand(
-        "update", "updates:update", help="Write SRC into a region of ARRAY, or behind its end."
+        "reshard",
+        "convert:reshard",
+        help="Write SRC again with other shards, inner chunks or codecs.",
     ),
+    LateCommand(
+        "shard",
+        "convert:shard",
+        help="Put the encoded chunks of SRC into shards.",
+    ),
+    LateCommand(
+        "unshard",
+        "convert:unshard",
+        help="Make one file of each encoded chunk of SRC.",
+    ),
+    LateCommand("slurm", "slurm:slurm", help="Write arrays on a SLURM cluster."),
+    LateCommand("update", "updates:update", help="Write SRC into a region of ARRAY, or append it."),
     LateCommand(
         "verify",
         "checks:verify",
-        help="Check every shard of ARRAY: index checksum, bounds, overlaps, order, shards that are "
-        "missing.",
+        help="Check every shard of ARRAY.",
     ),
     LateCommand(
         "write",
         "write:write",
-        help="Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST.",
+        help="Write the file SRC as the sharded array DST.",
     ),
     LateCommand(
         "write-part",
         "parts:write_part",
-        help="Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and "
-        "`rank` stands for the rank under srun.",
+        help="Write part K of N of SRC into DST.",
     ),
 ):
     main.add_command(_command)

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from shardwrite.cli.values import Attributes, Json, Names, Scalar, Sizes
+from shardwrite.cli.completion import files, formats, one_of
+from shardwrite.cli.values import Attributes, Extents, Json, Names, Sizes
 
 __all__ = [
     "engine_options",
@@ -31,73 +32,112 @@ def _options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 source_options = _options(
     click.option(
-        "--format", "source_format", help="Format of SRC; guessed from its name by default."
+        "--format",
+        "source_format",
+        shell_complete=formats,
+        help="Format of SRC. Default: guessed from name and content.",
     ),
-    click.option("--dataset", help="Path of the array inside SRC."),
-    click.option("--shape", type=Sizes(), help="Shape of a raw file."),
-    click.option("--dtype", help="dtype of a raw file."),
-    click.option("--offset", type=int, default=0, help="Bytes before the data of a raw file."),
-    click.option("--source-chunks", type=Sizes(), help="Read SRC in such chunks."),
+    click.option("--dataset", help="Path of the array inside SRC, as after :: in FILE::PATH."),
+    click.option("--shape", type=Extents(), help="Shape of a raw file, such as 512,512,64."),
+    click.option("--dtype", help="Type of the elements of a raw file, such as uint16."),
+    click.option(
+        "--offset", type=int, default=0, help="Number of bytes before the data of a raw file."
+    ),
+    click.option(
+        "--source-chunks",
+        type=Sizes(),
+        help="Read SRC in chunks of this shape. Default: as the file has them.",
+    ),
+    click.option(
+        "--decode-cf",
+        is_flag=True,
+        help="Unpack, mask and convert times as the attributes of SRC say (extra: cf).",
+    ),
 )
 layout_options = _options(
     click.option(
         "--shards",
         type=Sizes(),
         default="auto",
-        help="Shard shape: 256 or 256,256,64 elements, 256MB, auto, or none for an array without "
-        "shards.",
+        help="Size of a shard (one file): 256 or 256,256,64 elements, 256MB, auto, or none for an "
+        "array without shards.",
     ),
-    click.option("--chunks", type=Sizes(), default="auto", help="Inner chunk shape, likewise."),
+    click.option(
+        "--chunks",
+        type=Sizes(),
+        default="auto",
+        help="Size of an inner chunk, likewise: 64, 64,64,16, 512kB or auto.",
+    ),
     click.option(
         "--compressors",
         type=Json(),
         default="auto",
-        help="JSON list of codecs, a codec's name, none, or auto (zstd and crc32c).",
+        help="A codec's name, a JSON list of codecs, none, or auto (zstd with a checksum).",
     ),
     click.option(
-        "--filters", type=Json(), default="auto", help="JSON list of array-to-array codecs."
+        "--filters",
+        type=Json(),
+        default="auto",
+        help="JSON list of codecs that change values before they are compressed.",
     ),
-    click.option("--fill-value", type=Scalar(), help="Fill value; that of SRC by default."),
+    click.option(
+        "--fill-value",
+        help="Value of elements that are not stored, in the dtype of the array: 5, nan, true, 1+2j "
+        "or 0x7fc00001. Default: that of SRC.",
+    ),
     click.option(
         "--dimension-names",
         type=Names(),
-        help="Name of each axis, such as time,y,x; those of SRC by default.",
+        help="Names of the axes, such as time,y,x. Default: those of SRC.",
     ),
     click.option(
         "--attributes",
         type=Attributes(),
-        help="JSON object of attributes, which are added to those of SRC.",
-    ),
-    click.option("--index-location", type=click.Choice(["end", "start"]), default="end"),
-    click.option(
-        "--strategy", default="fixed-order", help="fixed-order, append-only, C, F or morton."
+        help="JSON object of attributes, added to those of SRC.",
     ),
     click.option(
-        "--write-empty-chunks", is_flag=True, help="Store inner chunks of the fill value only, too."
+        "--index-location",
+        type=click.Choice(["end", "start"]),
+        default="end",
+        help="Where a shard holds its index.",
     ),
-    click.option("--memory-limit", help="Memory of a worker process, such as 4GB."),
+    click.option(
+        "--strategy",
+        shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton"),
+        default="fixed-order",
+        help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton.",
+    ),
+    click.option(
+        "--write-empty-chunks",
+        is_flag=True,
+        help="Also store inner chunks that hold only the fill value.",
+    ),
+    click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-name_option = click.option("--name", help="Path of the array in the store.")
+name_option = click.option("--name", help="Path of the array inside the store.")
 scheduler_option = click.option(
     "--scheduler",
     "address",
-    help="A running dask scheduler: its address, or the path of its scheduler file.",
+    shell_complete=files,
+    help="Use a running dask scheduler: its address, or the path of its scheduler file.",
 )
 requeue_option = click.option(
     "--requeue",
     "n_requeues",
     type=click.IntRange(0),
     metavar="N",
-    help="In a SLURM job: if USR1 has stopped it and shards were written, put the job back into "
-    "the queue, N times at most.",
+    help="In a SLURM job that USR1 stops: put the job back into the queue, at most N times, if it "
+    "has written shards.",
 )
 engine_options = _options(
-    click.option("--threads", type=click.IntRange(1), help="Threads; as many as cores by default."),
+    click.option(
+        "--threads", type=click.IntRange(1), help="Number of threads. Default: one for each core."
+    ),
     click.option(
         "--workers",
         type=click.IntRange(1),
-        help="Run a local cluster of so many processes instead of threads.",
+        help="Use this many processes (a local dask cluster) instead of threads.",
     ),
     scheduler_option,
 )

@@ -13,6 +13,8 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, open_to_write, requeueing
+from shardwrite.cli.completion import directories, files
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     json_option,
     layout_options,
@@ -35,7 +37,7 @@ MEMORY_OF_A_THREAD = 2**30
 stripe_option = click.option(
     "--stripe-count",
     type=click.IntRange(1),
-    help="On Lustre, over how many targets a shard is spread; the directory's own by default.",
+    help="On Lustre: number of targets for each shard. Default: as the directory has it.",
 )
 
 
@@ -70,9 +72,9 @@ class PartOf(Value):
         return index, count
 
 
-@click.command()
-@click.argument("src")
-@click.argument("dst")
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
 @name_option
 @source_options
 @layout_options
@@ -80,16 +82,20 @@ class PartOf(Value):
     "--threads",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
-    help="Threads that a process will have.",
+    help="Threads that each process will have.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
 @click.option(
     "--restart",
     is_flag=True,
-    help="Take away what a run that did not end has written, and start over.",
+    help="Remove what an interrupted run has written, and start over.",
 )
-@click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "batch", "none"]),
+    default="full",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+)
 @stripe_option
 @json_option
 @command
@@ -106,12 +112,12 @@ def init(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Begin writing SRC as DST in parts: the plan and metadata, no data. `write-part` for each part
-    follows, and `finalize`.
+    """Begin writing SRC as DST in parts.
 
-    The plan does not depend on the machine that this runs on: it is for processes with 1 GiB for
-    each of their threads, unless --memory-limit says otherwise.
-    """  # noqa: D205 (help text)
+    This writes the plan and no data. Then run `write-part` once for each part, and `finalize` at
+    the end. The plan does not depend on this machine: it assumes 1 GiB for each thread of a
+    process, unless you give --memory-limit.
+    """
     x, identity = open_to_write(src, options)
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     with engine(threads, None, None):
@@ -130,20 +136,20 @@ def init(
     echo(plan.to_json() if as_json else str(plan))
 
 
-@click.command("write-part")
-@click.argument("src")
-@click.argument("dst")
+@click.command("write-part", cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
 @click.argument("part", type=PartOf(), metavar="K/N")
 @name_option
 @source_options
 @click.option(
     "--threads",
     type=click.IntRange(1),
-    help="Threads; as many as this process has cores by default.",
+    help="Number of threads. Default: the cores of this process.",
 )
 @click.option(
     "--memory-limit",
-    help="Memory of this process, such as 4GB; by default what its job has on this machine.",
+    help="Memory of this process, such as 4GB. Default: what its job may use here.",
 )
 @requeue_option
 @json_option
@@ -159,12 +165,12 @@ def write_part(
     as_json: bool,
     **source: Any,
 ) -> None:
-    """Write part K of N of SRC into DST, which `init` has begun; K is counted from 0, and `rank`
-    stands for the rank under srun.
+    """Write part K of N of SRC into DST.
 
-    Needs no scheduler. Signals and exit codes are those of `write`: run the same command again, on
-    this machine or another, and it goes on. N may change from run to run.
-    """  # noqa: D205 (help text)
+    Run `init` first. K is counted from 0; under srun, `rank` stands for the rank of the process.
+    Signals and exit codes are those of `write`. If a part was interrupted, run it again, on this
+    machine or another one. You may choose another N each time.
+    """
     x, identity = open_as_dask(src, source)
     with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
         result = shardwrite.write_part(
@@ -179,24 +185,24 @@ def write_part(
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
-@click.command()
-@click.argument("dst")
+@click.command(cls=Grouped)
+@click.argument("dst", shell_complete=directories)
 @name_option
 @click.option(
     "--parts",
     "n_parts",
     type=click.IntRange(1),
-    help="Number of parts, to say which of them are to be written again.",
+    help="Number of parts, so that missing ones can be named.",
 )
 @click.option(
     "--resubmit",
     metavar="DIRECTORY",
-    help="Where the scripts are, to say how to submit those parts again.",
+    help="Directory of the scripts, so that the command to resubmit can be printed.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(1),
-    help="Threads; as many as this process has cores by default.",
+    help="Number of threads. Default: the cores of this process.",
 )
 @json_option
 @command
@@ -208,11 +214,11 @@ def finalize(
     threads: int | None,
     as_json: bool,
 ) -> None:
-    """Look at every shard of DST, sweep what dead processes have left, and publish the array if it
-    is whole.
+    """Publish DST after all parts have been written.
 
-    Else it says which parts are to be written again, and exits with 85.
-    """  # noqa: D205 (help text)
+    This checks that every shard is there and removes leftover temporary files. If shards are
+    missing, it names the parts to write again, and exits with 85.
+    """
     with handling_signals(), engine(threads, None, None):
         try:
             result = shardwrite.finalize(dst, name=name, n_parts=n_parts)

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from shardwrite.cli.common import command
+from shardwrite.cli.completion import directories, files
+from shardwrite.cli.helping import Grouped, write_commands
 from shardwrite.cli.options import json_option, layout_options, name_option, source_options
 from shardwrite.cli.slurm_options import (
     layout_arguments,
@@ -41,35 +43,50 @@ from shardwrite.slurm import (
 __all__ = ["slurm"]
 
 
-@click.group()
+class Slurm(click.Group):
+    """The commands for SLURM, listed with whole sentences."""
+
+    command_class = Grouped
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See :meth:`click.Group.format_commands`."""
+        names = self.list_commands(ctx)
+        write_commands(formatter, [(name, self.commands[name]) for name in names], {})
+
+
+@click.group(cls=Slurm)
 def slurm() -> None:
-    """Scripts and submissions for SLURM. None of them needs sacct."""
+    """Write arrays on a SLURM cluster.
+
+    Begin with `submit`, and follow the progress with `status`. None of these commands needs sacct.
+    """
 
 
 @slurm.command()
 @click.argument("kind", type=click.Choice(["array", "finalize", "allocation", "elastic"]))
-@click.argument("words", nargs=-1, metavar="[SRC DST | ARGUMENTS]...")
+@click.argument("words", shell_complete=files, nargs=-1, metavar="[SRC DST | ARGUMENTS]...")
 @name_option
 @source_options
 @layout_options
 @click.option(
-    "--parts", "n_parts", type=click.IntRange(1), help="Parts, and tasks of the job array."
+    "--parts",
+    "n_parts",
+    type=click.IntRange(1),
+    help="Number of parts, each a task of the job array.",
 )
 @click.option(
     "--nodes",
     "n_nodes",
     type=click.IntRange(1),
     default=4,
-    show_default=True,
-    help="Nodes of the allocation.",
+    help="Number of nodes of the allocation.",
 )
 @click.option(
     "--workers-per-node",
     "n_workers",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
-    help="Tasks on each node.",
+    help="Number of tasks on each node.",
 )
 @click.option(
     "--program",
@@ -77,13 +94,15 @@ def slurm() -> None:
     "them.",
 )
 @click.option(
-    "--jobs", "n_jobs", type=click.IntRange(1), help="Workers of the elastic way, each a job."
+    "--jobs",
+    "n_jobs",
+    type=click.IntRange(1),
+    help="Number of workers of the elastic way, each a job.",
 )
 @click.option(
     "--driver-time",
     default="1-00:00:00",
-    show_default=True,
-    help="Time limit of the elastic way's driver.",
+    help="Time limit of the driver of the elastic way.",
 )
 @settings_options
 @command
@@ -102,9 +121,10 @@ def script(
 ) -> None:
     """Print a script for sbatch that writes SRC to DST.
 
-    ARRAY is a job array whose tasks write the parts, FINALIZE the job that comes after them; `init`
-    fixes the layout for both. ALLOCATION is one job with a dask cluster inside, that runs `write`,
-    or a program of yours. ELASTIC is a small job that drives workers, which are jobs of their own.
+    `array` is a job array whose tasks write the parts, and `finalize` is the job after it; run
+    `shardwrite init` before both. `allocation` is one job with a dask cluster inside; it runs
+    `write`, or a program of yours. `elastic` is a small job that submits workers as jobs of their
+    own.
     """
     settings = settings_from(options)
     if program is not None and kind == "allocation":
@@ -146,45 +166,44 @@ def script(
     emit(text, nl=False)
 
 
-@slurm.command("run-directory")
+@slurm.command("run-directory", hidden=True)
 @command
 def run_directory() -> None:
-    """Make the directory of this start of the job, with keys for its processes, and print its
-    path.
-    """  # noqa: D205 (help text)
+    """Make a directory with keys for this start of a job, and print its path."""
     emit(str(make_run_directory()))
 
 
-@slurm.command()
+@slurm.command(hidden=True)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @command
 def scheduler(directory: Path) -> None:
-    """Be the dask scheduler of a job whose run DIRECTORY that is."""
+    """Run the dask scheduler of the job with this run DIRECTORY."""
     run_scheduler(directory)
 
 
-@slurm.command()
+@slurm.command(hidden=True)
 @click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
 @command
 def worker(directory: Path) -> None:
-    """Be a dask worker, with all cores and memory that srun gives, of the scheduler in the run
-    DIRECTORY.
-    """  # noqa: D205 (help text)
+    """Run a dask worker of the job with this run DIRECTORY.
+
+    It takes all cores and the memory that srun gives it.
+    """
     run_worker(directory)
 
 
 @slurm.command("status")
-@click.argument("dst")
+@click.argument("dst", shell_complete=directories)
 @name_option
 @json_option
 @command
 def show_status(dst: str, name: str | None, as_json: bool) -> None:
-    """Show how far DST is: shards and bytes done, speed, time left, parts left, failures, and the
-    jobs that write it.
+    """Show how far DST is.
 
-    Works after the jobs are gone, and where squeue is not. Exit code 85 as long as the array is not
-    published.
-    """  # noqa: D205 (help text)
+    This shows shards and bytes done, speed, time left, missing parts, failures and jobs. It also
+    works after the jobs have ended, and without squeue. The exit code is 85 until the array is
+    complete.
+    """
     found = status(resolve_target(dst, name))
     echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
     if not found.is_whole:
@@ -192,17 +211,16 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
 
 
 @slurm.command("cancel")
-@click.argument("dst")
+@click.argument("dst", shell_complete=directories)
 @name_option
 @json_option
 @command
 def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
-    """Cancel the jobs that write DST: job arrays, allocations, drivers, workers.
+    """Cancel the jobs that write DST.
 
-    Also after the process that submitted them was killed. A driver on a login node is told to end,
-    and submits no more.
-
-    What is written stays, and the same again goes on. Cancelling twice does no harm.
+    This cancels job arrays, allocations, drivers and workers, also after the process that submitted
+    them was killed. A driver on a login node is told to end and to submit no more. What is written
+    stays, and the same submission continues it. You may cancel twice.
     """
     found = cancel_all(resolve_target(dst, name))
     if as_json:
@@ -223,16 +241,16 @@ def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
     "--patience",
     type=click.FloatRange(0),
     default=60.0,
-    show_default=True,
     help="Seconds to wait for the other nodes.",
 )
 @json_option
 @command
 def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
-    """Look at every node of a job: srun --ntasks-per-node=1 shardwrite slurm doctor DIRECTORY.
+    """Check the nodes of a job before the first run.
 
-    Versions, whether all see the DIRECTORY and how late, what its file system can, cores, memory,
-    scratch and network. Exit code 1 if something will not work.
+    Run it with srun: `srun --ntasks-per-node=1 shardwrite slurm doctor DIRECTORY`. It compares
+    versions, checks whether all nodes see DIRECTORY and what its file system can do, and shows
+    cores, memory, scratch and network. The exit code is 1 if something will not work.
     """
     doctor.check_directory(directory)
     own = doctor.examine(directory, os.environ)

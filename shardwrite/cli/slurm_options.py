@@ -24,15 +24,13 @@ def settings_options(function: Any) -> Any:
                 "--job-name",
                 "job_name",
                 default=usual.name,
-                show_default=True,
                 help="Name of the jobs.",
             ),
             click.option(
                 "--cores",
                 type=click.IntRange(1),
                 default=usual.cores,
-                show_default=True,
-                help="Cores of each task.",
+                help="Number of cores of each task.",
             ),
             click.option(
                 "--memory", default=usual.memory, show_default=True, help="Memory of each task."
@@ -41,29 +39,26 @@ def settings_options(function: Any) -> Any:
                 "--time",
                 "time_limit",
                 default=usual.time,
-                show_default=True,
                 help="Time limit of each task.",
             ),
             click.option(
                 "--lead",
                 type=click.IntRange(1),
                 default=usual.lead_seconds,
-                show_default=True,
-                help="Seconds before the limit at which a task finishes its shards in flight and "
+                help="Seconds before the time limit at which a task finishes its shards and "
                 "requeues itself.",
             ),
             click.option(
                 "--requeues",
                 type=click.IntRange(0),
                 default=usual.requeues,
-                show_default=True,
-                help="How often, at most.",
+                help="How often a task may put itself back into the queue.",
             ),
             click.option(
                 "--at-once",
                 type=click.IntRange(0),
                 default=0,
-                help="Tasks that may run at a time; all by default.",
+                help="Number of tasks that may run at a time. Default: all.",
             ),
             click.option(
                 "--sbatch",
@@ -74,7 +69,7 @@ def settings_options(function: Any) -> Any:
             click.option(
                 "--setup",
                 multiple=True,
-                help='A line of shell before the work, such as --setup "module load python".',
+                help='A shell command before the work, such as --setup "module load python".',
             ),
         )
     ):
@@ -104,7 +99,7 @@ def source_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         if value not in (None, 0):
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             found += [f"--{_SOURCE_OPTIONS.get(key, key)}", text]
-    return tuple(found)
+    return (*found, *(["--decode-cf"] if options["decode_cf"] else []))
 
 
 def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:

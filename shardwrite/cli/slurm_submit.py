@@ -13,6 +13,8 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_to_write
+from shardwrite.cli.completion import directories, files
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option, layout_options, name_option, source_options
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.slurm_options import (
@@ -44,36 +46,40 @@ from shardwrite.slurm import (
 __all__ = ["resubmit", "submit"]
 
 
-@click.command()
-@click.argument("src")
-@click.argument("dst")
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
 @name_option
 @source_options
 @layout_options
-@click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
 @click.option(
     "--restart",
     is_flag=True,
-    help="Take away what a run that did not end has written, and start over.",
+    help="Remove what an interrupted run has written, and start over.",
 )
-@click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "batch", "none"]),
+    default="full",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+)
 @stripe_option
 @click.option(
     "--parts",
     "n_parts",
     type=click.IntRange(1),
-    help="Parts; by default so many that a task lasts ten minutes or more.",
+    help="Number of parts. Default: as many as let each task last at least ten minutes.",
 )
 @click.option(
     "--throughput",
     default="200MB",
-    show_default=True,
-    help="Decoded bytes that a task is expected to write in a second.",
+    help="Decoded bytes per second that you expect of a task.",
 )
 @click.option(
     "--directory",
     type=click.Path(file_okay=False),
-    help="Where scripts and logs go; one for each array by default.",
+    help="Directory for scripts and logs. Default: one for each array.",
 )
 @settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
@@ -96,11 +102,12 @@ def submit(
     memory_limit: str | None,
     **options: Any,
 ) -> None:
-    """Begin writing SRC as DST, submit a job array that writes the parts, and a job that publishes
-    after them.
+    """Write SRC as DST with a job array.
 
-    After any interruption the same command goes on; tasks whose part is done end at once.
-    """  # noqa: D205 (help text)
+    This makes the plan, submits a job array that writes the parts, and a job that publishes the
+    array after them. If anything was interrupted, run the same command again: tasks whose part is
+    complete end at once.
+    """
     settings = settings_from(options)
     arguments = source_arguments(options)
     target = resolve_target(dst, name)
@@ -179,27 +186,29 @@ def _submit(
         echo(f"job array {array} of {which}, then job {last}; scripts and logs in {where}")
 
 
-@click.command()
-@click.argument("dst")
+@click.command(cls=Grouped)
+@click.argument("dst", shell_complete=directories)
 @name_option
 @click.option(
     "--array",
     "tasks",
     required=True,
     metavar="1,3-5",
-    help="Parts that are to be written again, as sbatch takes them.",
+    help="Parts to write again, in the form that sbatch takes.",
 )
 @click.option(
     "--directory",
     type=click.Path(file_okay=False),
-    help="Where the scripts are; where `submit` puts them by default.",
+    help="Directory of the scripts. Default: where `submit` puts them.",
 )
 @json_option
 @command
 def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_json: bool) -> None:
-    """Submit some parts of DST again, and a job that publishes after them: the line that `finalize`
-    prints.
-    """  # noqa: D205 (help text)
+    """Submit some parts of DST again.
+
+    A job that publishes the array follows them. If parts are missing, `finalize` prints this
+    command.
+    """
     target = resolve_target(dst, name)
     where = Path(directory or default_directory(target)).absolute()
     scripts = read_scripts(where)

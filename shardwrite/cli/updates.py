@@ -9,6 +9,8 @@ import click
 
 import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask, requeueing
+from shardwrite.cli.completion import directories, files, one_of
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     engine_options,
     json_option,
@@ -18,46 +20,63 @@ from shardwrite.cli.options import (
 )
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
+from shardwrite.operations.in_place import abandon_in_place
+from shardwrite.place.target import resolve_place
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
 
 
 class Region(Value):
-    """Option type for a region, such as ``0:64,10:20,:``.
-
-    It holds a start and a stop for each axis. Either may be left out.
-    """
+    """Option type for a region, such as ``0:64,-1,...``: an index expression as Python has it."""
 
     name = "region"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return a tuple of slices, one for each axis."""
+        """Return a tuple of slices, integers and ellipses, which is not checked further."""
         try:
-            pairs = [part.split(":") for part in str(value).split(",")]
-            return tuple(
-                slice(int(a) if a.strip() else None, int(b) if b.strip() else None)
-                for a, b in pairs
-            )
+            return tuple(_index(part.strip()) for part in str(value).split(","))
         except ValueError:
             self.fail(f"{value!r} is no region; give for instance 0:64,10:20,:", param, ctx)
 
 
+def _index(text: str) -> Any:
+    """One index of an index expression.
+
+    Raises
+    ------
+    ValueError
+        If the text is none.
+    """
+    if text == "...":
+        return ...
+    ends = [int(part) if part.strip() else None for part in text.split(":")]
+    if len(ends) == 1 and ends[0] is not None:
+        return ends[0]
+    if len(ends) not in (2, 3):
+        raise ValueError("no index")
+    return slice(*ends)
+
+
 strategy_option = click.option(
     "--strategy",
+    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton"),
     default="fixed-order",
-    help="What becomes of shards that exist: fixed-order, append-only, C, F or morton.",
+    help="How shards that exist are changed: fixed-order, append-only, C, F or morton.",
 )
 in_place_option = click.option(
     "--in-place",
     is_flag=True,
-    help="Change shards where they stand; readers may meet half a change.",
+    help="Change shards in place. This writes less, but readers may see a change half done.",
 )
 durability_option = click.option(
-    "--durability", type=click.Choice(["full", "batch", "none"]), default="full"
+    "--durability",
+    type=click.Choice(["full", "batch", "none"]),
+    default="full",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
 )
 restart_option = click.option(
-    "--restart", is_flag=True, help="Give up interrupted updates that are in the way."
+    "--restart", is_flag=True, help="Give up interrupted updates that stand in the way."
 )
 
 
@@ -69,24 +88,24 @@ def _strategy(name: str, *, in_place: bool) -> Any:
     return shardwrite.FixedOrder("C" if name == "fixed-order" else name, in_place=True)
 
 
-@click.command()
-@click.argument("src")
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("array", shell_complete=directories)
 @name_option
 @source_options
 @click.option(
     "--region",
     type=Region(),
-    help="Where to, such as 0:64,10:20,: (start and stop along each axis).",
+    help="Region to write: a start and stop, or one index, along each axis, such as 0:64,-1,:.",
 )
 @click.option(
-    "--append", "axis", type=int, help="Behind the end along this axis, so that the array grows."
+    "--append", "axis", type=int, help="Append along this axis, counted from 0. The array grows."
 )
 @click.option(
     "--casting",
     type=click.Choice(["no", "equiv", "safe", "same_kind", "unsafe"]),
     default="safe",
-    show_default=True,
+    help="Which conversions of values are allowed, as numpy names them.",
 )
 @strategy_option
 @in_place_option
@@ -95,7 +114,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show the plan, and which shards are shared with the rest of the array.",
+    help="Show the plan and the partly covered shards, and write nothing.",
 )
 @engine_options
 @requeue_option
@@ -116,9 +135,11 @@ def update(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write SRC into a region of ARRAY, or behind its end. After an interruption the same command
-    goes on where it was.
-    """  # noqa: D205 (help text)
+    """Write SRC into a region of ARRAY, or append it.
+
+    Give --region or --append. If the command was interrupted, run it again: it continues where it
+    stopped.
+    """
     if (region is None) == (axis is None):
         raise click.UsageError("give --region or --append")
     x, identity = open_as_dask(src, options)
@@ -135,10 +156,15 @@ def update(
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
-@click.option("--region", type=Region(), required=True, help="What to erase, such as 0:64,10:20,:.")
+@click.option(
+    "--region",
+    type=Region(),
+    required=True,
+    help="Region to empty: start and stop along each axis, such as 0:64,10:20,:.",
+)
 @strategy_option
 @in_place_option
 @durability_option
@@ -156,7 +182,10 @@ def erase(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Make a region of ARRAY empty; shards that hold nothing then are removed."""
+    """Make a region of ARRAY empty.
+
+    The region then reads as the fill value. Shards that hold nothing are removed from the disk.
+    """
     with handling_signals(), engine(threads, workers, address):
         result = shardwrite.erase(
             array, options.pop("region"), strategy=_strategy(strategy, in_place=in_place), **options
@@ -164,21 +193,20 @@ def erase(
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
 @click.option(
     "--above",
     type=click.FloatRange(0, 1),
     default=0.3,
-    show_default=True,
-    help="Share of a shard that is unused.",
+    help="Rewrite a shard if more than this share of it is unused.",
 )
 @click.option(
     "--order",
+    shell_complete=one_of("C", "F", "morton"),
     default="C",
-    show_default=True,
-    help="Order of the inner chunks in new shards: C, F or morton.",
+    help="Order of the inner chunks in the new shards: C, F or morton.",
 )
 @durability_option
 @restart_option
@@ -193,19 +221,30 @@ def compact(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write anew every shard of ARRAY that holds too much that nobody refers to."""
+    """Rewrite the shards of ARRAY that waste space.
+
+    Updates can leave bytes in a shard that no longer belong to any inner chunk. This command
+    rewrites the shards in which their share is large. Nothing is decoded.
+    """
     with handling_signals(), engine(threads, workers, address):
         done = shardwrite.compact(array, progress=not as_json, **options)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
 
 
-@click.command()
-@click.argument("array")
+@click.command(cls=Grouped)
+@click.argument("array", shell_complete=directories)
 @name_option
 @json_option
 @command
 def abandon(array: str, name: str | None, as_json: bool) -> None:
-    """Give up interrupted updates of ARRAY: their shards stay as they are, each old or new."""
+    """Give up interrupted updates of ARRAY.
+
+    Each shard stays as it is, in its old or in its new state. To finish an update instead, run its
+    command again. A conversion of ARRAY in its place is given up, too; ARRAY may then be a group.
+    """
+    if abandon_in_place(resolve_place(array, name)):
+        echo("[]" if as_json else "the conversion in place was given up")
+        return
     regions = shardwrite.abandon(array, name=name)
     shown = [",".join(f"{a}:{b}" for a, b in region) for region in regions]
     echo(json.dumps(regions) if as_json else "\n".join(shown) or "nothing was interrupted")

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import re
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
-__all__ = ["Attributes", "Json", "Names", "Scalar", "Sizes", "Value"]
+from shardwrite.errors import SpecError
+
+__all__ = ["Attributes", "Extents", "Json", "Names", "Sizes", "Value", "fill_of"]
 
 if TYPE_CHECKING:
 
@@ -35,43 +41,139 @@ class Sizes(Value):
         return value
 
 
+class Extents(Sizes):
+    """Option type for a shape in elements: ``64`` or ``64,64,32``."""
+
+    name = "extents"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return one integer or a tuple of integers."""
+        found = super().convert(value, param, ctx)
+        if isinstance(found, str) or found is None:
+            numbers = re.findall(r"[0-9]+", str(value)) or ["64", "64", "32"]
+            self.fail(f"{value!r} is no shape; give for instance {','.join(numbers)}", param, ctx)
+        return found
+
+
 class Json(Value):
     """Option type for codecs: JSON, a codec's name, ``auto``, or ``none``."""
 
     name = "json"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         """Return the value of JSON, None for ``none``, ``auto`` itself, or a list of one codec."""
         if not isinstance(value, str):
             return value
         try:
             return json.loads(value)
-        except ValueError:
-            return (
-                None
-                if value == "none"
-                else value
-                if value == "auto"
-                else [{"name": value, "configuration": {}}]
-            )
+        except ValueError as error:
+            if value.lstrip().startswith(("[", "{", '"')):
+                example = """'[{"name": "zstd", "configuration": {"level": 3}}]'"""
+                self.fail(f"{value!r} is no JSON: {error}; give for instance {example}", param, ctx)
+        if value in ("none", "auto"):
+            return None if value == "none" else value
+        return [{"name": value, "configuration": {}}]
 
 
-class Scalar(Value):
-    """Option type for a fill value: ``5``, ``0.5``, ``nan``, ``true`` or a text."""
+def fill_of(text: str, dtype: np.dtype[Any]) -> Any:
+    """Fill value of a dtype from the text of an option.
 
-    name = "scalar"
+    Integers may have any number of digits, and ``0x``. In hexadecimal, floats are given by their
+    bits, as in ``zarr.json``; so a NaN keeps its payload. Complex numbers are written as ``1+2j``
+    or as two parts, ``[1, "NaN"]``. For text the option is taken as it is.
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:  # noqa: ARG002 (click's signature)
-        """Return a bool, an integer, a float or the text, the first of these that fits.
+    Parameters
+    ----------
+    text : str
+        The text.
+    dtype : numpy.dtype
+        Dtype of the array.
 
-        Integers may have any number of digits.
-        """
-        if str(value).lower() in ("true", "false"):
-            return str(value).lower() == "true"
-        for kind in (int, float):
-            with contextlib.suppress(ValueError):
-                return kind(value)
-        return value
+    Raises
+    ------
+    SpecError
+        If the text is no value of the dtype.
+
+    Examples
+    --------
+    >>> fill_of("9007199254740993", np.dtype("int64")), fill_of("0xff", np.dtype("uint8"))
+    (9007199254740993, 255)
+    >>> fill_of("true", np.dtype(bool)), fill_of("1.5", np.dtype("U3"))
+    (True, '1.5')
+    """
+    words = text.strip()
+    try:
+        if dtype.kind == "b":
+            return {"true": True, "false": False, "1": True, "0": False}[words.lower()]
+        if dtype.kind in "iu":
+            return _integer(words)
+        if dtype.kind == "f":
+            return _float(words, dtype)
+        if dtype.kind == "c":
+            return _complex(words, dtype)
+        if dtype.kind in "mM":
+            return _time(words, dtype)
+        return text.encode() if dtype.kind == "S" else text
+    except (InvalidOperation, KeyError, OverflowError, TypeError, ValueError):
+        raise SpecError(
+            f"is no {dtype}",
+            field="fill_value",
+            value=text,
+            remedy=f"give {_EXAMPLES.get(dtype.kind, 'a value of the dtype')}",
+        ) from None
+
+
+_EXAMPLES = {
+    "b": "true or false",
+    "i": "an integer, such as -1 or 0xff",
+    "u": "an integer of 0 or more, such as 255 or 0xff",
+    "f": "a number such as 0.5, nan, -inf, or its bits in hexadecimal",
+    "c": 'a number such as 1+2j, or [1, "NaN"]',
+    "M": "a time such as 2020-01-31, NaT, or a number of its units",
+    "m": "a number of its units, or NaT",
+}
+
+
+def _integer(words: str) -> int:
+    if words.lower().lstrip("+-").startswith("0x"):
+        return int(words, 16)
+    with contextlib.suppress(ValueError):
+        return int(words)
+    found = Decimal(words) if words.isascii() else Decimal("nan")
+    if not found.is_finite() or found.adjusted() > 30 or found != int(found):
+        raise ValueError(words)
+    return int(found)
+
+
+def _float(words: str, dtype: np.dtype[Any]) -> Any:
+    if words.lower().startswith("0x"):
+        digits = words[2:]
+        if len(digits) != 2 * dtype.itemsize:
+            raise ValueError(f"{2 * dtype.itemsize} digits are the bits of a {dtype}")
+        native = dtype.newbyteorder("=")
+        return np.array(int(digits, 16), dtype=f"u{dtype.itemsize}").view(native)[()]
+    found = float(words)
+    if math.isinf(found) and "inf" not in words.lower():
+        raise OverflowError(words)
+    return found
+
+
+def _complex(words: str, dtype: np.dtype[Any]) -> Any:
+    part = np.dtype(f"f{dtype.itemsize // 2}")
+    if not words.startswith("["):
+        return complex(words.replace(" ", ""))
+    real, imaginary = (_float(str(word), part) for word in json.loads(words))
+    return np.array([real, imaginary], dtype=part).view(dtype.newbyteorder("="))[0]
+
+
+def _time(words: str, dtype: np.dtype[Any]) -> Any:
+    if words.lower() == "nat":
+        return dtype.type("NaT", np.datetime_data(dtype))
+    with contextlib.suppress(ValueError):
+        return dtype.type(int(words), np.datetime_data(dtype))
+    if dtype.kind == "m":
+        raise ValueError(words)
+    return np.datetime64(words).astype(dtype.newbyteorder("="), casting="safe")
 
 
 class Names(Value):

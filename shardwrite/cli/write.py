@@ -11,7 +11,9 @@ import click
 import shardwrite
 from shardwrite.cli.checks import check, exit_unless_good
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
+from shardwrite.cli.completion import directories, files
 from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
+from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     engine_options,
     json_option,
@@ -21,14 +23,15 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.terminal import echo
+from shardwrite.notebook.html import page_html
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["plan", "write"]
 
 
-@click.command()
-@click.argument("src")
-@click.argument("dst", required=False)
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories, required=False)
 @source_options
 @layout_options
 @json_option
@@ -46,45 +49,51 @@ def plan(
     html_path: str | None,
     **options: Any,
 ) -> None:
-    """Show how SRC would be written: shards, files, tasks and memory. Nothing is written."""
+    """Show how SRC would be written, without writing anything.
+
+    The table shows shards, files, tasks and memory.
+    """
     x, identity = open_to_write(src, options)
     made = shardwrite.plan(x, source_id=identity, **options)
     if html_path:
         with open(html_path, "w") as page:
-            page.write(
-                f"<!doctype html><meta charset='utf-8'><title>plan</title>{made._repr_html_()}"
-            )
+            page.write(page_html("plan", made._repr_html_()))
     echo(made.to_json() if as_json else str(made))
 
 
-@click.command()
-@click.argument("src")
-@click.argument("dst")
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=files)
+@click.argument("dst", shell_complete=directories)
 @name_option
 @source_options
 @layout_options
-@click.option("--overwrite", is_flag=True, help="Replace an array that exists.")
+@click.option("--overwrite", is_flag=True, help="Replace DST if it is an array.")
 @click.option(
     "--restart",
     is_flag=True,
-    help="Take away what a run that did not end has written, and start over.",
+    help="Remove what an interrupted run has written, and start over.",
 )
 @click.option(
     "--recheck",
     is_flag=True,
-    help="Before going on with such a run, decode the shards that it has committed.",
+    help="Before an interrupted run continues, decode the shards that it has written.",
 )
 @click.option(
     "--publish",
     type=click.Choice(["last", "first"]),
     default="last",
-    help="When zarr.json appears.",
+    help="Whether zarr.json appears at the end of the run or at its start.",
 )
-@click.option("--durability", type=click.Choice(["full", "batch", "none"]), default="full")
+@click.option(
+    "--durability",
+    type=click.Choice(["full", "batch", "none"]),
+    default="full",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+)
 @engine_options
 @cluster_options
 @requeue_option
-@click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk afterwards.")
+@click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk at the end.")
 @json_option
 @command
 def write(
@@ -99,11 +108,14 @@ def write(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write SRC (Zarr, HDF5, NetCDF, .npy, TIFF, NIfTI or raw) as the sharded array DST.
+    """Write the file SRC as the sharded array DST.
 
-    After an interruption the same command goes on where it was. USR1 finishes the shards in flight
-    and exits with 85, TERM and INT exit with 85 at once: incomplete, run me again. 0 is complete, 1
-    an error, 2 usage, 75 storage trouble that may pass.
+    SRC can be Zarr, HDF5, NetCDF, NumPy, TIFF, NIfTI or raw. FILE::PATH names an array in a file.
+    If the command was interrupted, run it again: it continues where it stopped.
+
+    Exit codes: 0 complete; 1 an error; 2 wrong usage; 75 storage trouble that may pass, such as a
+    full disk; 85 incomplete, so run the command again. The signal USR1 finishes the shards in
+    flight and exits with 85; TERM and INT exit with 85 at once.
     """
     has_jobs, asked = taken(options)
     if has_jobs and (threads or workers or address):

@@ -52,7 +52,7 @@ def zarr_dtype(data_type: Any) -> Any:
             field="data_type",
             value=data_type,
             remedy="use one that zarr knows",
-        ) from error
+        ) from None
 
 
 def is_same_type(source: np.dtype[Any], stored: np.dtype[Any]) -> bool:
@@ -100,7 +100,7 @@ def fill_from_json(data_type: Any, dtype: np.dtype[Any], value: Any) -> Any:
             field="fill_value",
             value=value,
             remedy="give one of the dtype",
-        ) from error
+        ) from None
 
 
 def exact_fill(document: Document, dtype: np.dtype[Any], fill_value: Any) -> Any:

@@ -103,6 +103,7 @@ class NativePipeline:
         added = [stage.added_nbytes for stage in stages]
         fixed = vlen is None and all(n is not None for n in added)
         self.encoded_nbytes = self._nbytes + sum(n or 0 for n in added) if fixed else None
+        self._most_encoded_nbytes = most_added(stages, self._nbytes)
         self.is_identity = not stages and vlen is None and not self._transposed
 
     @property
@@ -112,13 +113,18 @@ class NativePipeline:
     @property
     def most_encoded_nbytes(self) -> int:
         """See :attr:`Pipeline.most_encoded_nbytes`."""
+        if self._vlen is None:
+            return self._most_encoded_nbytes
         return most_added(self._stages, self._limit_nbytes)
 
     def encode(self, batch: Array, rows: npt.NDArray[np.int64] | None = None) -> Sequence[Buffer]:
         """See :meth:`Pipeline.encode`."""
+        batch = batch.astype(self.stored_dtype, copy=False)
+        if self._vlen is not None:
+            # numpy before 2.2 may crash where rows of its StringDType are taken by their numbers.
+            batch = batch.astype(object, copy=False)
         if self._transposed or self._vlen is not None:
             batch, rows = batch if rows is None else batch[rows], None
-        batch = batch.astype(self.stored_dtype, copy=False)
         if self._transposed:
             batch = batch.transpose(0, *(a + 1 for a in self._axes))
         n_chunks = len(batch) if rows is None else len(rows)
@@ -126,9 +132,7 @@ class NativePipeline:
             return []
         encoded: Sequence[Buffer]
         if self._vlen is not None:
-            encoded = [
-                self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1).astype(object)
-            ]
+            encoded = [self._vlen.encode(chunk) for chunk in batch.reshape(n_chunks, -1)]
             _check_readable(encoded)
         elif self._nbytes:
             flat = np.ascontiguousarray(batch).reshape(len(batch), -1).view(np.uint8)
@@ -259,9 +263,9 @@ class ForeignPipeline:
         """See :meth:`Pipeline.encode`."""
         array, memory = self.open()
         encoded = []
-        for chunk in batch if rows is None else batch[rows]:
+        for row in range(len(batch)) if rows is None else rows.tolist():
             try:
-                array[...] = chunk
+                array[...] = batch[row]
             except (TypeError, ValueError, RuntimeError) as error:
                 raise CodecError(
                     f"codecs {self.names} failed to encode: {error}", codec=self.names

@@ -151,10 +151,10 @@ class ShardBatches:
         if any(skipped):
             wanted = ~np.array(skipped)[shard]
             which, shard, rank = which[wanted], shard[wanted], rank[wanted]
-        if not self._options.write_empty_chunks:
-            kept = ~metadata.fill_pattern.empty(tiles)[which]
-            if not kept.all():
-                which, shard, rank = which[kept], shard[kept], rank[kept]
+        is_dropped = self._options.dropped(metadata, tiles, region)
+        if is_dropped.any():
+            kept = ~is_dropped[which]
+            which, shard, rank = which[kept], shard[kept], rank[kept]
         buffers = metadata.pipeline.encode(tiles, which)
         return self._split(batch, buffers, shard, rank)
 

@@ -24,7 +24,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import SourceError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
-from shardwrite.grid import Box, Shape, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid, unravel
 
 __all__ = [
     "Background",
@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+_ONLY_TEXT = np.dtypes.StringDType(coerce=False)
 _LEAST_ROW_NBYTES = 32  # shorter rows are copied element by element
 _MOST_KEPT = 2**17  # units with more inner chunks do not have their steps cached
 _scratch = threading.local()
@@ -132,6 +133,9 @@ def _copy_box(grid: Array, source: Array, begin: Sequence[int], chunks: Shape) -
     """Copy `source` into ``grid[chunk index..., element in chunk...]``, from element `begin` on."""
     per_axis = [_runs(a, a + n, c) for a, n, c in zip(begin, source.shape, chunks, strict=True)]
     is_object = source.dtype.kind in "OT"
+    if source.dtype.hasobject and grid.dtype.kind == "T":
+        # Otherwise numpy would make a text of any object.
+        source = source.astype(_ONLY_TEXT)
     for runs in itertools.product(*per_axis):
         part = source
         if any(len(along) > 1 for along in per_axis):
@@ -248,11 +252,43 @@ class EncodeOptions:
         Decoded bytes to encode at a time. A batch holds at least one inner chunk.
     write_empty_chunks : bool
         Also encode inner chunks that hold only the fill value.
+    is_kept : callable, optional
+        Function that says of the box of an inner chunk, in array coordinates, whether the chunk is
+        encoded although it holds only the fill value.
     """
 
     order: str
     batch_nbytes: int
     write_empty_chunks: bool
+    is_kept: Callable[[Box], bool] | None = None
+
+    def dropped(self, metadata: ArrayMetadata, tiles: Array, region: Box) -> npt.NDArray[np.bool_]:
+        """Whether each inner chunk of a batch is left out.
+
+        Parameters
+        ----------
+        metadata : ArrayMetadata
+            The array.
+        tiles : numpy.ndarray, shape (n, *chunks)
+            Inner chunks of `region`, row-major.
+        region : Box
+            Box of whole inner chunks, in array coordinates.
+        """
+        if self.write_empty_chunks:
+            return np.zeros(len(tiles), dtype=bool)
+        is_empty = metadata.fill_pattern.empty(tiles)
+        if self.is_kept is None or not is_empty.any():
+            return is_empty
+        chunks = metadata.grid.chunks
+        counts = metadata.grid.chunk_counts_in(region)
+        for tile in np.flatnonzero(is_empty).tolist():
+            start = tuple(
+                a + i * c
+                for a, i, c in zip(region.start, unravel(tile, counts), chunks, strict=True)
+            )
+            stop = tuple(a + c for a, c in zip(start, chunks, strict=True))
+            is_empty[tile] = not self.is_kept(Box(start, stop))
+        return is_empty
 
 
 def encode_unit(
@@ -309,12 +345,10 @@ def encode_unit(
                 background(tiles, region)
         pieces.copy_into(tiles, step.shape, grid.chunks, region)
         ranks, rows = step.ranks, step.rows
-        if (
-            not options.write_empty_chunks
-            and (is_empty := metadata.fill_pattern.empty(tiles)).any()
-        ):
+        is_dropped = options.dropped(metadata, tiles, region)
+        if is_dropped.any():
             rows = np.arange(len(tiles)) if rows is None else rows
-            kept = ~is_empty[rows]
+            kept = ~is_dropped[rows]
             ranks, rows = ranks[kept], rows[kept]
         if not len(ranks):
             continue

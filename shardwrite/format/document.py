@@ -11,10 +11,12 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any, Self
 
 import numpy as np
 import zarr
+from zarr.registry import get_codec_class
 
 from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
 from shardwrite.codecs.documents import Document
@@ -24,7 +26,13 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
 from shardwrite.grid import Shape, Sized
 
-__all__ = ["DEFAULT_COMPRESSORS", "DEFAULT_INDEX_CODECS", "ArrayOptions", "make_metadata"]
+__all__ = [
+    "DEFAULT_COMPRESSORS",
+    "DEFAULT_INDEX_CODECS",
+    "ArrayOptions",
+    "make_metadata",
+    "warn_of_readers",
+]
 
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
@@ -58,6 +66,8 @@ class ArrayOptions:
     ----------
     shards, chunks : int, str, sequence of int or None
         Shape of a shard and of an inner chunk as it was asked for; see :func:`shardwrite.plan`.
+        `shards` may also be a mapping of ``"shape"`` and ``"index_location"``, as zarr-python
+        takes it; the attributes hold the shape and the location then.
     compressors, filters, serializer : codec, mapping, sequence of them, or "auto"
         Codecs of the inner chunks. ``compressors="auto"`` means zstd, followed by crc32c.
     fill_value : scalar, optional
@@ -74,9 +84,18 @@ class ArrayOptions:
         One name, or None, for each axis.
     attributes : mapping, optional
         User attributes, which must be valid JSON with finite numbers.
+    order : {"C", "F"}, optional
+        Order in memory of what zarr-python reads. Zarr v3 does not store it.
+    zarr_format : {3}, optional
+        The version of the format.
+
+    Raises
+    ------
+    SpecError
+        If `shards` is a mapping that is not zarr-python's, or there is no such order or format.
     """
 
-    shards: Sized = "auto"
+    shards: Any = "auto"  # a mapping is taken apart
     chunks: Sized = "auto"
     compressors: Any = "auto"
     filters: Any = "auto"
@@ -88,21 +107,33 @@ class ArrayOptions:
     chunk_key_encoding: Any = None
     dimension_names: Sequence[str | None] | None = None
     attributes: Mapping[str, Any] | None = None
+    order: str | None = None
+    zarr_format: int | None = None
+
+    def __post_init__(self) -> None:
+        shards, location = _as_zarr_gives(self.shards, self.index_location)
+        object.__setattr__(self, "shards", shards)
+        object.__setattr__(self, "index_location", location)
+        if self.order not in (None, "C", "F"):
+            remedy = 'give "C" or "F"'
+            raise SpecError("no such order", field="order", value=self.order, remedy=remedy)
+        if self.zarr_format not in (None, 3) or isinstance(self.zarr_format, bool | float):
+            raise SpecError(
+                "is not written: only arrays of Zarr v3 have shards",
+                field="zarr_format",
+                value=self.zarr_format,
+                remedy="leave it out, or make an array of Zarr v2 with dask.array.to_zarr",
+            )
 
     @classmethod
-    def of(cls, shards: Sized, chunks: Sized, others: Mapping[str, Any]) -> Self:
-        """Describe an array by its shapes and all other keywords.
-
-        Raises
-        ------
-        TypeError
-            If a keyword is unknown.
-        """
-        known = [field.name for field in fields(cls) if field.name not in ("shards", "chunks")]
-        unknown = set(others) - set(known)
-        if unknown:
-            raise TypeError(f"unexpected keywords {sorted(unknown)}; the array's are {known}")
+    def of(cls, shards: Any, chunks: Sized, others: Mapping[str, Any]) -> Self:
+        """Describe an array by its shapes and all other keywords, as `names` lists them."""
         return cls(shards=shards, chunks=chunks, **others)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of all keywords."""
+        return [field.name for field in fields(cls)]
 
 
 def make_metadata(
@@ -131,6 +162,12 @@ def make_metadata(
     SpecError
         If a keyword does not fit. The error names the field, its value and a remedy.
     """
+    names = options.dimension_names
+    if isinstance(names, list | tuple) and len(names) != len(shape):
+        why, remedy = f"{len(names)} for {len(shape)} axes", _REMEDIES["dimension_names"]
+        raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
+    for field in ("filters", "serializer", "compressors"):
+        _refuse_numcodecs(field, getattr(options, field))
     chosen: Mapping[str, Any] = {
         "filters": _named(options.filters),
         "serializer": _named(options.serializer),
@@ -149,12 +186,7 @@ def make_metadata(
     if shards is None:
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
-    if native.kind == "V":
-        warnings.warn(
-            f"zarr-python before 3.4 cannot read a sharded array of the dtype {native}; "
-            "shards=None writes one that it can read",
-            stacklevel=2,
-        )
+    warn_of_readers(native)
     around = _shard_format_of(options)
     own = around.to_dict()
     if {"chunk_shape", "codecs"} & set(own):
@@ -168,6 +200,43 @@ def make_metadata(
     document["codecs"] = [{"name": around.name, "configuration": configuration}]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
     return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def warn_of_readers(native: np.dtype[Any]) -> None:
+    """Warn of a sharded array whose dtype a reader that is in use cannot handle."""
+    if native.kind == "V":
+        warnings.warn(
+            f"zarr-python before 3.4 cannot read a sharded array of the dtype {native}; "
+            "shards=None writes one that it can read",
+            stacklevel=3,
+        )
+
+
+def _as_zarr_gives(shards: Any, location: Any) -> tuple[Any, Any]:
+    """Shape of the shards, and index location, where both may be given as zarr-python takes them.
+
+    Raises
+    ------
+    SpecError
+        If `shards` is a mapping of something else, or both name a location and they differ.
+    """
+    usual = _OF_INDEX["index_location"]
+    location = location.value if isinstance(location, Enum) else location
+    if not isinstance(shards, Mapping):
+        return shards, location
+    shape, within = shards.get("shape"), shards.get("index_location")
+    within = within.value if isinstance(within, Enum) else within
+    if set(shards) - {"shape", "index_location"} or shape is None or isinstance(shape, Mapping):
+        remedy = 'give {"shape": ..., "index_location": ...}, or a shape'
+        raise SpecError("no description of shards", field="shards", value=shards, remedy=remedy)
+    if within is not None and location not in (usual, within):
+        raise SpecError(
+            f"is not what shards= says, which is {within!r}",
+            field="index_location",
+            value=location,
+            remedy="give it once",
+        )
+    return shape, location if within is None else within
 
 
 def _shard_format_of(options: ArrayOptions) -> ShardFormat:
@@ -200,6 +269,27 @@ def _refuse(options: ArrayOptions, usual: Mapping[str, Any], why: str, remedy: s
             raise SpecError(why, field=field, value=value, remedy=remedy)
 
 
+def _refuse_numcodecs(field: str, value: Any) -> None:
+    """Refuse codecs of numcodecs, which are those of Zarr v2, and name what stands for them.
+
+    Raises
+    ------
+    SpecError
+        If there is one.
+    """
+    for codec in _listed(value):
+        name = getattr(codec, "codec_id", None)
+        if isinstance(name, str) and not isinstance(codec, Mapping):
+            new = name if name in ("blosc", "crc32c", "gzip", "zstd") else f"numcodecs.{name}"
+            raise SpecError(
+                "a codec of numcodecs, which is for Zarr v2",
+                field=field,
+                value=value,
+                remedy=f'give the one of Zarr v3: "{new}", {{"name": "{new}", "configuration": '
+                "{...}}, or an object of zarr.codecs",
+            )
+
+
 def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
@@ -220,7 +310,7 @@ def _checked(attributes: Any) -> Document | None:
     except (RecursionError, TypeError, ValueError) as error:
         raise SpecError(
             str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]
-        ) from error
+        ) from None
 
 
 def _as_json(codec: Any) -> Document:
@@ -268,7 +358,7 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
     )
     name = document.get("name")
     if name in _VLEN_DTYPES and dtype.fields is None:
-        return _VLEN_DTYPES[name]
+        return zarr_dtype(_VLEN_DTYPES[name])
     raise SpecError(
         "objects have no stored form",
         field="dtype",
@@ -276,6 +366,15 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         remedy="for text or bytes of variable length give "
         'serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
     )
+
+
+def _are_known(codecs: Any) -> bool:
+    """Whether these are documents of codecs that zarr knows by their names."""
+    documents = [one for one in _listed(codecs) if isinstance(one, Mapping) and "name" in one]
+    try:
+        return bool([get_codec_class(str(document["name"])) for document in documents])
+    except LookupError:
+        return False
 
 
 def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) -> Document:
@@ -301,7 +400,7 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
     try:
         return attempt(**chosen)
     # zarr raises many types here; each of them means that a keyword does not fit.
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (raised again with its keyword)
         for field, value in {"dtype": str(dtype), **chosen}.items():
             try:
                 attempt(
@@ -317,10 +416,13 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
                     if isinstance(narrower, LookupError)
                     else str(narrower)
                 )
-                raise SpecError(why, field=field, value=value, remedy=_REMEDIES[field]) from error
+                remedy = _REMEDIES[field]
+                if _are_known(value) and "Expected a" not in why:
+                    remedy = f"correct its configuration; or {remedy}"
+                raise SpecError(why.rstrip("."), field=field, value=value, remedy=remedy) from None
         raise SpecError(
             f"keywords do not fit together: {error}",
             field="dtype",
             value=str(dtype),
             remedy="give fewer of them",
-        ) from error
+        ) from None

@@ -60,8 +60,17 @@ class ShardIndex:
 
     @property
     def used_nbytes(self) -> int:
-        """Total encoded size of the inner chunks, in bytes."""
-        return sum(self.table[~self.is_empty, 1].tolist())
+        """Number of bytes that inner chunks take. Those that several of them share count once."""
+        taken = self.table[~self.is_empty]
+        offset, nbytes = taken[np.lexsort(taken.T[::-1])].T
+        is_first = np.append(True, (np.diff(offset) != 0) | (np.diff(nbytes) != 0))[: len(taken)]
+        return sum(nbytes[is_first].tolist())
+
+    @property
+    def n_shared(self) -> int:
+        """Number of inner chunks that have the same bytes as one before them."""
+        taken = self.table[~self.is_empty & (self.table[:, 1] > 0)]
+        return len(taken) - len(np.unique(taken[:, 0]))
 
     @property
     def checksum(self) -> int:
@@ -72,6 +81,8 @@ class ShardIndex:
         self, shard_nbytes: int, index_span: tuple[int, int], chunks_per_shard: Shape
     ) -> None:
         """Check that the entries can come from a correct writer.
+
+        Several inner chunks may have the same bytes, as far as their entries are equal.
 
         Parameters
         ----------
@@ -86,7 +97,7 @@ class ShardIndex:
         ------
         CorruptShardError
             If an entry is half empty, reaches past the end of the shard or into the index, or
-            overlaps another entry.
+            overlaps another entry and is not equal to it.
         """
         present = ~self.is_empty
         if _lie_apart(self.table[present], shard_nbytes, index_span):
@@ -108,7 +119,9 @@ class ShardIndex:
             solid & (offset < stop) & (end > start), "lies inside the index", chunks_per_shard
         )
         ranks = np.flatnonzero(solid)
-        ranks = ranks[np.argsort(offset[ranks], kind="stable")]
+        ranks = ranks[np.lexsort((nbytes[ranks], offset[ranks]))]
+        is_equal = (np.diff(offset[ranks]) == 0) & (np.diff(nbytes[ranks]) == 0)
+        ranks = ranks[np.append(True, ~is_equal)[: len(ranks)]]
         overlaps = np.zeros(len(self.table), dtype=bool)
         overlaps[ranks[1:]] = offset[ranks[1:]] < np.maximum.accumulate(end[ranks])[:-1]
         self._refuse(overlaps, "overlaps another inner chunk", chunks_per_shard)
@@ -210,7 +223,7 @@ class IndexCodec:
         except CodecError as error:
             raise SpecError(
                 str(error), field="index_codecs", value=names, remedy='use "bytes" and "crc32c"'
-            ) from error
+            ) from None
         if self._pipeline.encoded_nbytes is None:
             raise SpecError(
                 "the encoded size of an index must not depend on its values",

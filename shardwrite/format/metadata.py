@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
-from shardwrite.codecs.datatypes import fill_from_json, zarr_dtype
+from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
-from shardwrite.format.nested import build_with_sharding
+from shardwrite.format.nested import build_with_sharding, transposed_axes
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import (
     ShardFormat,
@@ -76,8 +76,15 @@ class ArrayMetadata:
         return ShardGrid(
             tuple(self.document["shape"]) if self.window is None else self.window[1],
             tuple(self._regular_shape),
-            tuple(self.sharding["chunk_shape"] if self.is_sharded else self._regular_shape),
+            self._chunk_shape if self.is_sharded else tuple(self._regular_shape),
         )
+
+    @property
+    def _chunk_shape(self) -> Shape:
+        """Shape of an inner chunk. The document gives it as transpositions before it leave it."""
+        stored = tuple(self.sharding["chunk_shape"])
+        axes = transposed_axes(self.codecs_around[0], len(stored))
+        return stored if axes is None else tuple(stored[axes.index(a)] for a in range(len(axes)))
 
     @property
     def _regular_shape(self) -> list[int]:
@@ -190,6 +197,23 @@ class ArrayMetadata:
             index = [i + f for i, f in zip(index, self.window[0], strict=True)]
         return separator.join([*prefix, *map(str, index)]) or "0"
 
+    def shard_index(self, key: str) -> Shape | None:
+        """Position of the shard with a storage key; None if the key is that of no shard."""
+        prefix, separator = self._key_encoding
+        parts = key.split(separator)
+        if tuple(parts[: len(prefix)]) != prefix:
+            return None
+        numbers = parts[len(prefix) :]
+        if not self.grid.ndim:
+            return () if key == self.shard_key(()) else None
+        if len(numbers) != self.grid.ndim or not all(
+            part.isascii() and part.isdigit() and len(part) < 20 for part in numbers
+        ):
+            return None
+        index = tuple(map(int, numbers))
+        is_inside = all(i < n for i, n in zip(index, self.grid.counts, strict=True))
+        return index if is_inside and self.shard_key(index) == key else None
+
     def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
         """Metadata of the part of the array whose shards a region touches.
 
@@ -260,7 +284,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
             field=DOCUMENT,
             value=text[:60],
             remedy="give a whole document",
-        ) from error
+        ) from None
     if not isinstance(document, dict) or document.get("zarr_format") != 3:
         found = _get(document, "zarr_format")
         raise SpecError(
@@ -309,7 +333,7 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
             field=DOCUMENT,
             value=names,
             remedy="correct the document",
-        ) from error
+        ) from None
     if writing:
         _check_writable(metadata)
     return metadata
@@ -409,24 +433,31 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         remedy = "install or choose another codec"
         raise SpecError(
             str(error), field="compressors", value=error.fields["codec"], remedy=remedy
-        ) from error
+        ) from None
 
 
 def _try_codecs(metadata: ArrayMetadata) -> None:
-    """Encode an inner chunk of the fill value, which shows that the libraries for it are here.
+    """Encode and decode an inner chunk of the fill value.
 
-    A chunk of one element is enough. Codecs that cannot encode that get a whole one.
+    This shows that the libraries of the codecs are here, and that the codecs fit the dtype. A chunk
+    of one element is enough. Codecs that cannot encode that get a whole one.
 
     Raises
     ------
     CodecError
-        If the codecs cannot encode a whole inner chunk.
+        If the codecs cannot encode a whole inner chunk, or do not give it back.
     """
     codecs, chunks = metadata.inner_codecs, metadata.grid.chunks
     for shape in ((1,) * len(chunks), chunks):
         batch = np.full((1, *shape), metadata.fill_value, dtype=metadata.dtype)
         try:
-            build_pipeline(codecs, shape, metadata.dtype, metadata.document).encode(batch)
+            pipeline = build_pipeline(codecs, shape, metadata.dtype, metadata.document)
+            (encoded,) = pipeline.encode(batch)
+            found = pipeline.decode(bytes(encoded))
+            if found.shape != shape or not is_same_type(found.dtype, metadata.dtype):
+                raise TypeError(  # noqa: TRY301
+                    f"{metadata.dtype} of {shape} comes back as {found.dtype} of {found.shape}"
+                )
         # Each codec and library raises errors of its own, ImportError among them.
         except Exception as error:
             if shape == chunks:

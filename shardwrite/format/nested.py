@@ -22,7 +22,7 @@ from shardwrite.errors import CodecError, CorruptShardError
 from shardwrite.format.index import IndexCodec
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["build_with_sharding"]
+__all__ = ["build_with_sharding", "transposed_axes"]
 
 _NAME = "sharding_indexed"
 
@@ -159,7 +159,7 @@ def build_with_sharding(
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:
         return build_pipeline(codecs, shape, dtype, document)
-    axes = _transposed(codecs[:at], len(shape))
+    axes = transposed_axes(codecs[:at], len(shape))
     stages = [
         build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]
     ]
@@ -195,7 +195,7 @@ def _divides(chunks: Any, shape: Shape) -> bool:
     return all(type(c) is int and c > 0 and n % c == 0 for n, c in zip(shape, chunks, strict=True))
 
 
-def _transposed(codecs: Sequence[Codec], ndim: int) -> Shape | None:
+def transposed_axes(codecs: Sequence[Codec], ndim: int) -> Shape | None:
     """Axes of the decoded array in the order that transpositions give them.
 
     The result is None if a codec is not a valid transposition.

@@ -6,15 +6,18 @@ module of this kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwrite.codecs.documents import Document
 
 __all__ = [
+    "ATTRIBUTES_OF_V2",
+    "CONSOLIDATED_OF_V2",
     "DOCUMENT",
     "DOCUMENTS_OF_V2",
     "add_member",
+    "consolidated",
     "group_document",
     "is_consolidated",
     "kind_of_document",
@@ -27,6 +30,12 @@ DOCUMENT = "zarr.json"
 
 DOCUMENTS_OF_V2 = (".zarray", ".zgroup")
 """Keys of the documents of Zarr v2, which is read and never written."""
+
+ATTRIBUTES_OF_V2 = ".zattrs"
+"""Key of the document of Zarr v2 that holds the attributes of a node."""
+
+CONSOLIDATED_OF_V2 = ".zmetadata"
+"""Key of the document of Zarr v2 that lists the documents of all nodes below a group."""
 
 
 def kind_of_document(found: Any) -> str:
@@ -104,3 +113,17 @@ def add_member(
         if parent not in listed:
             listed[parent] = read(parent)
     listed[name] = document
+
+
+def consolidated(group: Document, members: Mapping[str, Document]) -> Document:
+    """Document of a group that lists the documents of all nodes below it.
+
+    Parameters
+    ----------
+    group : dict
+        Document of the group.
+    members : mapping of str to dict
+        Documents of the nodes by their paths inside the group.
+    """
+    listed = {"kind": "inline", "must_understand": False, "metadata": dict(members)}
+    return {**group, "consolidated_metadata": listed}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["KEEP", "Placement", "Ranks", "Revision", "Stored", "place"]
+__all__ = ["KEEP", "Placement", "Ranks", "Revision", "Shared", "Stored", "own_ranges", "place"]
 
 Ranks = npt.NDArray[np.int64]
 KEEP = -2
@@ -87,6 +87,63 @@ class Placement:
     offsets: npt.NDArray[np.int64]
     sequence: Ranks
     data_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Inner chunks that have no bytes of their own, since other programs may share them.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64
+        Ranks of these inner chunks.
+    owners : numpy.ndarray of int64
+        For each of them, the rank of the inner chunk that has the same bytes.
+    """
+
+    ranks: Ranks
+    owners: Ranks
+
+    def entered(self, column: Ranks) -> Ranks:
+        """Offsets or sizes by rank, in which each of these chunks has those of its owner."""
+        found = column.copy()
+        found[self.ranks] = column[self.owners]
+        return found
+
+
+def own_ranges(old: Stored, nbytes: Ranks) -> tuple[Stored, Shared]:
+    """Layout of a shard in which no two inner chunks have the same bytes.
+
+    Bytes that several chunks share belong to one of them. It is one that the update keeps, if there
+    is any. So a strategy neither overwrites them nor takes them for free, and a rewrite copies them
+    once.
+
+    Parameters
+    ----------
+    old : Stored
+        Layout of the shard before the update.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        Encoded sizes as :meth:`Strategy.revise` takes them.
+
+    Returns
+    -------
+    own : Stored
+        The layout; chunks whose bytes belong to another one are empty in it.
+    shared : Shared
+        Those of them that the update keeps.
+    """
+    ranks = np.flatnonzero(old.nbytes > 0)
+    order = np.lexsort((nbytes[ranks] != KEEP, old.offsets[ranks]))
+    ranks = ranks[order]
+    is_owner = np.append(True, np.diff(old.offsets[ranks]) != 0)[: len(ranks)]
+    owners = ranks[is_owner][np.cumsum(is_owner) - 1]
+    others = ~is_owner
+    if not others.any():
+        return old, Shared(ranks[:0], ranks[:0])
+    offsets, sizes = old.offsets.copy(), old.nbytes.copy()
+    offsets[ranks[others]] = sizes[ranks[others]] = -1
+    kept = others & (nbytes[ranks] == KEEP)
+    return replace(old, offsets=offsets, nbytes=sizes), Shared(ranks[kept], owners[kept])
 
 
 def place(nbytes: Ranks, sequence: Ranks, base: int, old: Stored | None = None) -> Placement:

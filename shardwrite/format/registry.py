@@ -139,7 +139,7 @@ def check_strategy(value: object) -> Strategy:
         again = type(strategy).from_dict(json.loads(json.dumps(parameters)))
         is_whole = dict(again.to_dict()) == parameters and again.label == strategy.label
     except (LookupError, TypeError, ValueError) as error:
-        raise _refused(value, f"its parameters cannot be stored ({error})") from error
+        raise _refused(value, f"its parameters cannot be stored ({error})") from None
     if not is_whole:
         raise _refused(value, "from_dict does not give back what to_dict tells")
     return strategy

@@ -384,5 +384,6 @@ def as_strategy(value: object) -> Strategy:
         field="strategy",
         value=value,
         remedy=f"use one of {registered_names()}, FixedOrder(order=...), AppendOnly(), an order of "
-        f"{sorted(ORDER_ALIASES)}, or import the module that registers the strategy",
+        f"inner chunks, which is one of {sorted(ORDER_ALIASES)}, or import the module that "
+        "registers the strategy",
     )

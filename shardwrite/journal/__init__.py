@@ -12,9 +12,10 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
+from shardwrite.journal.in_place import InPlace, find_in_place, refuse_in_place
 from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
-from shardwrite.journal.ledger import Ledger, as_runs
+from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lock import Claim
 from shardwrite.journal.membership import taking_part
 from shardwrite.journal.neighbours import (
@@ -31,7 +32,13 @@ from shardwrite.journal.neighbours import (
     unfinished_append,
 )
 from shardwrite.journal.process import Holder, Process
-from shardwrite.journal.receipt import Receipt, UpdateEntry, empty_after, read_receipt
+from shardwrite.journal.receipt import (
+    Contents,
+    Receipt,
+    UpdateEntry,
+    changed_region,
+    read_receipt,
+)
 from shardwrite.journal.record import Intent, RunRecord, StrategyFacts
 from shardwrite.journal.records import Beginning, Entry, cause_of
 from shardwrite.journal.replay import (
@@ -43,7 +50,7 @@ from shardwrite.journal.replay import (
     shards_of,
     sweep,
 )
-from shardwrite.journal.rundir import RunDirectory
+from shardwrite.journal.rundir import RunDirectory, has_consolidated, replace_document
 from shardwrite.journal.takeover import end_run, take_away, take_back
 from shardwrite.journal.trust import require_trusted
 from shardwrite.journal.undo import (
@@ -67,9 +74,11 @@ __all__ = [
     "Beside",
     "Change",
     "Claim",
+    "Contents",
     "Entry",
     "History",
     "Holder",
+    "InPlace",
     "Intent",
     "Lease",
     "Ledger",
@@ -81,20 +90,22 @@ __all__ = [
     "StrategyFacts",
     "UpdateEntry",
     "admit",
-    "as_runs",
     "begin_beside",
     "begin_run",
     "cause_of",
     "change_in_place",
+    "changed_region",
     "close_journals",
     "differences",
     "drivers_on",
-    "empty_after",
+    "elements_in_shards",
     "end_run",
     "ensure_current",
+    "find_in_place",
     "find_run",
     "give_up",
     "give_up_passing",
+    "has_consolidated",
     "histories",
     "interrupted_end",
     "journal_for",
@@ -108,7 +119,9 @@ __all__ = [
     "read_receipt",
     "recover_changes",
     "recover_shard",
+    "refuse_in_place",
     "release_all",
+    "replace_document",
     "replay",
     "require_trusted",
     "shard_claim",

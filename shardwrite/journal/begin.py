@@ -20,12 +20,15 @@ from crc32c import crc32c
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
+from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, signature, this_process
+from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.record import Intent, LaterFormatError, RunRecord
 from shardwrite.journal.rundir import RunDirectory, held, later_version
 from shardwrite.journal.takeover import (
     ENDED,
     TAKEN,
+    forget,
     make_end,
     remove_orphans,
     settle,
@@ -34,12 +37,15 @@ from shardwrite.journal.takeover import (
 )
 from shardwrite.journal.trust import check_name, require_trusted
 from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target
 from shardwrite.stores import (
     is_there,
     listed,
     make_directories,
+    parse_json,
     read_file,
+    read_limit,
     remove_state,
     sync_entry,
     write_file,
@@ -91,15 +97,18 @@ def find_run(target: Target, seen: Collection[Path] | None = None) -> RunDirecto
 def tidied_run(target: Target) -> RunDirectory | None:
     """Find the run beside an array, after finishing a removal that was interrupted.
 
-    It is for writers, because it changes what lies beside the array. It returns and raises what
-    `find_run` does.
+    A run that nobody works on, and whose array is gone, is removed. It is for writers, because it
+    changes what lies beside the array. It returns and raises what `find_run` does.
     """
     found = _planned(target)
     if found is None:
         remove_orphans(target)
         return None
     if _stands(found):
-        return found
+        if not has_lost_array(found) or live_holders(found.path):
+            return found
+        forget(found)
+        return None
     over = replace(found, state=TAKEN if found.is_in(TAKEN) else ENDED)
     make_end(over)
     settle(over)
@@ -128,7 +137,14 @@ def look_at_run(target: Target, seen: Collection[Path]) -> tuple[RunDirectory | 
     found = _planned(target, seen)
     if found is None:
         return None, ""
-    return (found, "") if _stands(found) else (None, _interrupted_removal(found))
+    if not _stands(found):
+        return None, _interrupted_removal(found)
+    if has_lost_array(found):
+        return None, (
+            f"run {found.run} in {found.target.run_path} was for an array that is gone; the next "
+            "write removes what is left of it"
+        )
+    return found, ""
 
 
 def _interrupted_removal(found: RunDirectory) -> str:
@@ -286,9 +302,16 @@ def begin_run(
 
 
 def _check_alone(made: RunDirectory) -> None:
-    """Refuse to go on if another user has made the directory that the new run lies in."""
+    """Refuse to go on where the new run must not be.
+
+    That is if another user has made the directory that it lies in, or if the array is being
+    converted in its place. A conversion looks for runs once it has left its record, so that one of
+    the two sees the other.
+    """
     try:
         require_trusted(made.target)
+        if isinstance(made.target.place, Directory):
+            refuse_in_place(made.target.place.path)
     except JournalError:
         take_back(made, is_claimed=True)
         raise
@@ -305,6 +328,8 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         array=target.place.array_name,
     )
     made = RunDirectory(target, record)
+    plan = record.to_json()
+    _check_readable(document.encode(), plan)
     attempt = uuid.uuid4().hex
     draft = target.run_path / f"draft-{made.run},{signature()}"
     is_claimed = False
@@ -312,7 +337,7 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
         # The draft gets the array's mode and group. Its owner stays this user: it must be trusted.
         make_directories(draft, durability, like=target.place.rights_like)
         write_file(draft / DOCUMENT, document.encode(), durability=durability, attempt=attempt)
-        write_file(draft / "plan.json", record.to_json(), durability=durability, attempt=attempt)
+        write_file(draft / "plan.json", plan, durability=durability, attempt=attempt)
         os.rename(draft, made.path)
         try:
             # A link is atomic, and fails where there is a plan already.
@@ -333,8 +358,35 @@ def _create(target: Target, intent: Intent, document: str, durability: str) -> R
             f"store={target.label!r}: cannot write beside it: {error}; give a directory that "
             "can be written to"
         )
-        raise StoreError(message, key=str(made.path), errno=error.errno) from error
+        raise StoreError(message, key=str(made.path), errno=error.errno) from None
     return made
+
+
+def _check_readable(*documents: bytes) -> None:
+    """Refuse documents that are too large to be read again.
+
+    Raises
+    ------
+    SpecError
+        If one is too large. Only the attributes of an array can be so large.
+    """
+    for document in documents:
+        why = ""
+        if len(document) > read_limit():
+            why = f"make a document of {len(document):,} bytes, and {read_limit():,} are read"
+        else:
+            try:
+                parse_json(document)
+            except ValueError as error:
+                why = f"make a document that nobody could read ({error})"
+        if why:
+            raise SpecError(
+                why,
+                field="attributes",
+                value="...",
+                remedy="store such data as an array, or raise shardwrite.read.limit in dask's "
+                "configuration, for all who read the array",
+            )
 
 
 def _refuse_other(found: RunDirectory, intent: Intent) -> None:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.journal.records import Entry
 
-__all__ = ["Ledger", "as_runs", "from_runs"]
+__all__ = ["Ledger", "as_runs", "elements_in_shards", "from_runs"]
 
 
 class Ledger:
@@ -32,7 +32,7 @@ class Ledger:
     index_crcs : numpy.ndarray of uint32, shape (n_shards,)
         crc32c of a shard's index table.
     peaks : dict of str to int
-        Peak resident memory of each process, in bytes.
+        Peak of the memory that the run took in each process, in bytes; see `host.memory`.
     """
 
     def __init__(self, grid: ShardGrid) -> None:
@@ -153,9 +153,18 @@ class Ledger:
         }
 
 
-def elements_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:
-    """Number of elements of each shard that lie inside the array, by row-major rank."""
-    return _per_shard([_in_bounds(n, s) for n, s in zip(grid.shape, grid.shards, strict=True)])
+def elements_in_shards(grid: ShardGrid, region: Box | None = None) -> npt.NDArray[np.int64]:
+    """Number of elements of each shard that lie inside the array, by row-major rank.
+
+    With a region, only the elements that lie inside the region are counted.
+    """
+    bounds = (grid.whole if region is None else region).bounds
+    axes = []
+    for n, shard, (first, last) in zip(grid.shape, grid.shards, bounds, strict=True):
+        starts = np.arange(0, n, shard, dtype=np.int64)
+        inside = np.minimum(starts + shard, min(n, last)) - np.maximum(starts, first)
+        axes.append(np.maximum(inside, 0))
+    return _per_shard(axes)
 
 
 def chunks_in_shards(grid: ShardGrid) -> npt.NDArray[np.int64]:

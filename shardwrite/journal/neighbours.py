@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from shardwrite.errors import JournalError, UntrustedStateError
 from shardwrite.journal.begin import find_run, look_at_run, record_of, tidied_run
 from shardwrite.journal.lease import live_holders
+from shardwrite.journal.lost import has_lost_array
 from shardwrite.journal.record import Intent
 from shardwrite.journal.rundir import RunDirectory, discard_drafts, held, remove_empty
 from shardwrite.journal.takeover import take_away, take_back
@@ -212,7 +213,7 @@ def unfinished(
 def _kind(run: RunDirectory) -> str:
     """Kind of an update, in words."""
     region = run.record.identity.region
-    if run.target.update == "compaction":
+    if run.keeps_values:
         return "a compaction"
     if not region:
         return "a repair"
@@ -348,6 +349,9 @@ def unfinished_append(target: Target, source: str, axis: int) -> Bounds | None:
     for other in target.others:
         record = record_of(other) if other.update else None
         if record is None or is_there(other.run_path / f"taken-{record.run}"):
+            continue
+        run = RunDirectory(other, record)
+        if is_there(run.path) and has_lost_array(run):
             continue
         identity = record.identity
         if identity.append_axis == axis and identity.source == source:

@@ -5,6 +5,7 @@ The file lies inside the array so that it is moved and removed together with the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,17 +15,77 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
+from shardwrite.journal.sizes import MAX_SIZES, pack_sizes, unpack_sizes
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import Target
 from shardwrite.plan import Identity
+from shardwrite.plan.identity import Bounds
 from shardwrite.plan.limits import MAX_SHARDS
-from shardwrite.stores import parse_json
+from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Receipt", "UpdateEntry", "empty_after", "read_receipt"]
+__all__ = ["Contents", "Receipt", "UpdateEntry", "changed_region", "read_receipt"]
+
+_MAX_UPDATES = 100
+_MAX_APPENDS = 10_000
+_NBYTES_PER_RUN = 96  # of the limit of a file, of which half remains for all else
+_DERIVED = ("dask:", "chunks:")  # identities of sources to which no user has given an identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the objects of an array should be.
+
+    Attributes
+    ----------
+    empty : list of [int, int], optional
+        Shards that are empty by design and have no object, as the first rank and the count of
+        each sequence of consecutive ranks. None if they are not known, because another program
+        wrote the array, or because the array has more than `MAX_SHARDS` shards.
+    sizes : str, optional
+        Sizes of the objects of all shards, as `pack_sizes` gives them: 0 for a shard that is empty
+        by design, and -1 where it is not known. None if no size is known, because an earlier
+        version wrote the receipt or the array has more than `MAX_SIZES` shards.
+    """
+
+    empty: list[list[int]] | None = None
+    sizes: str | None = None
+
+    @classmethod
+    def of(cls, nbytes: npt.NDArray[np.int64]) -> Contents:
+        """Contents of an array.
+
+        Parameters
+        ----------
+        nbytes : numpy.ndarray of int64
+            Size of each shard's object, by row-major rank: 0 where there is none by design, and
+            -1 where it is not known.
+        """
+        if len(nbytes) > MAX_SHARDS:
+            return cls()
+        sizes = pack_sizes(nbytes) if len(nbytes) <= MAX_SIZES else None
+        return cls(as_runs(np.flatnonzero(nbytes == 0)), sizes)
+
+    def nbytes(self, n_shards: int) -> npt.NDArray[np.int64]:
+        """Size of each shard's object, as `of` takes them.
+
+        Raises
+        ------
+        ArithmeticError, LookupError, TypeError, ValueError
+            If they are not the contents of so many shards.
+        """
+        if n_shards > MAX_SHARDS:
+            raise ValueError("more shards than one can look at")
+        found = np.full(n_shards, -1, dtype=np.int64)
+        if self.sizes is not None:
+            found = unpack_sizes(self.sizes, n_shards)
+            found[found == 0] = -1  # only the other field tells which are empty
+        if self.empty is not None:
+            found[from_runs(self.empty, n_shards)] = 0
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +102,11 @@ class UpdateEntry:
         Name of the run, and the time at which it finished.
     result : mapping, optional
         Fields of the run's result.
+    replaced : bool
+        Whether a later run has changed elements of the update's region. Then the array may no
+        longer hold what the update wrote.
+    given_up : bool
+        Whether the update was given up. It may have written some of its shards.
     others : mapping
         Fields that this version does not know.
     """
@@ -50,6 +116,8 @@ class UpdateEntry:
     run: str | None = None
     finished: str | None = None
     result: Mapping[str, JSON] | None = None
+    replaced: bool = False
+    given_up: bool = False
     others: Mapping[str, JSON] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, JSON]:
@@ -60,9 +128,24 @@ class UpdateEntry:
             "identity": self.identity.to_dict(),
             "finished": self.finished,
             "result": self.result,
+            "replaced": self.replaced or None,
+            "given_up": self.given_up or None,
             **self.others,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+    @property
+    def is_named_append(self) -> bool:
+        """Whether it is an append whose source has an identifier that its user has given."""
+        source = self.identity.source or "dask:"
+        return self.identity.append_axis is not None and not source.startswith(_DERIVED)
+
+    def overlaps(self, region: Bounds) -> bool:
+        """Whether it has elements in common with a region; true where the axes do not fit."""
+        own = self.identity.region or ()
+        return len(own) != len(region) or all(
+            max(a, c) < min(b, d) for (a, b), (c, d) in zip(own, region, strict=True)
+        )
 
     def is_cut_off(self, shape: Sequence[int]) -> bool:
         """Whether the region of the update reaches beyond an array of a shape."""
@@ -81,20 +164,23 @@ class UpdateEntry:
         update = found if isinstance(found, Mapping) else {}
         digest, identity = update.get("digest"), update.get("identity")
         run, finished, result = (update.get(name) for name in ("run", "finished", "result"))
+        replaced, given_up = (update.get(name, False) for name in ("replaced", "given_up"))
         if not isinstance(digest, str) or not isinstance(identity, Mapping):
             raise ValueError("updates that are none")  # noqa: TRY004 (of the file)
         if (
             not isinstance(run, str | None)
             or not isinstance(finished, str | None)
             or not isinstance(result, Mapping | None)
+            or not isinstance(replaced, bool)
+            or not isinstance(given_up, bool)
         ):
             raise ValueError("updates that are none")  # noqa: TRY004 (of the file)
         what = Identity.from_dict(identity)
         if what.region is None:
             raise ValueError("it does not say which region it writes")
-        known = ("digest", "identity", "run", "finished", "result")
+        known = ("digest", "identity", "run", "finished", "result", "replaced", "given_up")
         others = {name: value for name, value in update.items() if name not in known}
-        return cls(digest, what, run, finished, result, others)
+        return cls(digest, what, run, finished, result, replaced, given_up, others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +203,15 @@ class Receipt:
         Version of shardwrite that wrote the array.
     result : mapping
         Fields of the run's result.
-    empty : list of [int, int], optional
-        Shards that are empty by design and have no object, as the first rank and the count of
-        each sequence of consecutive ranks. None if they are not known, because another program
-        wrote the array, or because the array has more than `MAX_SHARDS` shards.
+    contents : Contents
+        The objects of the array.
     updates : tuple of UpdateEntry
-        The most recent updates of the array since then.
+        The updates of the array since then, in the order in which they ended; of many, the most
+        recent ones, and all appends whose source has an identifier.
     shape : list of int, optional
         Shape of the array after the last update.
+    accepted : dict, optional
+        Metadata document of the array when the user last accepted it as it was.
     """
 
     digest: str
@@ -134,13 +221,18 @@ class Receipt:
     finished: str
     version: str
     result: Mapping[str, JSON]
-    empty: list[list[int]] | None
+    contents: Contents
     updates: tuple[UpdateEntry, ...] = ()
     shape: list[int] | None = None
+    accepted: Document | None = None
 
     def encode(self) -> bytes:
-        """Content of the receipt file."""
-        found = {
+        """Content of the receipt file.
+
+        Sequences of empty shards are left out if there are so many that nobody would read the file.
+        """
+        most_runs, empty = read_limit() // _NBYTES_PER_RUN, self.contents.empty
+        found: dict[str, JSON] = {
             "format": 1,
             "digest": self.digest,
             "run": self.run,
@@ -149,10 +241,13 @@ class Receipt:
             "finished": self.finished,
             "version": self.version,
             "result": self.result,
-            "empty": self.empty,
+            "empty": None if len(empty or ()) > most_runs else empty,
             "updates": [update.to_dict() for update in self.updates],
             "shape": self.shape,
         }
+        # Earlier versions wrote neither.
+        found |= {"sizes": self.contents.sizes} if self.contents.sizes is not None else {}
+        found |= {"accepted": self.accepted} if self.accepted is not None else {}
         # A field for each line, and not indent=, for which Python has no encoder in C.
         lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
@@ -188,18 +283,67 @@ class Receipt:
         ):
             raise ValueError("a shape that is none")
         _check_runs(found["empty"])
+        sizes, accepted = found.get("sizes"), found.get("accepted")
+        if not isinstance(sizes, str | None) or not isinstance(accepted, dict | None):
+            raise ValueError("sizes or metadata that are none")  # noqa: TRY004 (as above)
         return cls(
             **texts,
             identity=Identity.from_dict(found["identity"]),
             result=found["result"],
-            empty=found["empty"],
+            contents=Contents(found["empty"], sizes),
+            accepted=accepted,
             updates=tuple(UpdateEntry.from_json(update) for update in updates),
             shape=shape,
         )
 
-    def update(self, digest: str) -> UpdateEntry | None:
-        """The last update with the given digest, or None."""
-        return next((entry for entry in reversed(self.updates) if entry.digest == digest), None)
+    def update(self, digest: str, identity: Identity) -> UpdateEntry | None:
+        """The last finished update that wrote the same, or None.
+
+        Parameters
+        ----------
+        digest : str
+            Digest of the update's plan.
+        identity : Identity
+            What the digest covers. It may differ from that of a finished update in the part of the
+            array that was planned, because the array may have grown since.
+        """
+        what = _written_by(identity)
+        return next(
+            (
+                entry
+                for entry in reversed(self.updates)
+                if not entry.given_up
+                and (entry.digest == digest or _written_by(entry.identity) == what)
+            ),
+            None,
+        )
+
+    def with_update(self, entry: UpdateEntry, *, changes: Bounds | None) -> Receipt:
+        """The receipt after another update.
+
+        Parameters
+        ----------
+        entry : UpdateEntry
+            The update.
+        changes : tuple of (int, int) or None
+            Region whose values the update may have changed: start and stop along each axis, in
+            elements. None if it has changed no values.
+        """
+        before = [kept for kept in self.updates if kept.digest != entry.digest]
+        if changes is not None:
+            before = [
+                replace(kept, replaced=True) if kept.overlaps(changes) else kept for kept in before
+            ]
+        return replace(self, updates=(*_kept(before), entry))
+
+    def all_replaced(self) -> Receipt:
+        """The receipt after a run that may have changed any element."""
+        return replace(self, updates=tuple(replace(e, replaced=True) for e in self.updates))
+
+    @property
+    def has_all_updates(self) -> bool:
+        """Whether no update since the first write was dropped from the list."""
+        return len(self.updates) < _MAX_UPDATES
 
     def count(self, name: str) -> int:
         """Number in the result, such as ``n_shards``; 0 if the result does not have it."""
@@ -217,14 +361,14 @@ class Receipt:
             Name of a run of that plan. By default, any run of it counts.
         """
         runs = [self.run] if self.digest == digest else []
-        runs += [str(entry.run) for entry in self.updates if entry.digest == digest]
+        runs += [str(e.run) for e in self.updates if e.digest == digest and not e.given_up]
         return bool(runs) if run is None else run in runs
 
-    def is_empty(self, grid: ShardGrid) -> npt.NDArray[np.bool_]:
-        """Mask of the shards that are empty by design.
+    def nbytes_on(self, grid: ShardGrid) -> npt.NDArray[np.int64] | None:
+        """Size that the object of each shard should have.
 
         Another program may have changed the shape since then. Shards by which the array has grown
-        count as empty. If it is not known which shards are empty, no shard counts as empty.
+        count as empty.
 
         Parameters
         ----------
@@ -233,37 +377,97 @@ class Receipt:
 
         Returns
         -------
-        numpy.ndarray of bool, of the shard grid's shape
-            True for each shard that is empty by design.
+        numpy.ndarray of int64, of the shard grid's shape, or None
+            0 for a shard that is empty by design, and -1 for one that has an object of unknown
+            size. None if the receipt does not tell which shards are empty.
 
         Raises
         ------
         SpecError
             If the receipt does not fit the array.
         """
-        if self.empty is None:
-            return np.zeros(grid.counts, dtype=bool)
+        if self.contents.empty is None:
+            return None
         try:
             shape = tuple(self.shape or (self.identity.metadata or {})["shape"])
             if len(shape) != grid.ndim:
                 # Whatever is wrong is reported by the one `except` below.
                 raise ValueError(f"it is of an array of shape {shape}")  # noqa: TRY301
             counts = replace(grid, shape=shape).counts
-            if math.prod(counts) > MAX_SHARDS:
-                raise ValueError("more shards than one can look at")  # noqa: TRY301 (as above)
-            before = np.zeros(math.prod(counts), dtype=bool)
-            before[from_runs(self.empty, len(before))] = True
+            before = self.contents.nbytes(math.prod(counts))
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             message, remedy = f"does not fit the array ({error})", "remove it, and verify deep"
-            raise SpecError(message, field="receipt", value=RECEIPT_NAME, remedy=remedy) from error
-        now = np.ones(grid.counts, dtype=bool)
+            raise SpecError(message, field="receipt", value=RECEIPT_NAME, remedy=remedy) from None
+        now = np.zeros(grid.counts, dtype=np.int64)
         common = tuple(slice(min(m, n)) for m, n in zip(counts, grid.counts, strict=True))
         now[common] = before.reshape(counts)[common]
         return now
 
+    def updated(
+        self,
+        grid: ShardGrid,
+        first: Shape,
+        nbytes: npt.NDArray[np.int64],
+        is_known: npt.NDArray[np.bool_],
+    ) -> Receipt:
+        """The receipt after an update of some shards.
+
+        Shards that the update has not written stay as they are here. Those by which the array has
+        grown were never written, so they count as empty. If it is not known which shards are
+        empty, or the receipt does not fit the array, that stays so.
+
+        Parameters
+        ----------
+        grid : ShardGrid
+            Grid of the array as it is now.
+        first : tuple of int
+            Position of the update's first shard in the shard grid.
+        nbytes : numpy.ndarray of int64
+            Size of the object of each of the update's shards, one axis for each axis of the array:
+            0 where it is empty by design. Shards that lie beyond the array are ignored.
+        is_known : numpy.ndarray of bool
+            Mask of the update's shards that it has written.
+        """
+        contents, shape = Contents(), list(grid.shape)
+        # A receipt that does not fit is replaced by one that does.
+        with contextlib.suppress(SpecError):
+            now = self.nbytes_on(grid)
+            if now is not None:
+                inside = tuple(
+                    slice(a, min(a + k, n))
+                    for a, k, n in zip(first, nbytes.shape, grid.counts, strict=True)
+                )
+                there = tuple(slice(max(0, s.stop - s.start)) for s in inside)
+                now[inside] = np.where(is_known[there], nbytes[there], now[inside])
+                contents = Contents.of(now.ravel())
+        return replace(self, contents=contents, shape=shape)
+
+
+def _written_by(identity: Identity) -> Identity:
+    """An update's identity without what depends on the size of the array, or on the machine."""
+    return replace(identity, metadata=None, window=None, units=None, others={})
+
+
+def _kept(updates: list[UpdateEntry]) -> list[UpdateEntry]:
+    """Updates that a receipt keeps beside a new one.
+
+    An append that is forgotten would be made a second time if its call is repeated. So these are
+    kept longer than the others.
+    """
+    old, recent = updates[: 1 - _MAX_UPDATES], updates[1 - _MAX_UPDATES :]
+    appends = [e for e in old if e.is_named_append and not e.given_up]
+    return [*map(_slimmed, appends[-_MAX_APPENDS:]), *recent]
+
+
+def _slimmed(entry: UpdateEntry) -> UpdateEntry:
+    """The update without what grows with the number of processes that made it."""
+    if entry.result is None or not entry.result.get("peak_nbytes_by_process"):
+        return entry
+    return replace(entry, result={**entry.result, "peak_nbytes_by_process": {}})
+
 
 def _check_runs(runs: JSON) -> None:
-    """Check a value for `Receipt.empty`; raise ValueError if it is not valid."""
+    """Check a value for `Contents.empty`; raise ValueError if it is not valid."""
     if runs is None:
         return
     if not isinstance(runs, list) or not all(
@@ -297,49 +501,39 @@ def _decoded(data: bytes) -> Receipt:
     return Receipt.decode(data)
 
 
-def empty_after(
-    before: Receipt,
+def changed_region(
+    identity: Identity,
     grid: ShardGrid,
     first: Shape,
-    is_empty: npt.NDArray[np.bool_],
-    is_known: npt.NDArray[np.bool_] | None = None,
-) -> list[list[int]] | None:
-    """Shards that are empty by design after an update of some shards.
-
-    The update's shards are as `is_empty` says. The other shards are as the receipt says; those
-    by which the array has grown were never written, so they count as empty.
+    is_touched: npt.NDArray[np.bool_],
+) -> Bounds | None:
+    """Region whose values an update may have changed.
 
     Parameters
     ----------
-    before : Receipt
-        Receipt before the update.
+    identity : Identity
+        Identity of the update.
     grid : ShardGrid
-        Grid of the array as it is now.
+        Grid of the part of the array that the update writes.
     first : tuple of int
-        Position of the update's first shard in the shard grid.
-    is_empty : numpy.ndarray of bool
-        Mask of the update's shards that are empty, one axis for each axis of the array. Shards
-        that lie beyond the array are ignored.
-    is_known : numpy.ndarray of bool, optional
-        Mask of the update's shards for which `is_empty` is valid. The update has not written the
-        others. All shards, by default.
+        Position of the part's first shard in the shard grid of the array.
+    is_touched : numpy.ndarray of bool, shape (n_shards,)
+        Mask of the shards of the part that were written.
 
     Returns
     -------
-    list of [int, int] or None
-        Value for `Receipt.empty`. None if the receipt does not know the empty shards or does not
-        fit the array, or if the array has more than `MAX_SHARDS` shards.
+    tuple of (int, int) or None
+        Start and stop along each axis, in elements of the array: the smallest box that holds the
+        shards, and no more than the region of the update. None if there are no such shards.
     """
-    if before.empty is None or grid.n_shards > MAX_SHARDS:
+    at = np.argwhere(is_touched.reshape(grid.counts))
+    if not len(at):
         return None
-    try:
-        now = before.is_empty(grid)
-    except SpecError:  # the update makes a receipt that fits
-        return None
-    inside = tuple(
-        slice(a, min(a + k, n)) for a, k, n in zip(first, is_empty.shape, grid.counts, strict=True)
+    bounds = tuple(
+        (int(a + f) * s, int(b + f + 1) * s)
+        for a, b, f, s in zip(at.min(axis=0), at.max(axis=0), first, grid.shards, strict=True)
     )
-    there = tuple(slice(max(0, s.stop - s.start)) for s in inside)
-    known = np.ones_like(is_empty) if is_known is None else is_known
-    now[inside] = np.where(known[there], is_empty[there], now[inside])
-    return as_runs(np.flatnonzero(now.ravel()))
+    region = identity.region
+    if region is None or len(region) != len(bounds):
+        return bounds
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(bounds, region, strict=True))

@@ -96,7 +96,8 @@ class Entry:
     seconds : float
         Time since the start of the task, in seconds.
     peak_nbytes : int
-        Peak resident memory of the process so far, in bytes.
+        Peak of the memory that the run has taken in the process so far, in bytes above what the
+        process had when the run began; see `host.memory`.
     more : bool
         Whether the task goes on, so that its temporary files may exist. A line without this field
         ends its task.

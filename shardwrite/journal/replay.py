@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
 from shardwrite.journal.lease import live_holders, this_process
@@ -30,6 +31,7 @@ from shardwrite.stores import (
 __all__ = [
     "History",
     "Replay",
+    "begun",
     "discard",
     "drivers_on",
     "histories",
@@ -148,8 +150,12 @@ def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
             yield _parse(path, n_shards)
 
 
+def _lines(path: Path, n_shards: int) -> Iterator[dict[str, JSON] | None]:
+    return parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
+
+
 def _parse(path: Path, n_shards: int) -> _File:
-    lines = parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
+    lines = _lines(path, n_shards)
     first = next(lines, None)
     head = Head.from_dict(first or {})
     writer, boot = head.writer, this_process().boot
@@ -304,6 +310,27 @@ def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") 
     return [
         beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended
     ]
+
+
+def begun(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
+    """All tasks that have begun, ended or not.
+
+    No other shards were touched, unless a power cut or a torn line has lost names; see
+    `Replay.lost_boot` and `Replay.n_bad_lines`.
+
+    Raises
+    ------
+    StoreError
+        If a journal cannot be read.
+    """
+    found = []
+    for path in _journals(run):
+        with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
+            for line in _lines(path, metadata.grid.n_shards):
+                if line is not None and "begins" in line:
+                    with contextlib.suppress(ValueError):  # `Replay.n_bad_lines` counts it
+                        found.append(Beginning.from_dict(line))
+    return found
 
 
 def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginning]) -> int:

@@ -34,7 +34,11 @@ listed in :mod:`shardwrite.journal.takeover`.
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
+import random
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,7 +64,7 @@ from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, Place
 from shardwrite.place.nodes import shape_of
-from shardwrite.place.target import UPDATES, Target, document_of
+from shardwrite.place.target import COMPACTION, UPDATES, Target, document_of
 from shardwrite.stores import (
     Proof,
     is_there,
@@ -77,16 +81,19 @@ __all__ = [
     "discard_drafts",
     "discard_ends",
     "dump",
+    "has_consolidated",
     "held",
     "later_version",
     "proof_in",
     "refuse_later",
     "remove_empty",
+    "replace_document",
     "run_in",
 ]
 
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
+_MAX_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,11 @@ class RunDirectory:
     def makes_array(self) -> bool:
         """Whether the run makes the array, rather than updating or repairing an existing one."""
         return self.record.makes_array
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether the run changes no value of the array, because it only moves bytes."""
+        return self.target.update == COMPACTION
 
     @property
     def path(self) -> Path:
@@ -237,8 +249,9 @@ class RunDirectory:
         place = self.target.place
         place.check_mark(self)
         for group in place.groups:
-            if not group.has(DOCUMENT):
-                self._write(group, DOCUMENT, dump(group_document()), durability, driver)
+            while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":
+                if self._replace(group, None, group_document(), durability, driver):
+                    break
         self._write(place, DOCUMENT, dump(document), durability, driver)
         self._consolidate(document, durability, driver)
 
@@ -302,22 +315,53 @@ class RunDirectory:
     def _consolidate(self, document: Document, durability: str, driver: str) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata."""
         for group in self.target.place.groups_above():
-            metadata = _document_in(group)
-            if kind_of_document(metadata) != "group":
-                return
-            try:
-                is_listed = is_consolidated(metadata)
-            except ValueError as error:
-                raise SpecError(
-                    str(error),
-                    field="consolidated_metadata",
-                    value=f"{group.label}/{DOCUMENT}",
-                    remedy="consolidate the group again, or remove it",
-                ) from error
-            if is_listed:
+            for n_tries in itertools.count(1):
+                data = group.read(DOCUMENT)
+                metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
+                if kind_of_document(metadata) != "group":
+                    return
+                if not has_consolidated(metadata, group):
+                    break
                 name = self.target.place.name_in(group)
                 add_member(metadata, name, document, partial(_document_in, group))
-                self._write(group, DOCUMENT, dump(metadata), durability, driver)
+                if self._replace(group, data, metadata, durability, driver):
+                    break
+                if n_tries == _MAX_TRIES:
+                    raise StoreError(
+                        f"{group.label}/{DOCUMENT} is written by others all the time; make the "
+                        "same call again",
+                        key=group.label,
+                        errno=errno.EBUSY,
+                    )
+                # The pause is random so that one of several runs is alone.
+                time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
+
+    def _replace(
+        self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
+    ) -> bool:
+        """Write a document of a group, unless another process has changed it.
+
+        Other runs enter their arrays into the same document. So it is compared right before the
+        new one becomes visible.
+
+        Parameters
+        ----------
+        place : Place
+            The group.
+        old : bytes or None
+            The document that the new one is made from; None if there was none.
+        new : Document
+            The new document.
+        durability, driver : str
+            As for `_write`.
+
+        Returns
+        -------
+        bool
+            False if the document is not `old` any more; nothing is written then.
+        """
+        check = partial(self._check_current, driver)
+        return replace_document(place, old, new, durability, f"{driver}.end", check)
 
     def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
         """Take the first part of step 6: write the receipt.
@@ -337,6 +381,61 @@ class RunDirectory:
             If the run has ended meanwhile.
         """
         self._write(self.target.place, RECEIPT_NAME, receipt.encode(), durability, driver)
+
+
+class _ChangedError(Exception):
+    """Another process has changed a document since it was read."""
+
+
+def replace_document(
+    place: Place,
+    old: bytes | None,
+    new: Document,
+    durability: str,
+    attempt: str,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Write the document of a group, unless another process has changed it; see `_replace`.
+
+    Parameters
+    ----------
+    place, old, new, durability
+        See :meth:`RunDirectory._replace`.
+    attempt : str
+        See :meth:`Place.write`.
+    check : callable
+        Raises if the document must not be written any more.
+    """
+
+    def guard() -> None:
+        check()
+        if place.read(DOCUMENT) != old:
+            raise _ChangedError
+
+    try:
+        place.write(DOCUMENT, dump(new), durability=durability, attempt=attempt, guard=guard)
+    except _ChangedError:
+        return False
+    return True
+
+
+def has_consolidated(metadata: Document, group: Place) -> bool:
+    """Whether the document of a group has consolidated metadata.
+
+    Raises
+    ------
+    SpecError
+        If it has, and they are not valid.
+    """
+    try:
+        return is_consolidated(metadata)
+    except ValueError as error:
+        raise SpecError(
+            str(error),
+            field="consolidated_metadata",
+            value=f"{group.label}/{DOCUMENT}",
+            remedy="consolidate the group again, or remove it",
+        ) from None
 
 
 def _document_in(group: Place, name: str = "") -> Document:

@@ -22,18 +22,29 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.grid import Box, ShardGrid
+from shardwrite.grid import Box, Shape, ShardGrid, ravel
+from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
-from shardwrite.journal.receipt import empty_after, read_receipt
+from shardwrite.journal.receipt import (
+    Receipt,
+    UpdateEntry,
+    changed_region,
+    read_receipt,
+)
+from shardwrite.journal.records import Beginning
 from shardwrite.journal.replay import (
     Replay,
+    begun,
     discard,
     drivers_on,
     replay,
@@ -55,6 +66,7 @@ from shardwrite.journal.undo import recover_changes
 from shardwrite.journal.writer import TOKEN
 from shardwrite.place.target import Target
 from shardwrite.plan import ShardWindow
+from shardwrite.plan.identity import Bounds
 from shardwrite.stores import (
     Proof,
     Store,
@@ -66,7 +78,7 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = ["end_run", "make_end", "remove_orphans", "settle", "take_away", "take_back"]
+__all__ = ["end_run", "forget", "make_end", "remove_orphans", "settle", "take_away", "take_back"]
 
 ENDED, TAKEN = "ended", "taken"
 
@@ -127,6 +139,24 @@ def take_away(run: RunDirectory) -> None:
     over = replace(run, state=TAKEN)
     with as_store_error(str(run.path), "cannot take away"), contextlib.suppress(FileNotFoundError):
         os.rename(run.path, over.path)
+    settle(over)
+
+
+def forget(run: RunDirectory) -> None:
+    """Remove a run whose array is gone. What stands in its place now is not touched.
+
+    Raises
+    ------
+    StoreError
+        If something cannot be renamed or removed.
+    """
+    over = replace(run, state=TAKEN)
+    with as_store_error(str(run.path), "cannot remove"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(run.path, over.path)
+        for token in listed(over.path, TOKEN):
+            token.unlink(missing_ok=True)
+        over.document_path.unlink(missing_ok=True)  # without it, nothing is left to settle
     settle(over)
 
 
@@ -270,18 +300,80 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             over.target.place.sweep(lambda: drivers_on(over.target))
         grid = parse_metadata(json.dumps(over.target.document)).grid
-        _remove_outside(over, part, store, grid)
-        _tell_receipt(over, part, store, found, grid)
+        _remove_outside(over, part, store, grid, found)
+        is_begun = _begun(over, part, found)
+        identity = over.record.identity
+        if identity.append_axis is not None or identity.stream:
+            _clear_edges(over, part, store, found, is_begun)
+        _tell_receipt(over, part, store, found, is_begun)
 
 
-def _remove_outside(over: RunDirectory, part: ArrayMetadata, store: Store, grid: ShardGrid) -> None:
-    """Remove the shards of an update that lie outside of the array's shard grid."""
-    first, _ = part.window or ((), ())
-    outside = [
-        part.shard_key(index)
-        for index in part.grid.shards_in(part.grid.whole)
-        if any(i + f >= n for i, f, n in zip(index, first, grid.counts, strict=True))
+def _begun(over: RunDirectory, part: ArrayMetadata, found: Replay) -> npt.NDArray[np.bool_]:
+    """Mask of the shards that an update was about to commit, and may have committed."""
+    return _shards_in(unended(over, part), part) & ~found.ledger.is_done.reshape(part.grid.counts)
+
+
+def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[np.bool_]:
+    """Mask of the shards of tasks."""
+    is_theirs = np.zeros(part.grid.counts, dtype=bool)
+    for task in tasks:
+        for index in shards_of(task, part):
+            is_theirs[index] = True
+    return is_theirs
+
+
+def _touched(
+    part: ArrayMetadata, found: Replay, is_begun: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Mask of all shards that an update may have changed."""
+    is_touched: npt.NDArray[np.bool_] = is_begun | found.ledger.is_done.reshape(part.grid.counts)
+    if found.lost_boot or found.n_bad_lines:  # lines may be lost that name further shards
+        is_touched[...] = True
+    return is_touched
+
+
+def _clear_edges(
+    over: RunDirectory,
+    part: ArrayMetadata,
+    store: Store,
+    found: Replay,
+    is_begun: npt.NDArray[np.bool_],
+) -> None:
+    """Clear what an update has written beyond the array, in shards that are partly inside of it."""
+    array = parse_metadata(json.dumps(over.target.document))
+    first, counts = _first(part), part.grid.counts
+    shards = [
+        tuple(int(i) + f for i, f in zip(index, first, strict=True))
+        for index in np.argwhere(_touched(part, found, is_begun)).tolist()
     ]
+    inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
+    proof = over.proof(lambda: [array.shard_key(index) for index in inside])
+    removed = set(clear_beyond(store, array, inside, over.target.durability(), proof))
+    for index in inside:
+        rank = ravel(tuple(i - f for i, f in zip(index, first, strict=True)), counts)
+        size = store.size(array.shard_key(index))
+        if index in removed:
+            found.ledger.is_done[rank], found.ledger.nbytes[rank] = True, 0
+        elif size is not None and found.ledger.is_done[rank]:
+            found.ledger.nbytes[rank] = size
+
+
+def _first(part: ArrayMetadata) -> Shape:
+    """Position in the array's shard grid of the first shard of a part."""
+    return part.window[0] if part.window else (0,) * part.grid.ndim
+
+
+def _remove_outside(
+    over: RunDirectory, part: ArrayMetadata, store: Store, grid: ShardGrid, found: Replay
+) -> None:
+    """Remove the shards of an update that lie outside of the array's shard grid.
+
+    Shards of tasks that have ended are looked for, too, because a task that failed may have put
+    them into the store before. Shards of no task are not: the window of a stream holds thousands.
+    """
+    indexes = np.argwhere(_touched(part, found, _shards_in(begun(over, part), part)))
+    is_outside = (indexes + _first(part) >= grid.counts).any(axis=1)
+    outside = [part.shard_key(tuple(index)) for index in indexes[is_outside].tolist()]
     with store.transaction(
         "none", uuid.uuid4().hex, proof=over.proof(lambda: outside)
     ) as transaction:
@@ -290,26 +382,46 @@ def _remove_outside(over: RunDirectory, part: ArrayMetadata, store: Store, grid:
 
 
 def _tell_receipt(
-    over: RunDirectory, part: ArrayMetadata, store: Store, found: Replay, grid: ShardGrid
+    over: RunDirectory,
+    part: ArrayMetadata,
+    store: Store,
+    found: Replay,
+    is_begun: npt.NDArray[np.bool_],
 ) -> None:
-    """Enter the empty shards and the shape into the array's receipt, if it knows empty shards."""
+    """Enter into the array's receipt what an update has changed before it was given up.
+
+    These are the sizes of the shards, the shape, and the updates whose elements may have been
+    replaced.
+    """
     receipt = read_receipt(over.target)
-    if receipt is None or receipt.empty is None:
+    if receipt is None:
         return
-    first, _ = part.window or ((), ())
+    grid = parse_metadata(json.dumps(over.target.document)).grid
     counts = part.grid.counts
     is_known = found.ledger.is_done.reshape(counts).copy()
-    is_empty = (found.ledger.nbytes == 0).reshape(counts)
-    # A shard that an update was about to commit may be missing because it became empty. A shard of
-    # a repair may be missing because it was lost before, so nothing is known of it.
-    begun = unended(over, part) if over.target.update else []
-    for index in {index for beginning in begun for index in shards_of(beginning, part)}:
-        if not is_known[index]:
-            is_known[index], is_empty[index] = True, store.version(part.shard_key(index)) is None
-    empty = empty_after(receipt, grid, first, is_empty, is_known)
-    over.leave(
-        replace(receipt, empty=empty, shape=list(grid.shape)), over.target.durability(), over.run
+    nbytes = found.ledger.nbytes.reshape(counts).copy()
+    for index in map(tuple, np.argwhere(is_begun).tolist()):
+        size = store.size(part.shard_key(index))
+        # A shard that an update was about to commit may be missing because it became empty. A shard
+        # of a repair may be missing because it was lost before, so nothing is known of it.
+        if size is not None or over.target.update:
+            is_known[index], nbytes[index] = True, size or 0
+    told = receipt.updated(grid, _first(part), nbytes, is_known)
+    changes = changed_region(
+        over.record.identity, part.grid, _first(part), _touched(part, found, is_begun)
     )
+    if changes is not None and not over.keeps_values:
+        told = _given_up(told, over, changes)
+    over.leave(told, over.target.durability(), over.run)
+
+
+def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
+    """The receipt, in which the updates no longer count that a run has changed and left."""
+    if not over.target.update:  # a repair
+        return receipt.all_replaced()
+    identity = replace(over.record.identity, metadata=None, window=None, region=changes)
+    entry = UpdateEntry(over.digest, identity, over.run, given_up=True)
+    return receipt.with_update(entry, changes=changes)
 
 
 def _metadata_of(run: RunDirectory) -> ArrayMetadata:

@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
+from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.verify import how_to_mend
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import COMPACTION, Target, resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, Update, make_plan
 from shardwrite.plan.limits import check_whole
-from shardwrite.plan.render import human, table_html, table_text
+from shardwrite.plan.render import counted, duration, human, table_text
 from shardwrite.read.array import ShardedArray, open_at
 from shardwrite.read.inspection import ShardTable, inspect_shards
 from shardwrite.runs.array_plan import resources_of
@@ -63,22 +65,41 @@ class Compaction:
         """All fields, as a dictionary that JSON can hold."""
         return asdict(self)
 
+    @property
+    def _time(self) -> str:
+        return duration(self.seconds) if self.n_rewritten else "nothing was left to do"
+
     def _rows(self) -> list[tuple[str, str]]:
         return [
             ("array", self.path),
-            ("shards", f"{self.n_rewritten:,} of {self.n_shards:,} written anew"),
-            ("bytes", f"{human(self.stored_nbytes)}, before {human(self.stored_nbytes_before)}"),
-            ("unused", f"{human(self.unused_nbytes)}, before {human(self.unused_nbytes_before)}"),
-            ("time", f"{self.seconds:.2f} s"),
+            ("shards", f"{self.n_rewritten:,} of {self.n_shards:,} were rewritten"),
+            ("bytes", f"{human(self.stored_nbytes)} (was {human(self.stored_nbytes_before)})"),
+            ("unused", f"{human(self.unused_nbytes)} (was {human(self.unused_nbytes_before)})"),
+            ("time", self._time),
         ]
 
     def __str__(self) -> str:
         return table_text("compacted", self._rows())
 
+    def __repr__(self) -> str:
+        return (
+            f"<Compaction of {self.path}: {counted(self.n_rewritten, 'shard')} rewritten, "
+            f"{human(self.stored_nbytes)} (was {human(self.stored_nbytes_before)})>"
+        )
+
     def _repr_html_(self) -> str:
-        return table_html("compacted", self._rows())
+        headline = [
+            (f"{self.n_rewritten:,}", f"of {self.n_shards:,} shards were rewritten"),
+            (human(self.stored_nbytes), f"stored, {human(self.stored_nbytes_before)} before"),
+            (human(self.unused_nbytes), f"unused, {human(self.unused_nbytes_before)} before"),
+            *([(self._time, "time")] if self.n_rewritten else []),
+        ]
+        return card_html(
+            Card(title="compacted", subject=self.path, headline=headline, rows=self._rows())
+        )
 
 
+@public
 def compact(
     store: Any,
     *,
@@ -163,7 +184,7 @@ def compact(
     job = Job(
         StoredChunks(part, whole),
         plan,
-        replace(target, update="compaction"),
+        replace(target, update=COMPACTION),
         RunOptions(mode="r+", durability=durability, restart=restart),
     )
     # This also restores shards that a crash has left in the middle of a change.

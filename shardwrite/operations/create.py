@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
+from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
@@ -26,12 +29,16 @@ from shardwrite.runs.source import NoChunks
 __all__ = ["create"]
 
 
+_OF_RUNS = [field.name for field in fields(RunOptions)]
+
+
+@public
 def create(
     store: Any,
     shape: tuple[int, ...],
     dtype: Any,
     *,
-    shards: Sized,
+    shards: Sized | Mapping[str, Any],
     chunks: Sized,
     name: str | None = None,
     mode: str = "w-",
@@ -79,13 +86,16 @@ def create(
     >>> shardwrite.from_sharded_zarr(path)[8:12, 0].compute().tolist()
     [1.0, 1.0, -1.0, -1.0]
     """
+    refuse_unknown("create", layout, [*ArrayOptions.names(), *_OF_RUNS])
     kind, engine = _dtype_of(dtype), active_engine()
     array = ArrayOptions.of(shards, chunks, layout)
     extents = _shape_of(shape)
     whole = tuple((n,) for n in extents)
-    shard_shape, chunk_shape, _ = resolve_shapes(extents, kind.itemsize or 1, shards, chunks, whole)
+    shard_shape, chunk_shape, _ = resolve_shapes(
+        extents, kind.itemsize or 1, array.shards, array.chunks, whole
+    )
     check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
-    sharded = None if shards is None else shard_shape
+    sharded = None if array.shards is None else shard_shape
     metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
     edges = tuple((0, n) if n else (0,) for n in extents)
     plan = Plan(
@@ -113,7 +123,7 @@ def _dtype_of(dtype: Any) -> np.dtype[Any]:
             field="dtype",
             value=str(dtype),
             remedy='give for instance "float32"',
-        ) from error
+        ) from None
     return found
 
 

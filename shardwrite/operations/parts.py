@@ -8,10 +8,11 @@ this plan and on the number of parts, not on the machines that write them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import shardwrite._dask as dask
 from shardwrite.engines import local_threads
+from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
 from shardwrite.place.target import Target, resolve_target
@@ -19,8 +20,10 @@ from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, resources_of
 from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.given import take
 from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs
 from shardwrite.runs.job import Job
+from shardwrite.runs.kept import check_kept
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.result import WriteResult, result_from_receipt
@@ -30,8 +33,9 @@ from shardwrite.write.context import GroupReport
 __all__ = ["finalize", "prepare", "write_part"]
 
 
+@public
 def prepare(
-    x: dask.array.Array,
+    x: Any,
     store: Any,
     plan: Plan,
     *,
@@ -46,8 +50,8 @@ def prepare(
 
     Parameters
     ----------
-    x : dask.array.Array
-        The source.
+    x : array_like
+        The source, as in :func:`to_sharded_zarr`.
     store, name
         See :func:`to_sharded_zarr`.
     plan : Plan
@@ -75,17 +79,25 @@ def prepare(
             value=stripe_count,
             remedy="give 1 or more, or None",
         )
+    _check_plan(plan)
     with local_threads() as engine:
         options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
         prepare_jobs(
-            [Job(ArrayChunks(x), plan, resolve_target(store, name, run_dir), options)],
+            [Job(ArrayChunks(take(x).array), plan, resolve_target(store, name, run_dir), options)],
             engine,
             stripe_count,
         )
 
 
+def _check_plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        remedy = "give what shardwrite.plan(x, ...) returns"
+        raise SpecError("not a plan", field="plan", value=type(plan).__name__, remedy=remedy)
+
+
+@public
 def write_part(
-    x: dask.array.Array,
+    x: Any,
     store: Any,
     index: int,
     count: int,
@@ -100,8 +112,8 @@ def write_part(
 
     Parameters
     ----------
-    x : dask.array.Array
-        The source.
+    x : array_like
+        The source, as in :func:`to_sharded_zarr`.
     store, name, run_dir
         See :func:`to_sharded_zarr`.
     index, count : int
@@ -144,7 +156,8 @@ def write_part(
     >>> shardwrite.finalize(path).n_shards
     10
     """
-    target, identity = resolve_target(store, name, run_dir), identity_of(x, source_id)
+    x, target = take(x).array, resolve_target(store, name, run_dir)
+    identity = identity_of(x, source_id)
     with local_threads() as engine:
         limit = memory_limit_of(memory_limit)
 
@@ -160,6 +173,7 @@ def write_part(
         return _working_on(target, write, identity)
 
 
+@public
 def finalize(
     store: Any, *, name: str | None = None, run_dir: Any = None, n_parts: int | None = None
 ) -> WriteResult:
@@ -183,6 +197,8 @@ def finalize(
     ------
     SpecError
         If `n_parts` is less than 1, or the store is not a path.
+    ChangedError
+        If the array was finished before, and is not what its last run left.
     IncompleteError
         If no run was begun there, or shards are missing or damaged. The error has the keys of
         these shards and, if `n_parts` is given, the `parts` that they belong to.
@@ -203,7 +219,7 @@ def finalize(
             plan = plan_begun(run, resources_of(engine))
             return finish_parts(Job(NoChunks(), plan, target, _options(run)), run, engine, n_parts)
 
-        return _working_on(target, finish)
+        return _working_on(target, finish, look=partial(check_kept, target, engine))
 
 
 def _options(run: RunDirectory) -> RunOptions:
@@ -212,11 +228,15 @@ def _options(run: RunDirectory) -> RunOptions:
 
 
 def _working_on(
-    target: Target, work: Callable[[RunDirectory], WriteResult], identity: str | None = None
+    target: Target,
+    work: Callable[[RunDirectory], WriteResult],
+    identity: str | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> WriteResult:
     """Call `work` on the unfinished run of an array, or take the result from its receipt.
 
     The receipt counts only if it is of the source `identity`; without `identity` any source does.
+    `look` is called before the result of a run that had ended before is returned.
 
     Raises
     ------
@@ -241,6 +261,8 @@ def _working_on(
         else None
     )
     if result is not None:
+        if ended is None:
+            look()
         return result
     if ended is not None:
         raise ended

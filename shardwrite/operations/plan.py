@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-import shardwrite._dask as dask
 from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
+from shardwrite.entry.words import refuse_unknown
 from shardwrite.format.document import ArrayOptions
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions, Sized
 from shardwrite.runs.array_plan import plan_array
+from shardwrite.runs.given import take
 
 __all__ = ["plan"]
 
 
+_OF_PLANS = [field.name for field in fields(PlanOptions)]
+
+
+@public
 def plan(
-    x: dask.array.Array,
+    x: Any,
     *,
-    shards: Sized = "auto",
+    shards: Sized | Mapping[str, Any] = "auto",
     chunks: Sized = "auto",
     strategy: Any = "fixed-order",
     write_empty_chunks: bool = False,
@@ -33,12 +41,13 @@ def plan(
 
     Parameters
     ----------
-    x : dask.array.Array
-        The source. All of its chunk sizes must be known.
+    x : array_like
+        The source, as in :func:`to_sharded_zarr`.
     shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
         a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` plans an array
-        without shards, in which each chunk is an object of its own.
+        without shards, in which each chunk is an object of its own. `shards` may also be a mapping
+        as zarr-python takes it: ``{"shape": ..., "index_location": ...}``.
     strategy : FixedOrder, AppendOnly or str
         The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
         ``"morton"``.
@@ -59,8 +68,8 @@ def plan(
         How often a source task may run on average, if several waves need it.
     **layout
         `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
-        `shard_format`, `chunk_key_encoding`, `dimension_names` and `attributes`, as in
-        :func:`to_sharded_zarr`.
+        `shard_format`, `chunk_key_encoding`, `dimension_names`, `attributes`, `order` and
+        `zarr_format`, as in :func:`to_sharded_zarr`.
 
     Returns
     -------
@@ -85,6 +94,7 @@ def plan(
     >>> p.n_shards, [ref.key for ref in p.shards_for((slice(0, 10), slice(40, 60)))]
     (4, ['c/0/0', 'c/0/1'])
     """
+    refuse_unknown("plan", layout, [*ArrayOptions.names(), *_OF_PLANS])
     options = PlanOptions(
         strategy=strategy,
         write_empty_chunks=write_empty_chunks,
@@ -94,4 +104,6 @@ def plan(
         max_graph_tasks=max_graph_tasks,
         max_source_reruns=max_source_reruns,
     )
-    return plan_array(x, active_engine(), ArrayOptions.of(shards, chunks, layout), options)
+    given = take(x)
+    array = given.described(ArrayOptions.of(shards, chunks, layout))
+    return plan_array(given.array, active_engine(), array, options)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import shardwrite._dask as dask
-from shardwrite.engines import active_engine
+from shardwrite.engines import Engine, active_engine
+from shardwrite.entry.public import public
+from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
-from shardwrite.place.target import resolve_target
-from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_box
+from shardwrite.operations.in_place import abandon_in_place
+from shardwrite.place.target import Target, resolve_target
+from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_region
 from shardwrite.plan.limits import check_region
 from shardwrite.read.array import open_at, open_sharded
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -23,13 +27,15 @@ from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where, region_plan
 from shardwrite.runs.result import WriteResult
+from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
 __all__ = ["abandon", "erase", "plan_region", "write_region"]
 
 
+@public
 def plan_region(
-    x: dask.array.Array,
+    x: Any,
     store: Any,
     region: Any,
     *,
@@ -43,7 +49,7 @@ def plan_region(
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     run_dir: Any = None,
 ) -> Plan:
-    """Plan to write a dask array into a region of an existing array, without writing anything.
+    """Plan to write an array into a region of an existing array, without writing anything.
 
     Parameters
     ----------
@@ -88,8 +94,9 @@ def plan_region(
     return made
 
 
+@public
 def write_region(
-    x: dask.array.Array,
+    x: Any,
     store: Any,
     region: Any,
     *,
@@ -107,21 +114,25 @@ def write_region(
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
+    return_stored: bool = False,
 ) -> Any:
-    """Write a dask array into a region of an existing sharded array, or append to it.
+    """Write an array or a scalar into a region of an existing array, or append to it.
 
     The array may have been written by another program.
 
     Parameters
     ----------
-    x : dask.array.Array
-        The source. Its shape must be the region's shape.
+    x : array_like
+        The source, as in :func:`to_sharded_zarr`. Its shape must be the region's shape. A number,
+        text or another scalar is written to the whole region. A source that names its axes, as an
+        `xarray.DataArray` does, in another order than the array is refused.
     store : str, path, or store or node of zarr-python
         A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
-    region : tuple of slice or int, or "append"
-        The region in the array's coordinates. An integer selects one element and keeps its axis,
-        with length 1. ``"append"`` writes after the end of the array: first the data, then the new
-        shape.
+    region : tuple of slice or int, slice, int, Ellipsis, or "append"
+        The region in the array's coordinates, as numpy and zarr take it. An integer drops its
+        axis, so the source has one axis less; it may also keep that axis, with length 1. Negative
+        numbers count from the end. A step, a mask and a list are refused. ``"append"`` writes
+        after the end of the array: first the data, then the new shape.
     name : str, optional
         Path of the array in the store.
     axis : int
@@ -132,8 +143,10 @@ def write_region(
         replaces the old one, unless the strategy has ``in_place=True``.
     casting : {"safe", "same_kind", "unsafe", "equiv", "no"}
         The numpy rule for casting `x` to the dtype of the array.
-    write_empty_chunks, durability, run_dir, memory_limit, max_graph_tasks, progress, compute
+    write_empty_chunks, durability, run_dir, memory_limit, max_graph_tasks, progress
         See :func:`to_sharded_zarr`.
+    compute, return_stored
+        See :func:`to_sharded_zarr`. What is returned is the region.
     restart : bool
         Give up unfinished updates that are in the way; each of their shards stays as it is, old or
         new. A finished update is done again.
@@ -146,7 +159,7 @@ def write_region(
 
     Returns
     -------
-    WriteResult or dask.delayed.Delayed
+    WriteResult, dask.delayed.Delayed or dask.array.Array
         Result for the shards that the region touches.
 
     Raises
@@ -177,6 +190,9 @@ def write_region(
     >>> y = shardwrite.from_sharded_zarr(path)
     >>> y.shape, int(y.sum().compute())
     ((10, 8), 25)
+    >>> _ = shardwrite.write_region(7, path, (-1, slice(2)))  # two elements of the last row
+    >>> y[-1].compute().tolist()
+    [7, 7, 1, 1, 1, 1, 1, 1]
     """
     target = resolve_target(store, name, run_dir)
     engine = active_engine()
@@ -187,22 +203,56 @@ def write_region(
         source_id=source_id,
         max_graph_tasks=max_graph_tasks,
     )
-    source, made = region_plan(x, target, Where(region, axis, casting), engine, options)
     run = RunOptions(mode="r+", durability=durability, restart=restart, recheck=recheck)
-    job = Job(ArrayChunks(source, made.region), made, target_of_update(target, made), run)
+    source, job = region_job(x, target, Where(region, axis, casting), engine, options, run)
     if not compute:
-        return as_delayed([job], engine)
-    with reporting(progress, made.raw_nbytes) as on_report:
-        return execute([job], engine, on_report)[0]
+        rest = as_delayed([job], engine)
+        return stored_array(job, source, rest) if return_stored else rest
+    with reporting(progress, job.plan.raw_nbytes) as on_report:
+        (result,) = execute([job], engine, on_report)
+    return stored_array(job, source) if return_stored else result
 
 
+def region_job(
+    x: Any, target: Target, where: Where, engine: Engine, options: PlanOptions, run: RunOptions
+) -> tuple[dask.array.Array, Job]:
+    """The job that writes an array into a region, and the array in the dtype that is stored.
+
+    Parameters
+    ----------
+    x : array_like
+        The source.
+    target : Target
+        The array that exists.
+    where : Where
+        The region.
+    engine : Engine
+        The engine that will run the tasks.
+    options : PlanOptions
+        Keywords that control the plan.
+    run : RunOptions
+        How the run goes. Its mode is ``"r+"`` whatever it says.
+
+    Raises
+    ------
+    SpecError, PlanError, JournalError
+        As in :func:`shardwrite.runs.region_plan.region_plan`.
+    """
+    source, made = region_plan(x, target, where, engine, options)
+    into = replace(run, mode="r+", publish="last")
+    chunks = ArrayChunks(source, made.region)
+    return source, Job(chunks, made, target_of_update(target, made), into)
+
+
+@public
 def abandon(
     store: Any, *, name: str | None = None, run_dir: Any = None
 ) -> list[tuple[tuple[int, int], ...]]:
-    """Give up the interrupted updates and repairs of an array.
+    """Give up the interrupted updates and repairs of an array, or its conversion in place.
 
     Each of their shards stays as it is, old or new. A run that makes the array is not given up:
-    repeat its call to finish it.
+    repeat its call to finish it. A conversion in place, of an array or a group, leaves the old
+    data; if they were already replaced, it is finished.
 
     Parameters
     ----------
@@ -235,6 +285,8 @@ def abandon(
     []
     """
     target = resolve_target(store, name, run_dir)
+    if abandon_in_place(target.place):
+        return []
     open_at(target.place)
     runs = list(tidied_neighbours(target))
     whole = tidied_run(target)
@@ -253,6 +305,12 @@ def _region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
     return run.record.identity.region or tuple((0, n) for n in run.document["shape"])
 
 
+_OF_ERASE = (
+    *("strategy", "durability", "run_dir", "restart", "recheck", "memory_limit", "progress"),
+)
+
+
+@public
 def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) -> WriteResult:
     """Set all elements of a region to the fill value, and remove shards that become empty.
 
@@ -260,8 +318,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     ----------
     store : str, path, or store or node of zarr-python
         A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
-    region : tuple of slice or int
-        The region to erase, in the array's coordinates.
+    region : tuple of slice or int, slice, int or Ellipsis
+        The region to erase; see :func:`write_region`.
     name : str, optional
         Path of the array in the store.
     **keywords
@@ -295,27 +353,15 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     >>> int(y[29]), int(y[30:90].sum()), int(y[90])
     (30, 0, 91)
     """
-    allowed = {
-        "strategy",
-        "durability",
-        "run_dir",
-        "restart",
-        "recheck",
-        "memory_limit",
-        "progress",
-    }
-    if set(keywords) - allowed:
-        raise TypeError(
-            f"unexpected keywords {sorted(set(keywords) - allowed)}; these are known: "
-            f"{sorted(allowed)}"
-        )
+    refuse_unknown("erase", keywords, _OF_ERASE)
     metadata = open_sharded(store, name).metadata
     if isinstance(region, str):
         raise SpecError("no region", field="region", value=region, remedy="give slices")
-    box = as_box(region, metadata.grid.shape)
+    box = as_region(region, metadata.grid.shape).box
     check_region(box, metadata.grid.shards)
     fill = np.empty((), dtype=metadata.dtype)
     fill[...] = metadata.fill_value
+    # Its chunks belong to the identity of the run, by which the same call finds it again.
     sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))
     nothing = dask.array.broadcast_to(dask.array.from_array(fill), box.shape, chunks=sizes)
     result: WriteResult = write_region(

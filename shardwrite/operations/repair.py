@@ -1,4 +1,4 @@
-"""Repair: find the shards that are torn or missing, and write them again.
+"""Repair: find the shards that are torn, missing or changed, and write them again.
 
 A bad shard is linked into ``<array>.quarantine/`` and stays in its place until the new one is
 renamed over it. Until then readers get an error, never the fill value.
@@ -25,6 +25,7 @@ import numpy as np
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
 from shardwrite.errors import JournalError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import as_strategy
@@ -39,20 +40,24 @@ from shardwrite.journal import (
     replay,
     require_trusted,
 )
+from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.quarantine import keep_copy
+from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, salvage_shards
-from shardwrite.operations.verify import Report, ShardState, open_begun, verify, verify_opened
+from shardwrite.operations.verify import open_begun, verify, verify_opened
+from shardwrite.picture import ShardState
 from shardwrite.place.target import Target
 from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
-from shardwrite.plan.render import table_html, table_text
+from shardwrite.plan.render import counted, table_text
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.compare import check_source_of
-from shardwrite.read.inspection import ShardTable, inspect_shards
+from shardwrite.read.inspection import inspect_shards
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_into
 from shardwrite.runs.execute import execute_missing
+from shardwrite.runs.given import take_for
 from shardwrite.runs.job import Job
+from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import reporting
@@ -111,6 +116,9 @@ class Repair:
         Whether nothing was changed, because the call gave no source and asked for no salvage.
     is_interrupted : bool
         Whether an earlier repair has not ended. Updates are refused until it ends.
+    changed : tuple of str
+        Keys of good shards that another program has changed since they were written here. With a
+        source they are in `tasks`.
     warnings : tuple of str
         Warnings about the files beside the array; see :class:`Report`. Only if `is_look`.
     """
@@ -123,6 +131,7 @@ class Repair:
     result: WriteResult | None = None
     is_look: bool = False
     is_interrupted: bool = False
+    changed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -138,39 +147,72 @@ class Repair:
             "is_done": self.is_done,
         }
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
+        """Rows of the table, without the list of shards."""
         done = (
             "written again"
             if self.result is not None
-            else "to be written again; give the source to do it"
+            else "to write again; give the source to do it"
         )
         rows = [
             ("array", self.path),
-            ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "none is bad or missing"),
+            ("shards", f"{len(self.tasks):,} {done}" if self.tasks else "all are good"),
             (
-                "temporaries",
-                f"{self.n_temporaries:,} {'to be removed' if self.is_look else 'removed'}",
+                "leftovers",
+                counted(self.n_temporaries, "temporary file")
+                + (" to remove" if self.is_look else " removed"),
             ),
         ]
         rows += [] if self.is_look else [("quarantined", f"{len(self.quarantined):,}")]
         rows += [("interrupted", _INTERRUPTED)] if self.is_interrupted else []
         rows += [("salvaged", text) for text in self.salvaged]
-        rows += [("warning", text) for text in self.warnings]
-        for task in self.tasks[:50]:
-            region = ", ".join(f"{a}:{b}" for a, b in task.region)
-            rows.append((task.key, f"[{region}] {task.reason}"))
+        if self.changed:
+            told = "shards, by another program, since they were written here"
+            rows.append(("changed", f"{len(self.changed):,} {told}"))
         return rows
 
+    def _faults(self) -> list[tuple[str, str]]:
+        """One row for each shard that was bad, or still is."""
+        return [
+            (task.key, f"[{', '.join(f'{a}:{b}' for a, b in task.region)}] {task.reason}")
+            for task in self.tasks[:50]
+        ]
+
+    @property
+    def _title(self) -> str:
+        return "repaired" if self.is_done else "to repair"
+
     def __str__(self) -> str:
-        return table_text("repaired" if self.is_done else "to repair", self._rows())
+        warnings = [("warning", text) for text in self.warnings]
+        return table_text(self._title, [*self._facts(), *warnings, *self._faults()])
+
+    def __repr__(self) -> str:
+        told = f"{self._title}: {counted(len(self.tasks), 'shard')}" if self.tasks else "all good"
+        return f"<Repair of {self.path}, {told}>"
 
     def _repr_html_(self) -> str:
-        return table_html("repaired" if self.is_done else "to repair", self._rows())
+        faults = self._faults()
+        headline = [
+            (f"{len(self.tasks):,}", f"shards {'written again' if self.is_done else 'to write'}"),
+            (f"{len(self.salvaged):,}", "salvaged"),
+            (f"{len(self.quarantined):,}", "in quarantine"),
+        ]
+        return card_html(
+            Card(
+                title=self._title,
+                subject=self.path,
+                headline=headline,
+                problems=[] if self.is_done else faults,
+                notes=[("warning", text) for text in self.warnings],
+                rows=[*self._facts(), *(faults if self.is_done else [])],
+            )
+        )
 
 
+@public
 def repair(
     store: Any,
-    x: dask.array.Array | None = None,
+    x: Any = None,
     *,
     name: str | None = None,
     deep: bool = True,
@@ -184,15 +226,17 @@ def repair(
 ) -> Repair:
     """Find the shards that are torn or missing, and write them again from the source, if given.
 
-    A copy of each bad shard is kept in ``<array>.quarantine/``.
+    Shards that another program has changed since they were written here, by the sizes in the
+    receipt, are then written again, too. A copy of each shard that is replaced is kept in
+    ``<array>.quarantine/``.
 
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
         A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
-    x : dask.array.Array, optional
-        The source, with the array's shape and dtype. Without `x`, `salvage` and `scan`, the call
-        changes nothing and only reports the shards that need repair.
+    x : array_like, optional
+        The source, as in :func:`to_sharded_zarr`, with the array's shape and dtype. Without `x`,
+        `salvage` and `scan`, the call changes nothing and only reports the shards that need repair.
     name : str, optional
         Path of the array in the store.
     deep : bool
@@ -242,7 +286,7 @@ def repair(
     target, array, run = opened.target, opened.array, opened.beside.run
     check_whole(array.metadata.grid, target.label)
     if x is not None:
-        check_source_of(x, array.metadata, "x")
+        x = take_for(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
     if not is_look:
         check_updatable(target.store, as_strategy(strategy))
@@ -272,7 +316,7 @@ def repair(
                 target, array.metadata, torn, run if ledger is not None else None, ledger
             )
             report = verify(store, name=name, run_dir=run_dir, deep=deep)
-    tasks = _tasks(array, report)
+    tasks = _tasks(array, report, with_changed=x is not None)
     found = Repair(
         path=target.label,
         tasks=tasks,
@@ -280,6 +324,7 @@ def repair(
         quarantined=() if is_look else _quarantined(target, tasks, durability),
         salvaged=salvaged,
         is_look=is_look,
+        changed=tuple(problem.key for problem in report.changed),
         warnings=report.warnings if is_look else (),
     )
     is_open = run is not None and not run.makes_array
@@ -291,12 +336,15 @@ def repair(
         return found
     job = _job(x, target, array, strategy, durability, memory_limit)
     engine = active_engine()
-    good = np.flatnonzero(~np.isin(report.states.ravel(), (ShardState.BAD, ShardState.MISSING)))
+    counts = array.metadata.grid.counts
+    good = np.setdiff1d(
+        np.arange(array.metadata.grid.n_shards), [ravel(task.index, counts) for task in tasks]
+    )
     replaced: set[int] = set()
 
     def look() -> Ledger:
         replaced.update(_replaced_since(array, report))
-        return _as_ledger(
+        return ledger_of(
             array,
             inspect_shards(
                 engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False
@@ -348,8 +396,9 @@ def _ledger_of(
     return replay(run, array.metadata, looking=is_look).ledger
 
 
-def _tasks(array: ShardedArray, report: Report) -> tuple[RepairTask, ...]:
+def _tasks(array: ShardedArray, report: Report, *, with_changed: bool) -> tuple[RepairTask, ...]:
     grid = array.metadata.grid
+    changed = report.changed if with_changed else ()
     return tuple(
         RepairTask(
             problem.key,
@@ -357,7 +406,7 @@ def _tasks(array: ShardedArray, report: Report) -> tuple[RepairTask, ...]:
             grid.shard_box(problem.index).intersect(grid.whole).bounds,
             problem.message,
         )
-        for problem in report.problems
+        for problem in sorted((*report.problems, *changed), key=lambda found: found.index)
     )
 
 
@@ -373,16 +422,6 @@ def _job(
     options = PlanOptions(strategy=strategy, memory_limit=memory_limit)
     plan = plan_into(x, metadata, active_engine(), options)
     return Job(ArrayChunks(x), plan, target, RunOptions(mode="r+", durability=durability))
-
-
-def _as_ledger(array: ShardedArray, table: ShardTable) -> Ledger:
-    """Ledger in which the shards of a table are done."""
-    ledger = Ledger(array.metadata.grid)
-    ledger.is_done[table.ranks] = True
-    ledger.nbytes[table.ranks] = table.stored_nbytes
-    ledger.n_chunks[table.ranks] = table.n_chunks
-    ledger.index_crcs[table.ranks] = table.index_crcs
-    return ledger
 
 
 def _quarantined(

@@ -7,8 +7,9 @@ request, every inner chunk is decoded, and values are compared with the source.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,24 +17,31 @@ import numpy.typing as npt
 
 import shardwrite._dask as dask
 from shardwrite.engines import Engine, active_engine
+from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.passage import passage_between
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal import Beside, Ledger, RunDirectory, look_beside, read_receipt, replay
+from shardwrite.journal import Beside, Ledger, look_beside, read_receipt, replay
+from shardwrite.operations.accept import accept_as_it_is
+from shardwrite.operations.report import Problem, Report
 from shardwrite.picture import Census, ShardState
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan.limits import check_whole
-from shardwrite.plan.render import human, table_html, table_text
 from shardwrite.read.array import ShardedArray, open_at
-from shardwrite.read.compare import check_source_of, compare
+from shardwrite.read.compare import compare
 from shardwrite.read.inspection import ORDERS, ShardTable, inspect_shards
+from shardwrite.read.stored_array import stored_at
+from shardwrite.runs.given import take_for
+from shardwrite.runs.kept import HOW_TO_GO_ON, noted_sizes
+from shardwrite.runs.reencoded import by_inner_chunks
+from shardwrite.sources.opening import place_of
 from shardwrite.stores import is_there
+from shardwrite.write.comparing import compare_encoded
+from shardwrite.write.donor import Donor
 
 __all__ = [
     "Opened",
-    "Problem",
-    "Report",
-    "ShardState",
     "census",
     "how_to_mend",
     "open_begun",
@@ -46,172 +54,6 @@ _RECOVER = (
     "then, write it again"
 )
 _REWRITE = "write it again: shardwrite repair, with the source"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A fault of a shard.
-
-    Attributes
-    ----------
-    key : str
-        Storage key of the shard.
-    index : tuple of int
-        Position of the shard in the shard grid.
-    message : str
-        Description of the fault, with the inner chunk and the bytes where they are known.
-    remedy : str
-        Advice on how to repair it.
-    """
-
-    key: str
-    index: tuple[int, ...]
-    message: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Report of a verification.
-
-    Attributes
-    ----------
-    path : str
-        Path of the array.
-    expected_by : str
-        The record that tells lost shards from empty ones: ``receipt`` or ``journal``, or an empty
-        text if there is none.
-    n_shards : int
-        Number of shards in the shard grid.
-    n_present, n_absent : int
-        Number of shards with and without a file. Shards without a file read as the fill value.
-    n_missing, n_pending : int
-        Number of shards without a file that should have one, and of shards without a file that a
-        run has still to write.
-    n_inner_chunks : int
-        Number of inner chunks that overlap the array.
-    n_stored_chunks : int
-        Number of inner chunks that hold data.
-    raw_nbytes, stored_nbytes, used_nbytes, unused_nbytes : int
-        Sizes in bytes: of the decoded array, of the readable shard files, of the inner chunks in
-        them, and of the space in them that belongs to no inner chunk and no index.
-    orders : dict of str to int
-        Number of shards for each order of inner chunks: ``C``, ``F``, ``morton`` or ``other``;
-        ``any`` counts shards with fewer than two inner chunks that hold data.
-    deep : bool
-        Whether every inner chunk was decoded.
-    against : bool
-        Whether values were compared with a source.
-    problems : tuple of Problem
-        The faults, in order of the shards; empty if none was found.
-    warnings : tuple of str
-        Warnings about interrupted removals of runs beside the array, and about files there that
-        are not trusted. With files that are not trusted, it is unknown whether a run has still to
-        write shards. Also a warning if the receipt does not fit the array.
-    states : numpy.ndarray of uint8
-        `ShardState` of each shard, in the shape of the shard grid.
-    stored : numpy.ndarray of int64
-        Size of each shard's file in bytes, in the shape of the shard grid; 0 if there is no file or
-        its index cannot be read.
-    """
-
-    path: str
-    expected_by: str
-    n_shards: int
-    n_present: int
-    n_absent: int
-    n_missing: int
-    n_pending: int
-    n_inner_chunks: int
-    n_stored_chunks: int
-    raw_nbytes: int
-    stored_nbytes: int
-    used_nbytes: int
-    unused_nbytes: int
-    orders: dict[str, int]
-    deep: bool
-    against: bool
-    problems: tuple[Problem, ...]
-    warnings: tuple[str, ...] = ()
-    states: npt.NDArray[np.uint8] = field(repr=False, compare=False)
-    stored: npt.NDArray[np.int64] = field(repr=False, compare=False)
-
-    @property
-    def is_good(self) -> bool:
-        """Whether no problem was found."""
-        return not self.problems
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no shard is left for a run to write."""
-        return not self.n_pending
-
-    def to_dict(self) -> dict[str, Any]:
-        """All fields except `states` and `stored`, as a dictionary that JSON can hold."""
-        plain = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if f.name not in ("states", "stored", "problems")
-        }
-        problems = [
-            {f.name: getattr(problem, f.name) for f in fields(problem)} for problem in self.problems
-        ]
-        return {
-            **plain,
-            "problems": problems,
-            "is_good": self.is_good,
-            "is_complete": self.is_complete,
-        }
-
-    def _rows(self) -> list[tuple[str, str]]:
-        ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
-        absent = {
-            "receipt": f"{self.n_missing:,} missing, the others are empty by design",
-            "journal": f"{self.n_missing:,} missing, {self.n_pending:,} still to be written",
-        }
-        checked = ["indexes"]
-        checked += ["every inner chunk decoded"] if self.deep else []
-        checked += ["values against the source"] if self.against else []
-        rows = [
-            ("array", self.path),
-            (
-                "shards",
-                (
-                    f"{self.n_present:,} of {self.n_shards:,} present; "
-                    "absent ones read as the fill value"
-                ),
-            ),
-            (
-                "absent",
-                absent.get(self.expected_by, "nothing tells whether they are empty or lost"),
-            ),
-            ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
-            (
-                "bytes",
-                (
-                    f"{human(self.raw_nbytes)} decoded, "
-                    f"{human(self.stored_nbytes)} stored ({ratio:.2f}x)"
-                ),
-            ),
-            ("unused", human(self.unused_nbytes)),
-            (
-                "order",
-                ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items()))
-                or "none",
-            ),
-            ("checked", ", ".join(checked)),
-            ("problems", "none" if self.is_good else str(len(self.problems))),
-        ]
-        rows += [("warning", text) for text in self.warnings]
-        return rows + [
-            (problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]
-        ]
-
-    def __str__(self) -> str:
-        return table_text("verified", self._rows())
-
-    def _repr_html_(self) -> str:
-        return table_html("verified", self._rows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,28 +96,63 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
     )
 
 
-def _expected(
-    target: Target, run: RunDirectory | None, metadata: ArrayMetadata
-) -> tuple[str, Ledger | None, tuple[str, ...]]:
-    """Name and contents of the record that tells which shards should exist, and warnings.
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Which shards there should be.
 
-    A ledger made from a receipt only tells which shards are empty by design: `nbytes` is 0 for
-    these and -1 for all others.
+    Attributes
+    ----------
+    by : str
+        Name of the record that tells it; empty if there is none.
+    ledger : Ledger or None
+        What the record tells. One made from a receipt only tells which shards are empty by design:
+        `nbytes` is 0 for these and -1 for all others.
+    sizes : numpy.ndarray of int64, shape (n_shards,), or None
+        Sizes by the receipt; see `noted_sizes`.
+    warnings : tuple of str
+        Warnings about the record.
     """
+
+    by: str = ""
+    ledger: Ledger | None = None
+    sizes: npt.NDArray[np.int64] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def _expected(target: Target, beside: Beside, metadata: ArrayMetadata) -> _Expected:
+    """Read which shards there should be, from the journal of a run or from the receipt."""
+    run = beside.run
     if run is not None and run.makes_array:  # a repair's array was whole before
-        return "journal", replay(run, metadata, looking=True).ledger, ()
+        return _Expected("journal", replay(run, metadata, looking=True).ledger)
     receipt = read_receipt(target)
-    if receipt is None or receipt.empty is None:
-        return "", None, ()
+    if receipt is None or receipt.contents.empty is None:
+        return _Expected()
+    open_runs = [*beside.updates, *([] if run is None else [run])]
     try:
-        is_empty = receipt.is_empty(metadata.grid).ravel()
+        empty = receipt.nbytes_on(metadata.grid)
+        sizes = noted_sizes(receipt, metadata, open_runs)
     except SpecError as error:
-        return "", None, (f"the receipt is not used: {error}",)
+        return _Expected(warnings=(f"the receipt is not used: {error}",))
+    if empty is None or sizes is None:
+        return _Expected()
     ledger = Ledger(metadata.grid)
     ledger.is_done[:] = True
-    ledger.nbytes[:] = -1
-    ledger.nbytes[is_empty] = 0
-    return "receipt", ledger, ()
+    ledger.nbytes[:] = np.where(empty.ravel() == 0, 0, -1)
+    return _Expected("receipt", ledger, sizes.ravel())
+
+
+def _changed(table: ShardTable, expected: _Expected) -> dict[int, str]:
+    """A message for each good shard whose object is not the one that was written here, by rank."""
+    sizes = expected.sizes
+    if sizes is None:
+        return {}
+    other = table.is_present & (sizes >= 0) & (table.stored_nbytes != sizes)
+    other[[rank for rank, _ in table.problems]] = False
+    return {
+        rank: f"{int(table.stored_nbytes[rank])} bytes, and the receipt says "
+        + (f"{int(sizes[rank])}" if sizes[rank] else "that it is empty")
+        for rank in np.flatnonzero(other).tolist()
+    }
 
 
 def _states(
@@ -306,13 +183,15 @@ def _states(
     return states, wrong
 
 
+@public
 def verify(
     store: Any,
     *,
     name: str | None = None,
     run_dir: Any = None,
     deep: bool = False,
-    against: dask.array.Array | None = None,
+    against: Any = None,
+    accept: bool = False,
     on_shards: Callable[[int], None] | None = None,
 ) -> Report:
     """Check every shard of an array, in parallel on the active engine.
@@ -330,8 +209,13 @@ def verify(
     deep : bool
         Decode every inner chunk as well, to find faults that only a codec or the checksum of an
         inner chunk can show.
-    against : dask.array.Array, optional
-        A source with the array's shape and dtype. Every value is compared with it, bit by bit.
+    against : array_like, str or path, optional
+        A source with the array's shape and dtype. Every value is compared with it, bit by bit. The
+        path of a Zarr array is also a source; if the array could have taken its encoded chunks as
+        they are, these are compared, and nothing is decoded.
+    accept : bool
+        Accept the array as it is, if no shard is bad: its receipt then says that shards without an
+        object are empty, and that the others and the metadata are right.
     on_shards : callable, optional
         Function that is called with the number of shards that were checked since its last call.
 
@@ -347,18 +231,32 @@ def verify(
         shape or dtype.
     JournalError
         If the files beside the array that describe a run are damaged. Also if they are not
-        trusted and the array is not published.
+        trusted and the array is not published. With `accept`, also if a run has not ended.
+    CorruptShardError
+        With `accept`, if a shard is bad. Nothing is accepted then.
 
     Examples
     --------
-    >>> import dask.array as da, shardwrite, tempfile
+    >>> import dask.array as da, os, shardwrite, tempfile
     >>> path = tempfile.mkdtemp() + "/x.zarr"; x = da.arange(100, chunks=10)
     >>> _ = x.to_sharded_zarr(path, shards=40, chunks=8)
     >>> shardwrite.verify(path, deep=True, against=x).is_good
     True
+
+    Another program has emptied a shard:
+
+    >>> os.remove(path + "/c/1")
+    >>> [problem.key for problem in shardwrite.verify(path).problems]
+    ['c/1']
+    >>> shardwrite.verify(path, accept=True).is_good, shardwrite.verify(path).is_good
+    (True, True)
     """
     return verify_opened(
-        open_begun(store, name, run_dir), deep=deep, against=against, on_shards=on_shards
+        open_begun(store, name, run_dir),
+        deep=deep,
+        against=against,
+        accept=accept,
+        on_shards=on_shards,
     )
 
 
@@ -366,37 +264,79 @@ def verify_opened(
     opened: Opened,
     *,
     deep: bool = False,
-    against: dask.array.Array | None = None,
+    against: Any = None,
+    accept: bool = False,
     on_shards: Callable[[int], None] | None = None,
 ) -> Report:
     """Verify an open array; see :func:`verify`."""
     target, array, beside = opened.target, opened.array, opened.beside
     check_whole(array.metadata.grid, target.label)
-    if against is not None:
-        check_source_of(against, array.metadata, "against")
+    donor, against = _given(against, array.metadata)
     grid = array.metadata.grid
     engine = active_engine()
-    by, expected, warnings = _expected(target, beside.run, array.metadata)
+    expected = _expected(target, beside, array.metadata)
     table = inspect_shards(engine, array, np.arange(grid.n_shards), deep=deep, on_shards=on_shards)
-    states, wrong = _states(table, expected, by)
+    states, wrong = _states(table, expected.ledger, expected.by)
     remedies = dict.fromkeys(wrong, how_to_mend(beside))
-    if against is not None:
-        _compare(engine, array, against, states, wrong, remedies)
-    problems = tuple(
-        Problem(array.metadata.shard_key(index), index, wrong[rank], remedies[rank])
-        for rank, index in ((rank, unravel(rank, grid.counts)) for rank in sorted(wrong))
-    )
+    if donor is not None or against is not None:
+        _compare(engine, array, against if donor is None else donor, states, wrong, remedies)
+    if accept:
+        bad = [rank for rank in wrong if states[rank] != ShardState.MISSING]
+        told = _problems(array.metadata, wrong, remedies, bad)
+        accept_as_it_is(target, array, [(problem.key, problem.message) for problem in told])
+        expected, wrong = _Expected("receipt"), {}
+        states[states == ShardState.MISSING] = ShardState.EMPTY
+    other = _changed(table, expected)
+    problems = _problems(array.metadata, wrong, remedies, wrong)
+    changed = _problems(array.metadata, other, dict.fromkeys(other, HOW_TO_GO_ON), other)
     report = _report(
         target.label,
-        by,
+        expected.by,
         array.metadata,
         table,
         states,
         problems,
         deep=deep,
-        against=against is not None,
+        against=donor is not None or against is not None,
     )
-    return replace(report, warnings=(*beside.warnings, *warnings))
+    warnings = (*beside.warnings, *expected.warnings, *_shared(array.metadata, table))
+    return replace(report, is_encoded=donor is not None, changed=changed, warnings=warnings)
+
+
+def _shared(metadata: ArrayMetadata, table: ShardTable) -> tuple[str, ...]:
+    """Warning about inner chunks that share their bytes, which some programs write."""
+    shards = np.flatnonzero(table.n_shared)
+    if not len(shards):
+        return ()
+    key = metadata.shard_key(unravel(int(table.ranks[shards[0]]), metadata.grid.counts))
+    told = f"{int(table.n_shared.sum()):,} inner chunks have the same bytes as another one"
+    return (f"{told} of their shard, in {len(shards):,} shards, first in {key}; both are kept",)
+
+
+def _problems(
+    metadata: ArrayMetadata,
+    texts: Mapping[int, str],
+    remedies: Mapping[int, str],
+    ranks: Iterable[int],
+) -> tuple[Problem, ...]:
+    """Problems of some shards, in order of their ranks."""
+    return tuple(
+        Problem(metadata.shard_key(index), index, texts[rank], remedies[rank])
+        for rank, index in ((rank, unravel(rank, metadata.grid.counts)) for rank in sorted(ranks))
+    )
+
+
+def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.array.Array | None]:
+    """What an array is compared with: another array that gives encoded chunks, or values."""
+    if against is None:
+        return None, None
+    if not isinstance(against, str | os.PathLike):
+        return None, take_for(against, metadata, "against")
+    given = stored_at(place_of(against)).array
+    passage = passage_between(given.metadata, metadata)
+    if passage is None:
+        return None, take_for(by_inner_chunks(given), metadata, "against")
+    return Donor(given, passage, check=False, drop_empty=False), None
 
 
 def how_to_mend(beside: Beside) -> str:
@@ -407,7 +347,7 @@ def how_to_mend(beside: Beside) -> str:
 def _compare(
     engine: Engine,
     array: ShardedArray,
-    source: dask.array.Array,
+    source: dask.array.Array | Donor,
     states: npt.NDArray[np.uint8],
     wrong: dict[int, str],
     remedies: dict[int, str],
@@ -419,7 +359,12 @@ def _compare(
     skip = {
         int(rank) for rank in np.flatnonzero(np.isin(states, (ShardState.BAD, ShardState.PENDING)))
     }
-    for rank, message in compare(engine, array, source, skip).items():
+    found = (
+        compare_encoded(engine, array, source, skip)
+        if isinstance(source, Donor)
+        else compare(engine, array, source, skip)
+    )
+    for rank, message in found.items():
         wrong.setdefault(rank, message)
         remedies[rank] = f"if the source is right, {_REWRITE}"
         if states[rank] != ShardState.MISSING:
@@ -467,6 +412,7 @@ def _report(
     )
 
 
+@public
 def census(
     store: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None
 ) -> Census:

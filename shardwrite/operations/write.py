@@ -6,23 +6,34 @@ The keywords that describe the array have the same meaning as in `zarr.create_ar
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sized as HasLength
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
+from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
-from shardwrite.operations.region import write_region
-from shardwrite.place.target import resolve_target
+from shardwrite.operations.modes import chosen_mode, fills_existing, mode_of
+from shardwrite.operations.region import region_job, write_region
+from shardwrite.operations.words import ZarrWords
+from shardwrite.place.target import is_array, resolve_target
+from shardwrite.place.url import at_url, named
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanOptions, Sized
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import plan_array
 from shardwrite.runs.delayed import as_delayed
 from shardwrite.runs.execute import execute
+from shardwrite.runs.given import take
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
+from shardwrite.runs.region_plan import Where
+from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
 __all__ = ["store", "to_sharded_zarr"]
@@ -30,11 +41,14 @@ __all__ = ["store", "to_sharded_zarr"]
 _Options = TypeVar("_Options", RunOptions, ArrayOptions, PlanOptions)
 
 
+@public
 def to_sharded_zarr(
-    x: dask.array.Array,
+    x: Any,
     store: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     *,
-    shards: Sized = "auto",
+    shards: Sized | Mapping[str, Any] = "auto",
     chunks: Sized = "auto",
     name: str | None = None,
     region: Any = None,
@@ -50,9 +64,13 @@ def to_sharded_zarr(
     chunk_key_encoding: Any = None,
     dimension_names: Sequence[str | None] | None = None,
     attributes: Any = None,
+    order: str | None = None,
+    zarr_format: int | None = None,
     strategy: Any = "fixed-order",
     write_empty_chunks: bool = False,
-    mode: str = "w-",
+    mode: str | None = None,
+    overwrite: bool | None = None,
+    zarr_array_kwargs: Mapping[str, Any] | None = None,
     publish: str = "last",
     durability: str | None = None,
     run_dir: Any = None,
@@ -65,22 +83,32 @@ def to_sharded_zarr(
     max_source_reruns: float = MAX_SOURCE_RERUNS,
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
+    return_stored: bool = False,
 ) -> Any:
-    """Write a dask array as one sharded Zarr v3 array.
+    """Write an array as one sharded Zarr v3 array.
 
     `x` may have any chunks. Each shard is committed by exactly one task, without reading it first,
     and becomes visible only when it is whole. With `region`, see :func:`write_region` instead.
 
     Parameters
     ----------
-    x : dask.array.Array
-        The source. All of its chunk sizes must be known.
+    x : array_like
+        The source: a dask array whose chunk sizes are known, a numpy array, a `zarr.Array`, an
+        `xarray.DataArray`, or any object with ``__array__`` and a shape. `dimension_names`,
+        `attributes` and `fill_value` that are left out are those of a zarr or xarray array.
     store : str, path, or store or node of zarr-python
         A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        An array is filled, as with ``mode="r+"``, unless `mode` is ``"w"``.
+    component : str, optional
+        Another word for `name`, as in `dask.array.to_zarr`.
+    storage_options : mapping, optional
+        Options of fsspec. With them, `store` may be any URL of fsspec. For a local path they have
+        no effect, as in dask.
     shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
         a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` writes an array
-        without shards, in which each chunk is an object of its own.
+        without shards, in which each chunk is an object of its own. `shards` may also be a mapping
+        as zarr-python takes it: ``{"shape": ..., "index_location": ...}``.
     name : str, optional
         Path of the array in the store. Missing groups above it are created. Without a name,
         the array is the store itself.
@@ -90,6 +118,11 @@ def to_sharded_zarr(
         have no effect.
     compressors, filters, serializer, fill_value, chunk_key_encoding, dimension_names, attributes
         As in `zarr.create_array`. ``compressors="auto"`` stands for zstd followed by crc32c.
+    order : {"C", "F"}, optional
+        As in `zarr.create_array`: the order in memory of what zarr-python reads. Zarr v3 does not
+        store it, so it changes nothing of what is written. The filter ``"transpose"`` does.
+    zarr_format : {3}, optional
+        As in `zarr.create_array`. Zarr v2 has no shards and is refused.
     index_location : {"end", "start"}
         Position of the index in each shard.
     index_codecs : sequence of codec, optional
@@ -103,12 +136,18 @@ def to_sharded_zarr(
         ``"morton"``. It is not stored in the metadata.
     write_empty_chunks : bool
         Store also inner chunks and shards that hold only the fill value.
-    mode : {"w-", "w"}
-        ``"w-"`` refuses to overwrite anything. ``"w"`` replaces an array, and refuses to
-        overwrite anything else. The mode matters only when a run begins: if the run is
-        interrupted, the same call continues it. If the run has ended, the same call returns its
-        result and writes nothing; with ``"w"``, it does so only if `source_id` says that the data
-        are the same.
+    mode : {"w-", "w", "a", "r+"}, optional
+        ``"w-"``, the default, refuses to overwrite anything. ``"w"`` replaces an array, and
+        refuses to overwrite anything else. ``"r+"`` writes into an array that exists, as
+        ``region=...`` does, and ``"a"`` too, or makes the array if there is none. The metadata of
+        an array that exists stay; keywords that say otherwise are refused. The mode matters only
+        when a run begins: if the run is interrupted, the same call continues it. If the run has
+        ended, the same call returns its result and writes nothing; with ``"w"``, and into an array
+        that exists, it does so only if `source_id` says that the data are the same.
+    overwrite : bool, optional
+        True is another word for ``mode="w"``, and False for ``mode="w-"``.
+    zarr_array_kwargs : mapping, optional
+        Keywords of `zarr.create_array`, in place of the keywords above.
     publish : {"last", "first"}
         Whether ``zarr.json`` appears when the array is whole, or at the start of the run.
     durability : {"full", "batch", "none"}, optional
@@ -137,10 +176,13 @@ def to_sharded_zarr(
         True shows a progress bar. A callable is called with the report of each group of shards.
     compute : bool
         With False, begin the run and return a `dask.delayed.Delayed` of the result.
+    return_stored : bool
+        Return a dask array that reads what was written, with the chunks of `x`. With
+        ``compute=False``, it is read after the rest of the run, which is part of its graph.
 
     Returns
     -------
-    WriteResult or dask.delayed.Delayed
+    WriteResult, dask.delayed.Delayed or dask.array.Array
 
     Raises
     ------
@@ -164,23 +206,36 @@ def to_sharded_zarr(
     >>> result.n_shards, result.n_chunks
     (2, 10)
     """
-    engine = active_engine()
-    array = ArrayOptions(
-        shards=shards,
-        chunks=chunks,
-        compressors=compressors,
-        filters=filters,
-        serializer=serializer,
-        fill_value=fill_value,
-        index_location=index_location,
-        index_codecs=index_codecs,
-        shard_format=shard_format,
-        chunk_key_encoding=chunk_key_encoding,
-        dimension_names=dimension_names,
-        attributes=attributes,
+    words = ZarrWords.of(zarr_array_kwargs)
+    array = words.over(
+        ArrayOptions(
+            shards=shards,
+            chunks=chunks,
+            compressors=compressors,
+            filters=filters,
+            serializer=serializer,
+            fill_value=fill_value,
+            index_location=index_location,
+            index_codecs=index_codecs,
+            shard_format=shard_format,
+            chunk_key_encoding=chunk_key_encoding,
+            dimension_names=dimension_names,
+            attributes=attributes,
+            order=order,
+            zarr_format=zarr_format,
+        )
     )
+    name = words.named(named(name, component))
+    overwrite = words.overwrite if overwrite is None else overwrite
+    store = at_url(store, storage_options)
+    mode = chosen_mode(mode, overwrite, is_given=is_array(store) and not name)
     if region is not None:
         _refuse_for_region(array, mode, publish)
+    elif mode in ("a", "r+") and fills_existing(
+        x, resolve_target(store, name, run_dir), mode, array
+    ):
+        region = ...
+    if region is not None:
         return write_region(
             x,
             store,
@@ -199,10 +254,15 @@ def to_sharded_zarr(
             recheck=recheck,
             progress=progress,
             compute=compute,
+            return_stored=return_stored,
         )
     run = for_new_array(
         RunOptions(
-            mode=mode, publish=publish, durability=durability, restart=restart, recheck=recheck
+            mode="w-" if mode == "a" else mode,
+            publish=publish,
+            durability=durability,
+            restart=restart,
+            recheck=recheck,
         )
     )
     options = PlanOptions(
@@ -214,12 +274,16 @@ def to_sharded_zarr(
         max_graph_tasks=max_graph_tasks,
         max_source_reruns=max_source_reruns,
     )
-    made = plan_array(x, engine, array, options)
-    job = Job(ArrayChunks(x), made, resolve_target(store, name, run_dir), run)
+    engine, given = active_engine(), take(x)
+    words.check(given.array)
+    made = plan_array(given.array, engine, given.described(array), options)
+    job = Job(ArrayChunks(given.array), made, resolve_target(store, name, run_dir), run)
     if not compute:
-        return as_delayed([job], engine)
+        rest = as_delayed([job], engine)
+        return stored_array(job, given.array, rest) if return_stored else rest
     with reporting(progress, made.raw_nbytes) as on_report:
-        return execute([job], engine, on_report)[0]
+        (result,) = execute([job], engine, on_report)
+    return stored_array(job, given.array) if return_stored else result
 
 
 def _refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
@@ -230,8 +294,13 @@ def _refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
     SpecError
         If one of them differs from its default; the error names the first one.
     """
-    of_array = [(f.name, getattr(array, f.name), f.default) for f in dataclasses.fields(array)]
-    of_run = [("mode", mode, "w-"), ("publish", publish, "last")]
+    of_array = [
+        (f.name, getattr(array, f.name), f.default)
+        for f in dataclasses.fields(array)
+        if f.name not in ("order", "zarr_format")  # they say nothing that could differ
+    ]
+    usual_mode = mode if mode in ("a", "r+") else "w-"
+    of_run = [("mode", mode, usual_mode), ("publish", publish, "last")]
     for keyword, value, usual in (*of_array[:2], *of_run, *of_array[2:]):
         if value is not usual and value != usual:
             remedy = "leave it out: the array that exists decides"
@@ -240,14 +309,19 @@ def _refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
             )
 
 
+@public
 def store(
-    arrays: Sequence[dask.array.Array],
-    stores: Sequence[Any],
+    arrays: Any,
+    stores: Any,
     *,
     names: Sequence[str | None] | None = None,
+    regions: Any = None,
+    axis: int = 0,
+    casting: str = "safe",
     run_dir: Any = None,
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
+    return_stored: bool = False,
     **keywords: Any,
 ) -> Any:
     """Write several arrays together, so that work on a common source is done once.
@@ -257,28 +331,35 @@ def store(
 
     Parameters
     ----------
-    arrays : sequence of dask.array.Array
-        The sources.
+    arrays : sequence of array_like
+        The sources, each as in :func:`to_sharded_zarr`. A single dask array is taken as a sequence
+        of one.
     stores : sequence of str, path, or store or node of zarr-python
         A store for each array, as in :func:`to_sharded_zarr`.
     names : sequence of str or None, optional
         Path of each array in its store.
-    run_dir, progress, compute
+    regions : tuple of slice, or sequence of them, optional
+        Regions of existing arrays to write into, as in :func:`write_region`: one tuple for all, or
+        one for each array. None stands for a new array.
+    axis, casting
+        See :func:`write_region`. They hold for all regions.
+    run_dir, progress, compute, return_stored
         See :func:`to_sharded_zarr`.
     **keywords
-        Other keywords of :func:`to_sharded_zarr`, which hold for all arrays. `region`, `axis` and
-        `casting` are not accepted.
+        Other keywords of :func:`to_sharded_zarr`, which hold for all arrays. With a region, those
+        that describe an array, `mode` and `publish` are refused.
 
     Returns
     -------
-    list of WriteResult, or dask.delayed.Delayed
-        One result for each array. With ``compute=False``, a `Delayed` of that list, or of a single
-        `WriteResult` if there is only one array.
+    list of WriteResult, list of dask.array.Array, or dask.delayed.Delayed
+        One result for each array, or with `return_stored` one dask array. With ``compute=False``,
+        a `Delayed` of that list, or of a single `WriteResult` if there is only one array.
 
     Raises
     ------
     SpecError
-        If there are not as many stores or names as arrays, or two arrays have the same place.
+        If there are not as many stores, names or regions as arrays, two arrays have the same
+        place, or two regions share a shard.
     TypeError
         If a keyword is unknown.
 
@@ -296,35 +377,91 @@ def store(
     >>> [r.n_shards for r in results]
     [4, 4]
     """
-    names = names or [None] * len(arrays)
-    if not len(arrays) == len(stores) == len(names):
-        raise SpecError(
-            "as many stores as arrays are needed",
-            field="stores",
-            value=list(map(str, stores)),
-            remedy=f"give {len(arrays)}",
-        )
-    engine = active_engine()
     kinds = (RunOptions, ArrayOptions, PlanOptions)
     names_of = {kind: {field.name for field in dataclasses.fields(kind)} for kind in kinds}
-    unknown = set(keywords) - set().union(*names_of.values())
-    if unknown:
-        raise TypeError(f"unexpected keywords {sorted(unknown)}")
+    others = {"overwrite", "storage_options", "zarr_array_kwargs"}
+    refuse_unknown("store", keywords, sorted(set().union(*names_of.values(), others)))
+    if isinstance(arrays, dask.array.Array):
+        arrays, stores = [arrays], [stores]
+    engine, many = active_engine(), _Many.of(arrays, stores, names, regions)
 
     def given(kind: type[_Options]) -> _Options:
         return kind(**{name: keywords[name] for name in names_of[kind] & set(keywords)})
 
+    words = ZarrWords.of(keywords.pop("zarr_array_kwargs", None))
+    overwrite, at = keywords.pop("overwrite", None), keywords.pop("storage_options", None)
+    overwrite = words.overwrite if overwrite is None else overwrite
+    keywords["mode"] = mode_of(keywords.get("mode"), overwrite)
     run, array, options = for_new_array(given(RunOptions)), given(ArrayOptions), given(PlanOptions)
-    jobs = [
-        Job(
-            ArrayChunks(x),
-            plan_array(x, engine, array, options),
-            resolve_target(where, name, run_dir),
-            run,
-        )
-        for x, where, name in zip(arrays, stores, names, strict=True)
-    ]
+    array = words.over(array)
+    jobs, sources = [], []
+    for x, store_, name, region in many.each():
+        target = resolve_target(at_url(store_, at), words.named(name), run_dir)
+        if region is None:
+            taken = take(x)
+            words.check(taken.array)
+            made = plan_array(taken.array, engine, taken.described(array), options)
+            source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
+        else:
+            _refuse_for_region(array, run.mode, run.publish)
+            where = Where(region, axis, casting)
+            source, job = region_job(x, target, where, engine, options, run)
+        jobs.append(job)
+        sources.append(source)
     if not compute:
-        return as_delayed(jobs, engine)
+        rest = as_delayed(jobs, engine)
+        return list(_stored(jobs, sources, rest)) if return_stored else rest
     with reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report:
-        return execute(jobs, engine, on_report)
+        results = execute(jobs, engine, on_report)
+    return list(_stored(jobs, sources, None)) if return_stored else results
+
+
+def _stored(
+    jobs: Sequence[Job], sources: Sequence[dask.array.Array], rest: Any
+) -> Iterator[dask.array.Array]:
+    for job, source in zip(jobs, sources, strict=True):
+        yield stored_array(job, source, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Many:
+    """Arrays that are written together, and for each its store, its name and its region."""
+
+    arrays: Sequence[Any]
+    stores: Sequence[Any]
+    names: Sequence[str | None]
+    regions: Sequence[Any]
+
+    @classmethod
+    def of(cls, arrays: Any, stores: Any, names: Any, regions: Any) -> _Many:
+        """Check that there are as many of each.
+
+        Raises
+        ------
+        SpecError
+            If there are not.
+        """
+        if not isinstance(arrays, list | tuple):
+            raise SpecError(
+                "not a sequence of arrays",
+                field="arrays",
+                value=type(arrays).__name__,
+                remedy="give a list of them",
+            )
+        n = len(arrays)
+        names = names or [None] * n
+        if regions is None or isinstance(regions, tuple | slice | str | type(...)):
+            regions = [regions] * n
+        for field, found in (("stores", stores), ("names", names), ("regions", regions)):
+            if isinstance(found, str | Path) or not isinstance(found, HasLength) or len(found) != n:
+                raise SpecError(
+                    f"as many {field} as arrays are needed",
+                    field=field,
+                    value=list(map(str, found)) if isinstance(found, list | tuple) else str(found),
+                    remedy=f"give {n}",
+                )
+        return cls(arrays, stores, names, regions)
+
+    def each(self) -> Iterator[tuple[Any, Any, str | None, Any]]:
+        """Array, store, name and region of each."""
+        return zip(self.arrays, self.stores, self.names, self.regions, strict=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwrite.picture.look import rows_of
+from shardwrite.picture.look import rows_of, told_counts
 from shardwrite.picture.page import NOTEBOOK_CELLS, fragment
 from shardwrite.picture.tally import Tally
 from shardwrite.plan.render import table_text
@@ -41,6 +41,9 @@ class Census(Tally):
     def rows(self) -> list[tuple[str, str]]:
         """Rows of the census as a table: pairs of a name and a cell."""
         return rows_of(self)
+
+    def __repr__(self) -> str:
+        return f"<Census of {self.path}: {told_counts(self) or 'no shards'}>"
 
     def __str__(self) -> str:
         return table_text("census", self.rows)

@@ -21,6 +21,7 @@ __all__ = [
     "legend_of",
     "shades_of",
     "times",
+    "told_counts",
 ]
 
 RGB = tuple[int, int, int]
@@ -32,12 +33,13 @@ LEGEND_ORDER = (
     ShardState.BAD,
 )
 STATE_COLOURS: tuple[RGB, ...] = (
-    (150, 150, 150),
+    (185, 60, 255),
     (0, 0, 0),
     (44, 46, 58),
-    (224, 64, 214),
+    (255, 156, 225),
     (226, 38, 38),
 )
+# The states differ from each other and from all steps of the scale, also to colour-blind readers.
 # viridis has steps that look even, also to colour-blind readers; its darkest fifth is left out,
 # because it would look like empty shards
 SIZE_COLOURS: tuple[RGB, ...] = (
@@ -86,7 +88,7 @@ def caption_of(tally: Tally, picture: Folded) -> str:
     if len(grid) > 2 and tally.states.size:
         parts.append(f"{math.prod(grid[:-2]):,} planes of the last two axes")
     if (largest := int(picture.n_shards.max(initial=0))) > 1:
-        parts.append(f"a cell is up to {largest:,} shards, the worst shows")
+        parts.append(f"each cell shows the worst of up to {largest:,} shards")
     return "; ".join(parts)
 
 
@@ -95,14 +97,18 @@ def hex_of(colour: Iterable[int]) -> str:
     return "#" + "".join(f"{value:02x}" for value in colour)
 
 
-def rows_of(tally: Tally) -> list[tuple[str, str]]:
-    """Rows of the census as a table: pairs of a name and a cell."""
+def told_counts(tally: Tally) -> str:
+    """Number of shards in each state that occurs, such as ``4 written, 1 missing``."""
     counts = tally.counts
-    shards = ", ".join(
+    return ", ".join(
         f"{counts[STATES[state]]:,} {STATES[state]}"
         for state in LEGEND_ORDER
         if counts[STATES[state]]
     )
+
+
+def rows_of(tally: Tally) -> list[tuple[str, str]]:
+    """Rows of the census as a table: pairs of a name and a cell."""
     rows = [
         ("array", tally.path),
         (
@@ -112,7 +118,7 @@ def rows_of(tally: Tally) -> list[tuple[str, str]]:
                 f"each of {times(tally.chunks_per_shard)} inner chunks"
             ),
         ),
-        ("shards", shards or "none"),
+        ("shards", told_counts(tally) or "none"),
         (
             "inner chunks",
             (
@@ -121,12 +127,12 @@ def rows_of(tally: Tally) -> list[tuple[str, str]]:
             ),
         ),
     ]
-    if counts["written"]:
+    if tally.counts["written"]:
         low, mean, high = map(human, (tally.min_nbytes, tally.mean_nbytes, tally.max_nbytes))
         rows.append(
             (
                 "stored",
-                f"{human(tally.total_nbytes)}; {mean} a shard on average, {low} to {high}",
+                f"{human(tally.total_nbytes)}; {mean} per shard on average, from {low} to {high}",
             )
         )
     return rows + [("warning", text) for text in tally.warnings]

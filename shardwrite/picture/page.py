@@ -8,22 +8,22 @@ from html import escape
 from itertools import groupby
 
 from shardwrite.grid import unravel
+from shardwrite.notebook.html import Card, card_html, page_html
 from shardwrite.picture.fold import GAP, STATES, Folded, ShardState, fold
 from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, rows_of, shades_of
 from shardwrite.picture.tally import Tally
-from shardwrite.plan.render import human, table_html
+from shardwrite.plan.render import human
 
 __all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
 
 NOTEBOOK_CELLS = 2_500
 _PAGE_CELLS = 20_000
+_PROBLEMS = {
+    "missing": "shards have no file, but should have one.",
+    "bad": "shards have a fault. A report names each of them.",
+}
 _CELL_PX, _PICTURE_PX = 24.0, 720
 _CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;margin:2em;color-scheme:light dark}"
-    "th{padding-right:1.5em;vertical-align:top}"
-    "caption{text-align:left;font-weight:bold}figure{margin:1.5em 0}"
-)
 
 
 def html(census: Tally) -> str:
@@ -37,21 +37,35 @@ def html(census: Tally) -> str:
     census : Census
         The census. In a large grid, a cell of the picture stands for many shards.
     """
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        f"<title>census of {escape(census.path)}</title>"
-        f"<style>{_STYLE}</style></head><body>{fragment(census, _PAGE_CELLS)}</body></html>\n"
-    )
+    return page_html(f"census of {census.path}", fragment(census, _PAGE_CELLS))
 
 
 def fragment(tally: Tally, n_cells: int) -> str:
-    """Make the HTML of the table above a picture of at most `n_cells` cells."""
+    """Make the card of a census, with a picture of at most `n_cells` cells."""
     side = math.isqrt(n_cells)
     picture = fold(tally.states, tally.stored_nbytes, side, side)
     caption = escape(caption_of(tally, picture))
-    return (
-        f"{table_html('census', rows_of(tally))}<figure>{_svg(tally, picture, caption)}"
+    drawing = (
+        f"<figure>{_svg(tally, picture, caption)}"
         f"<figcaption><div>{_legend(tally)}</div>{caption}</figcaption></figure>"
+    )
+    counts = tally.counts
+    headline = [
+        (f"{counts['written']:,}", f"of {tally.states.size:,} shards are written"),
+        (human(tally.total_nbytes), "stored"),
+        (f"{tally.stored_fraction:.1%}", "of the inner chunks hold data"),
+    ]
+    problems = [(f"{counts[s]:,} {s}", told) for s, told in _PROBLEMS.items() if counts[s]]
+    return card_html(
+        Card(
+            title="census",
+            subject=tally.path,
+            headline=headline,
+            problems=problems,
+            notes=[("warning", text) for text in tally.warnings],
+            rows=[row for row in rows_of(tally) if row[0] != "warning"],
+            drawing=drawing,
+        )
     )
 
 
@@ -72,6 +86,7 @@ def _svg(tally: Tally, picture: Folded, caption: str) -> str:
     return (
         "<svg xmlns='http://www.w3.org/2000/svg' role='img' "
         f"aria-label='{caption}' viewBox='0 0 {columns} {rows}' "
+        "class='sw-grid' "
         f"width='{columns * cell:.0f}' height='{rows * cell:.0f}' shape-rendering='crispEdges'>"
         f"{''.join(_rects(tally, picture))}</svg>"
     )

@@ -39,13 +39,13 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
         from matplotlib.figure import Figure
         from matplotlib.legend_handler import HandlerTuple
         from matplotlib.patches import Patch
-    except ImportError as error:
+    except ImportError:
         raise SpecError(
             "needs a package that is not installed",
             field="png",
             value="matplotlib",
             remedy='pip install "shardwrite[plot]"',
-        ) from error
+        ) from None
     picture = fold(census.states, census.stored_nbytes, _CELLS, _CELLS)
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     figure.suptitle(census.path, fontsize=10, parse_math=False)  # a path may hold dollar signs

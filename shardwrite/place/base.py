@@ -83,8 +83,9 @@ class Place(Protocol):
 
         Returns
         -------
-        {"nothing", "array", "group", "v2", "torn", "other", "link"}
-            ``"array"`` and ``"group"`` are Zarr v3 nodes, and ``"v2"`` is a node of Zarr v2.
+        {"nothing", "array", "group", "v2", "v2 group", "torn", "other", "link"}
+            ``"array"`` and ``"group"`` are Zarr v3 nodes. ``"v2"`` is an array and ``"v2 group"``
+            a group of Zarr v2. A group in both formats is one of Zarr v3, as for zarr-python.
             ``"torn"`` is a place whose ``zarr.json`` is not valid. ``"link"`` is a symbolic link,
             wherever it points.
 
@@ -96,6 +97,9 @@ class Place(Protocol):
 
     def is_link(self) -> bool:
         """Whether it is a symbolic link."""
+
+    def is_mount_point(self) -> bool:
+        """Whether another file system is mounted there."""
 
     def is_occupied(self) -> bool:
         """Whether anything stands there, be it an empty directory."""

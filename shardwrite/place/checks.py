@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import stat
+import warnings
 
 from shardwrite.errors import SpecError
 from shardwrite.place.base import Place
 from shardwrite.place.target import Target
 from shardwrite.stores import mode_of, owner_of
 
-__all__ = ["check_beside", "check_surroundings", "check_target"]
+__all__ = ["check_beside", "check_surroundings", "check_target", "warn_of_v2"]
 
 _REFUSALS = {
     "group": ("a group stands there", "give another name= inside it, or remove it yourself"),
-    "v2": ("a Zarr v2 array or group stands there", "give another path, or remove it yourself"),
+    "v2": ("a Zarr v2 array stands there", "give another path, or remove it yourself"),
+    "v2 group": (
+        "a Zarr v2 group stands there",
+        "give another name= inside it, or remove it yourself",
+    ),
     "torn": ("half a zarr.json stands there", "remove it yourself, after a look"),
     "other": (
         "something that is no Zarr array stands there",
@@ -46,6 +51,10 @@ def check_target(target: Target, mode: str) -> None:
             value=target.label,
             remedy='give mode="w" to replace it',
         )
+    unknown = target.place.unknown_run() if kind == "other" else ""
+    if unknown:
+        remedy = "give the run_dir of that run, or another path"
+        raise SpecError(unknown, field="store", value=target.label, remedy=remedy)
     if kind in _REFUSALS:
         why, remedy = _REFUSALS[kind]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)
@@ -75,6 +84,20 @@ def _check_nesting(place: Place) -> None:
         )
 
 
+def warn_of_v2(target: Target) -> None:
+    """Warn that readers do not find a new array through a group of Zarr v2 above it."""
+    for group in reversed(target.place.groups):
+        kind = group.kind_for_group()
+        if kind == "v2 group":
+            warnings.warn(
+                f"{group.label} is a group of Zarr v2, which lists no arrays of Zarr v3. Open the "
+                f"new array by its path: {target.label}",
+                stacklevel=2,
+            )
+        if kind != "nothing":
+            return
+
+
 def check_surroundings(target: Target) -> None:
     """Check that a place can hold an array, whatever stands there now.
 
@@ -85,7 +108,7 @@ def check_surroundings(target: Target) -> None:
     """
     for group in target.place.groups:
         kind = group.kind_for_group()
-        if kind not in ("nothing", "group"):
+        if kind not in ("nothing", "group", "v2 group"):
             why = (
                 "an array stands" if kind == "array" else _REFUSALS[kind][0].removesuffix(" there")
             )
@@ -93,6 +116,13 @@ def check_surroundings(target: Target) -> None:
             message = f"{why} where its group should be, at {group.label}"
             raise SpecError(message, field="name", value=target.place.name, remedy=remedy)
     check_beside(target)
+    if target.place.is_mount_point():
+        raise SpecError(
+            "is a mount point, and shards are renamed from there into the directory beside it",
+            field="store",
+            value=target.label,
+            remedy='give a path inside it, or a name, such as name="array"',
+        )
     if target.place.is_link():
         why, remedy = _REFUSALS["link"]
         raise SpecError(why, field="store", value=target.label, remedy=remedy)

@@ -36,6 +36,7 @@ from shardwrite.stores import (
 __all__ = ["Directory"]
 
 _SHARDS = re.compile(r"c|\d+")  # names of directories that hold shards
+_ESCAPED = re.compile(rb"\\([0-7]{3})")  # a byte in a path that the system lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,10 @@ class Directory(Place):
     def is_link(self) -> bool:
         """See :meth:`Place.is_link`."""
         return stat.S_ISLNK(mode_of(self.path, follow=False))
+
+    def is_mount_point(self) -> bool:
+        """See :meth:`Place.is_mount_point`."""
+        return os.path.ismount(self.path) or os.path.realpath(self.path) in _mount_points()
 
     def is_occupied(self) -> bool:
         """See :meth:`Place.is_occupied`."""
@@ -243,6 +248,19 @@ class Directory(Place):
                 os.link(self.path / key, copy, follow_symlinks=False)
             except OSError:  # no hard links here, or none to such a file
                 copy_file(self.path / key, copy, durability)
+
+
+def _mount_points() -> set[str]:
+    """Paths at which something is mounted, as far as the system tells.
+
+    `os.path.ismount` does not see a directory that is mounted from the same file system.
+    """
+    try:
+        with open("/proc/self/mountinfo", "rb") as file:
+            lines = [line.split() for line in file]
+    except FileNotFoundError:  # not Linux
+        return set()
+    return {os.fsdecode(_ESCAPED.sub(lambda m: bytes([int(m[1], 8)]), line[4])) for line in lines}
 
 
 def _is_array(path: Path) -> bool:

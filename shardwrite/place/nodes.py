@@ -33,10 +33,13 @@ def kind_of(path: Path) -> str:
         return "nothing"
     if not stat.S_ISDIR(mode):
         return "link" if stat.S_ISLNK(mode) else "other"
-    if any(is_there(path / leaf) for leaf in DOCUMENTS_OF_V2):
+    of_array, of_group = DOCUMENTS_OF_V2
+    if is_there(path / of_array):
         return "v2"
     document = path / DOCUMENT
     mode = mode_of(document)
+    if not mode and is_there(path / of_group):
+        return "v2 group"
     if not stat.S_ISREG(mode):
         return "other" if mode or _has_entries(path) else "nothing"
     try:

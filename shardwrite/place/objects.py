@@ -99,11 +99,12 @@ class InStore(Place):
 
     def _node_kind(self) -> str | None:
         """Kind of the node that stands there; None if there is none."""
-        if any(self.has(leaf) for leaf in DOCUMENTS_OF_V2):
+        of_array, of_group = DOCUMENTS_OF_V2
+        if self.has(of_array):
             return "v2"
         data = self.read(DOCUMENT)
         if data is None:
-            return None
+            return "v2 group" if self.has(of_group) else None
         try:
             return kind_of_document(parse_json(data))
         except ValueError:
@@ -111,6 +112,10 @@ class InStore(Place):
 
     def is_link(self) -> bool:
         """See :meth:`Place.is_link`."""
+        return False
+
+    def is_mount_point(self) -> bool:
+        """See :meth:`Place.is_mount_point`."""
         return False
 
     def is_occupied(self) -> bool:

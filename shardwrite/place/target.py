@@ -28,9 +28,19 @@ from shardwrite.stores import (
     require,
 )
 
-__all__ = ["UPDATES", "Target", "document_of", "resolve_place", "resolve_target"]
+__all__ = [
+    "COMPACTION",
+    "UPDATES",
+    "Target",
+    "document_of",
+    "is_array",
+    "resolve_place",
+    "resolve_target",
+]
 
 UPDATES = "updates"
+COMPACTION = "compaction"
+"""Name of the directory of a compaction among those of the updates."""
 # One slash is enough, since a path object makes one slash of two.
 _SCHEME = re.compile(r"(file(?=:)|[A-Za-z][A-Za-z0-9+.-]+(?=:/)):", re.IGNORECASE)
 _NO_BYTE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -214,6 +224,7 @@ def resolve_place(store: Any, name: str | None, *, is_read: bool = False) -> Dir
             value=str(store),
             remedy="give one with a name",
         )
+    root = _without_dots(root)
     if root.name.endswith(RUN_SUFFIX):
         remedy = f"give a path that does not end in {RUN_SUFFIX}, and rename what stands there"
         raise SpecError(
@@ -251,6 +262,14 @@ def _is_store(store: Any) -> bool:
     )
 
 
+def is_array(store: Any) -> bool:
+    """Whether what a user gives for a store is an array of zarr-python."""
+    return any(
+        kind.__module__.partition(".")[0] == "zarr" and kind.__name__ in ("Array", "AsyncArray")
+        for kind in type(store).__mro__
+    )
+
+
 def _joined(path: str, name: Any) -> Any:
     """Name of an array inside a store, from its name inside a group of the store."""
     if name is not None and not isinstance(name, str):
@@ -270,12 +289,10 @@ def _root_of(store: Any) -> Path | None:
     if not isinstance(text, str):
         # Only the type of other objects is shown, since their text may contain credentials.
         given = store if isinstance(store, int | float | None) else type(store).__name__
-        raise SpecError(
-            "not a path",
-            field="store",
-            value=given,
-            remedy="give a directory's path or a file:// URL",
-        )
+        remedy = "give a directory's path or a file:// URL"
+        if hasattr(store, "shape"):
+            remedy += " after the array"
+        raise SpecError("not a path", field="store", value=given, remedy=remedy)
     scheme = _SCHEME.match(text)
     if scheme is not None:
         if scheme[1].lower() != "file":
@@ -284,7 +301,29 @@ def _root_of(store: Any) -> Path | None:
                 "only local files can be written yet", field="store", value=text, remedy=remedy
             )
         text = _path_of_url(text)
-    return Path(text).absolute() if text and _can_be_a_path(text) else None
+    if not text or not _can_be_a_path(text):
+        return None
+    try:
+        return Path(text).absolute()
+    except FileNotFoundError:
+        raise SpecError(
+            "is relative to a working directory that is gone",
+            field="store",
+            value=text,
+            remedy="change to a directory that exists, or give an absolute path",
+        ) from None
+
+
+def _without_dots(path: Path) -> Path:
+    """The path without ``..``, which a directory that is a link gives another meaning.
+
+    The parents of a path are looked at for groups and arrays, so they must be those that hold it.
+    """
+    if ".." not in path.parts:
+        return path
+    whole = Path(os.path.realpath(path))
+    # The last part is left as it is: a link in the place of an array is refused.
+    return whole if path.name == ".." else Path(os.path.realpath(path.parent), path.name)
 
 
 def _path_of_url(url: str) -> str:

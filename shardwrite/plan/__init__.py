@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.options import PlanOptions, memory_limit_of
     from shardwrite.plan.partition import Cuts, Partition, make_partition
     from shardwrite.plan.plan import Part, Plan
-    from shardwrite.plan.regions import ShardRef, as_box, indexed_shape
+    from shardwrite.plan.regions import Region, ShardRef, as_box, as_region, index_of_each_axis
     from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
     from shardwrite.plan.waves import Wave
 else:
@@ -30,7 +30,13 @@ else:
             "shardwrite.plan.options": ("PlanOptions", "memory_limit_of"),
             "shardwrite.plan.partition": ("Cuts", "Partition", "make_partition"),
             "shardwrite.plan.plan": ("Part", "Plan"),
-            "shardwrite.plan.regions": ("ShardRef", "as_box", "indexed_shape"),
+            "shardwrite.plan.regions": (
+                "Region",
+                "ShardRef",
+                "as_box",
+                "as_region",
+                "index_of_each_axis",
+            ),
             "shardwrite.plan.sizes": ("Sized", "parse_nbytes", "resolve_shapes"),
             "shardwrite.plan.waves": ("Wave",),
         },
@@ -47,6 +53,7 @@ __all__ = [
     "Partition",
     "Plan",
     "PlanOptions",
+    "Region",
     "Resources",
     "ShardRef",
     "ShardWindow",
@@ -55,7 +62,8 @@ __all__ = [
     "Update",
     "Wave",
     "as_box",
-    "indexed_shape",
+    "as_region",
+    "index_of_each_axis",
     "make_partition",
     "make_plan",
     "memory_limit_of",

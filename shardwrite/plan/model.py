@@ -331,12 +331,14 @@ class PlanFacts:
                 "make the source's chunks smaller, or the inner chunks thinner along the axis "
                 "in which the source comes in slabs"
             )
-            if self.resources.n_threads > 1:
-                knob = f"use fewer threads per process, or {knob}"
         else:
-            knob = "use fewer threads per process, or smaller shards"
+            knob = "use smaller shards"
+        n_threads = self.resources.n_threads
+        if n_threads > 1:
+            knob = f"use fewer threads per process, or {knob}"
+        threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
         raise PlanError(
-            f"a worker process of {self.resources.n_threads} threads needs {needed:,} bytes "
+            f"a worker process of {threads} needs {needed:,} bytes "
             f"({self.memory.source_nbytes:,} for the source's chunks, "
             f"{self.memory.border_nbytes:,} for those that wait for a second task, "
             f"{self.memory.encode_nbytes:,} for units that are encoded, "

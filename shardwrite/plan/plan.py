@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box
+from shardwrite.notebook.html import card_html
+from shardwrite.plan.card import plan_card, plan_line
 from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.regions import ShardRef
-from shardwrite.plan.render import plan_html, plan_text
+from shardwrite.plan.render import plan_text
 
 __all__ = ["Part", "Plan"]
 
@@ -60,8 +62,11 @@ class Plan(PlanFacts):
     def __str__(self) -> str:
         return plan_text(self)
 
+    def __repr__(self) -> str:
+        return plan_line(self)
+
     def _repr_html_(self) -> str:
-        return plan_html(self)
+        return card_html(plan_card(self))
 
     def part(self, index: int, count: int) -> Part:
         """Return part `index` of `count`.
@@ -145,6 +150,9 @@ class Part:
             for box in self.boxes()
             for ref in self.plan.shards_for(box.shift(tuple(-o for o in self.plan.origin)))
         ]
+
+    def __repr__(self) -> str:
+        return f"<Part: {self}>"
 
     def __str__(self) -> str:
         of = self.plan.partition.n_groups

@@ -1,14 +1,17 @@
-"""Regions of an array: conversion from index expressions to boxes, and references to shards."""
+"""Regions of an array: the one parser of index expressions, and references to shards."""
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape
 
-__all__ = ["ShardRef", "as_box", "indexed_shape"]
+__all__ = ["Region", "ShardRef", "as_box", "as_region", "index_of_each_axis"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,35 +36,69 @@ class ShardRef:
     is_whole: bool
 
 
-def _items(region: Any, ndim: int) -> list[Any]:
-    """Return one index for each axis, with `Ellipsis` and omitted axes filled in."""
-    items = list(region) if isinstance(region, tuple) else [region]
-    if any(item is Ellipsis for item in items):
-        at = next(i for i, item in enumerate(items) if item is Ellipsis)
-        items[at : at + 1] = [slice(None)] * (ndim - len(items) + 1)
-    return items + [slice(None)] * (ndim - len(items))
+@dataclass(frozen=True, slots=True)
+class Region:
+    """What an index expression selects, if that is a box.
+
+    Attributes
+    ----------
+    box : Box
+        The selected elements, in array coordinates.
+    keeps : tuple of bool
+        For each axis, whether the expression keeps it. An integer drops its axis.
+    beyond : tuple of int
+        Axes along which a slice goes beyond the end of the array, where it is clipped.
+    """
+
+    box: Box
+    keeps: tuple[bool, ...]
+    beyond: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> Shape:
+        """Shape that numpy would return for the expression."""
+        return tuple(n for n, keeps in zip(self.box.shape, self.keeps, strict=True) if keeps)
+
+    def accepts(self, shape: Shape) -> bool:
+        """Whether an array of this shape can be written into the region.
+
+        A scalar can: it is repeated. Axes that an integer has dropped may also be there, with
+        length 1.
+        """
+        return shape in ((), self.shape, self.box.shape)
 
 
-def indexed_shape(region: Any, box: Box) -> Shape:
-    """Shape that a numpy array would return for a region.
-
-    Axes with an integer index are left out.
+def index_of_each_axis(key: Any, ndim: int) -> list[Any]:
+    """Return one index for each axis. An axis that the expression leaves out is taken as a whole.
 
     Parameters
     ----------
-    region : tuple of slice or int, slice, int or Ellipsis
-        The index expression.
-    box : Box
-        The same region as a box.
+    key : object
+        An index expression of numpy: one index, or a tuple of them.
+    ndim : int
+        Number of axes.
+
+    Raises
+    ------
+    IndexError
+        If there are more indices than axes, or more than one ellipsis.
     """
-    items = _items(region, len(box.start))
-    return tuple(n for n, item in zip(box.shape, items, strict=True) if isinstance(item, slice))
+    items = list(key) if isinstance(key, tuple) else [key]
+    at = [i for i, item in enumerate(items) if item is Ellipsis]
+    if len(at) > 1:
+        raise IndexError(f"{len(at)} ellipses, where one can stand")
+    n_given = len(items) - len(at)
+    if n_given > ndim:
+        raise IndexError(f"{n_given} indices, and the array has {ndim} axes")
+    first = at[0] if at else len(items)
+    return [*items[:first], *[slice(None)] * (ndim - n_given), *items[first + 1 :]]
 
 
-def as_box(region: Any, shape: Shape) -> Box:
-    """Convert a region to a box.
+def as_region(region: Any, shape: Shape) -> Region:
+    """Parse an index expression that selects a box.
 
-    Slices are clipped to the array, as in numpy.
+    It means what it means in numpy. Slices are clipped to the array, negative numbers count from
+    the end, and an integer drops its axis.
 
     Parameters
     ----------
@@ -73,31 +110,79 @@ def as_box(region: Any, shape: Shape) -> Box:
     Raises
     ------
     SpecError
-        If the region has too many axes, an integer outside the array, a step other than 1, or an
-        entry that is neither a slice nor an integer.
+        If the expression is none, has too many indices, an integer outside the array or a step
+        other than 1, or selects single elements. The error names the axis and what stands there.
     """
-    items = _items(region, len(shape))
-    if len(items) != len(shape):
-        raise SpecError(
-            "too many axes", field="region", value=region, remedy=f"the array has {len(shape)}"
-        )
-    start, stop = [], []
-    for item, n in zip(items, shape, strict=True):
+    try:
+        items = index_of_each_axis(region, len(shape))
+    except IndexError as error:
+        remedy = "give at most one slice or integer for each axis"
+        raise SpecError(str(error), field="region", value=region, remedy=remedy) from None
+    start, stop, keeps = [], [], []
+    for axis, (item, n) in enumerate(zip(items, shape, strict=True)):
         try:
-            a, b, step = (
-                item.indices(n)
-                if isinstance(item, slice)
-                else (range(n)[item], range(n)[item] + 1, 1)
-            )
-        except (IndexError, TypeError, ValueError):
-            step = 0
-        if step != 1:
-            raise SpecError(
-                "not a box of the array",
-                field="region",
-                value=region,
-                remedy="give slices of step 1 within the shape",
-            )
+            a, b = _interval(item, n)
+        except IndexError as error:
+            message, remedy = error.args
+            message = f"{message} along axis {axis}"
+            raise SpecError(message, field="region", value=region, remedy=remedy) from None
         start.append(a)
-        stop.append(min(max(a, b), n))
-    return Box(tuple(start), tuple(stop))
+        stop.append(b)
+        keeps.append(isinstance(item, slice))
+    beyond = tuple(
+        axis for axis, pair in enumerate(zip(items, shape, strict=True)) if _is_beyond(*pair)
+    )
+    return Region(Box(tuple(start), tuple(stop)), tuple(keeps), beyond)
+
+
+def _is_beyond(item: Any, n: int) -> bool:
+    ends = (item.start, item.stop) if isinstance(item, slice) else ()
+    return any(end is not None and operator.index(end) > n for end in ends)
+
+
+def as_box(region: Any, shape: Shape) -> Box:
+    """Elements that an index expression selects; see `as_region`."""
+    return as_region(region, shape).box
+
+
+def _interval(item: Any, n: int) -> tuple[int, int]:
+    """First index, and index after the last, that one index selects along an axis.
+
+    Raises
+    ------
+    IndexError
+        If it selects no interval. The arguments are a message and a remedy.
+    """
+    if isinstance(item, slice):
+        return _interval_of_slice(item, n)
+    if item is None:
+        raise IndexError("None, which would add an axis,", "leave None out, and reshape the values")
+    if isinstance(item, bool | np.bool_) or getattr(item, "dtype", None) == np.dtype(bool):
+        raise IndexError("a mask", _ONE_BY_ONE)
+    if isinstance(item, list | tuple | range) or np.ndim(item):
+        raise IndexError("a list of single elements", _ONE_BY_ONE)
+    try:
+        index = operator.index(item)
+    except TypeError:
+        what = f"{type(item).__name__}, which is no integer and no slice,"
+        raise IndexError(what, _BOX) from None
+    if not -n <= index < n:
+        raise IndexError(f"the index {index} is out of bounds for {n} elements", _WITHIN)
+    return index % n, index % n + 1
+
+
+_BOX = "give slices and integers"
+_WITHIN = "give an index from -n to n - 1 for an axis of n elements"
+_ONE_BY_ONE = "write box by box, with slices; or read the box around, change it and write it back"
+
+
+def _interval_of_slice(item: slice, n: int) -> tuple[int, int]:
+    """As `_interval`, for a slice."""
+    try:
+        step = 1 if item.step is None else operator.index(item.step)
+        if step != 1:
+            raise IndexError(f"a slice with the step {step}", _ONE_BY_ONE)
+        start, stop, _ = item.indices(n)
+    except TypeError:
+        raise IndexError("a slice whose ends are no integers", _BOX) from None
+    return start, max(start, stop)

@@ -52,12 +52,15 @@ def parse_nbytes(text: str, field: str) -> int:
     )
     nbytes = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
     if nbytes < 1:
-        raise SpecError(
-            "not a positive number of bytes",
-            field=field,
-            value=text,
-            remedy='give for instance "256MB" or "1GiB"',
+        remedy = 'give for instance "256MB" or "1GiB"'
+        extents = re.fullmatch(
+            r"[\s(\[]*(\d{1,20}(?:[\s,x\u00d7*;]+\d{1,20})+)[\s,)\]]*", text, re.IGNORECASE
         )
+        if extents:
+            remedy = (
+                f"give a shape as a tuple, {tuple(map(int, re.findall(r'[0-9]+', extents[1])))}"
+            )
+        raise SpecError("not a positive number of bytes", field=field, value=text, remedy=remedy)
     return nbytes
 
 

@@ -9,7 +9,8 @@ inner chunks are read.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -18,19 +19,31 @@ from dask.base import tokenize
 
 import shardwrite._dask as dask
 from shardwrite.encode.reader import Loaded, ShardReader, decode_object
+from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.format.node import DOCUMENT
+from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, unravel
+from shardwrite.notebook.html import card_html
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
-from shardwrite.plan.limits import check_chunks
-from shardwrite.plan.sizes import explicit_sizes
-from shardwrite.stores import ObjectReader, Store, is_file, parse_json
+from shardwrite.place.url import at_url, named
+from shardwrite.plan.card import array_card
+from shardwrite.plan.regions import index_of_each_axis
+from shardwrite.read.chunking import bounded
+from shardwrite.stores import ObjectReader, Store, is_file, listed, parse_json
 
-__all__ = ["ShardedArray", "from_sharded_zarr", "open_at", "open_sharded"]
+__all__ = [
+    "ShardedArray",
+    "as_dask_array",
+    "from_sharded_zarr",
+    "is_being_made",
+    "open_at",
+    "open_sharded",
+]
 
+_MEMBERS, _NAMED = 100, 5  # of a group: looked at, and told to a user who opens it as an array
 _SMALL_NBYTES = 2**20
 _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is faster than many
 
@@ -90,6 +103,14 @@ class ShardedArray:
             raise ValueError("reading an array makes a copy; leave out copy=False")
         return np.asarray(self[...], dtype=dtype)
 
+    def __repr__(self) -> str:
+        grid = self.metadata.grid
+        shards = f", shards {grid.shards}" if self.metadata.is_sharded else ""
+        return f"<ShardedArray {grid.shape} {self.dtype}{shards}, inner chunks {grid.chunks}>"
+
+    def _repr_html_(self) -> str:
+        return card_html(array_card(self.metadata))
+
     def __dask_tokenize__(self) -> Any:
         return self.metadata.text, self.store.token
 
@@ -107,7 +128,7 @@ class ShardedArray:
         CorruptShardError
             If a shard is damaged.
         """
-        indices = _one_for_each_axis(key, self.ndim)
+        indices = index_of_each_axis(key, self.ndim)
         bounds, local = (
             zip(*map(_bounds, indices, self.shape), strict=True) if self.ndim else ((), ())
         )
@@ -180,17 +201,6 @@ class ShardedArray:
         out[(*here, ...)] = chunk[(*there, ...)]
 
 
-def _one_for_each_axis(key: Any, ndim: int) -> list[Any]:
-    """Indices of all axes; an axis that is not named is taken as a whole."""
-    items = list(key) if isinstance(key, tuple) else [key]
-    n_ellipses = sum(item is Ellipsis for item in items)
-    n_left = ndim - len(items) + n_ellipses
-    if n_ellipses > 1 or n_left < 0:
-        raise IndexError(f"{len(items)} indices for an array of {ndim} axes: {key!r}")
-    at = next((i for i, item in enumerate(items) if item is Ellipsis), len(items))
-    return [*items[:at], *[slice(None)] * n_left, *items[at + 1 :]]
-
-
 def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
     """Smallest interval of an axis of `n` elements that holds an index, and the index inside it."""
     if isinstance(item, slice):
@@ -219,6 +229,7 @@ def _bounds(item: Any, n: int) -> tuple[tuple[int, int], Any]:
     return (low, int(wanted.max()) + 1), int(wanted) - low if wanted.ndim == 0 else wanted - low
 
 
+@public
 def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     """Open a sharded array for reading.
 
@@ -253,33 +264,102 @@ def open_at(place: Place) -> ShardedArray:
     """
     if not place.has(DOCUMENT):
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
-        if isinstance(place, Directory) and is_file(place.beside / "plan.json"):
+        if is_being_made(place):
             why = "a run that has not ended is writing it"
             remedy = (
                 "make the same call again to finish it, or shardwrite finalize, if all of its "
                 "parts are written"
             )
+        elif place.kind() == "v2":
+            why = "one of Zarr v2 stands there, which has no shards"
+            remedy = "use zarr-python for it, or copy it to a Zarr v3 array by shardwrite write"
         raise SpecError(f"no array: {why}", field="store", value=place.label, remedy=remedy)
-    return ShardedArray(_parsed(place.read(DOCUMENT) or b"", place.label), place.store)
+    return ShardedArray(_parsed(place), place.store)
 
 
-def _parsed(data: bytes, where: str) -> ArrayMetadata:
-    """Metadata of an array from the bytes of its document."""
+def is_being_made(place: Place) -> bool:
+    """Whether a run that has not ended is to make an array at a place."""
+    return isinstance(place, Directory) and is_file(place.beside / "plan.json")
+
+
+def _parsed(place: Place) -> ArrayMetadata:
+    """Metadata of the array at a place, from its document.
+
+    Raises
+    ------
+    SpecError
+        If the document is torn, or describes a group or something that cannot be read.
+    """
+    data = place.read(DOCUMENT) or b""
     try:
-        parse_json(data)
+        document = parse_json(data)
         text = data.decode()
     except ValueError as error:
         raise SpecError(
             f"zarr.json is torn ({error})",
             field="store",
-            value=where,
+            value=place.label,
             remedy="restore it, or remove the array and write that again",
-        ) from error
+        ) from None
+    if kind_of_document(document) == "group":
+        names = _arrays_in(place)
+        remedy = f"give the path of an array{' in it: ' if names else ''}{', '.join(names)}"
+        raise SpecError(
+            "a group, and not an array", field="store", value=place.label, remedy=remedy
+        )
     return parse_metadata(text)
 
 
+def _arrays_in(place: Place) -> list[str]:
+    """Names of the first few arrays in a group, if it is a directory."""
+    root = place.store.local_root
+    members = [] if root is None else islice(listed(root), _MEMBERS)
+    return [path.name for path in members if place.member(path.name).kind() == "array"][:_NAMED]
+
+
+def as_dask_array(
+    view: ShardedArray, chunks: Any, *, dask_name: str | None = None, inline_array: bool = False
+) -> dask.array.Array:
+    """An open array as a dask array.
+
+    Parameters
+    ----------
+    view : ShardedArray
+        The array.
+    chunks : int, str, mapping or sequence
+        Chunks in any form that dask accepts.
+    dask_name : str, optional
+        Name of the dask array. By default it is derived from the array and the chunks.
+    inline_array : bool
+        See `dask.array.from_array`.
+
+    Raises
+    ------
+    SpecError
+        If `chunks` does not fit the array, or makes too many chunks.
+    """
+    sizes = bounded(chunks, view.shape, view.dtype, view.metadata.grid.shards)
+    array: dask.array.Array = dask.array.from_array(
+        view,
+        chunks=sizes,
+        name=dask_name or f"sharded-zarr-{tokenize(view, sizes)}",
+        asarray=True,
+        inline_array=inline_array,
+        meta=np.empty((0,) * view.ndim, dtype=view.dtype),
+    )
+    return array
+
+
+@public
 def from_sharded_zarr(
-    store: Any, *, name: str | None = None, chunks: int | Sequence[int] | None = None
+    store: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    chunks: Any = None,
+    *,
+    name: str | None = None,
+    dask_name: str | None = None,
+    inline_array: bool = False,
 ) -> dask.array.Array:
     """Open a sharded array as a dask array with one chunk for each shard.
 
@@ -287,10 +367,19 @@ def from_sharded_zarr(
     ----------
     store : str, path, or store or node of zarr-python
         A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
+    component : str, optional
+        Another word for `name`, as in `dask.array.from_zarr`.
+    storage_options : mapping, optional
+        Options of fsspec for a URL that is not of a local file; see :func:`to_sharded_zarr`.
+    chunks : optional
+        Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.
     name : str, optional
         Path of the array in the store or group.
-    chunks : int or sequence of int, optional
-        Chunk shape of the dask array, in elements; the shape of a shard by default.
+    dask_name : str, optional
+        Name of the dask array, which is `name` in `dask.array.from_zarr`. By default it is derived
+        from the array and the chunks.
+    inline_array : bool
+        Put the reader into each task, instead of a task of its own; see `dask.array.from_array`.
 
     Returns
     -------
@@ -301,10 +390,8 @@ def from_sharded_zarr(
     Raises
     ------
     SpecError
-        If there is no sharded array, it is not published yet, or the dask array would have too
-        many chunks.
-    ValueError
-        If `chunks` has not one size for each axis.
+        If there is no sharded array, it is not published yet, `chunks` does not fit, or the dask
+        array would have too many chunks.
 
     Examples
     --------
@@ -315,21 +402,5 @@ def from_sharded_zarr(
     >>> y.chunks, int(y[41:43].sum().compute())
     (((40, 40, 20),), 83)
     """
-    view = open_sharded(store, name)
-    sizes = view.metadata.grid.shards
-    if chunks is not None:
-        given = explicit_sizes(chunks, view.ndim, "chunks")
-        if given is None:
-            remedy = f"give {view.ndim} sizes, or one for all axes"
-            raise SpecError("not sizes in elements", field="chunks", value=chunks, remedy=remedy)
-        sizes = given
-    sizes = tuple(max(1, min(size, n)) for size, n in zip(sizes, view.shape, strict=True))
-    check_chunks(view.shape, sizes)
-    array: dask.array.Array = dask.array.from_array(
-        view,
-        chunks=sizes,
-        name=f"sharded-zarr-{tokenize(view, sizes)}",
-        asarray=True,
-        meta=np.empty((0,) * view.ndim, dtype=view.dtype),
-    )
-    return array
+    view = open_sharded(at_url(store, storage_options, is_read=True), named(name, component))
+    return as_dask_array(view, chunks, dask_name=dask_name, inline_array=inline_array)

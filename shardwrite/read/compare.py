@@ -1,9 +1,8 @@
-"""Comparison of an array with a source, bit by bit, and checks of sources."""
+"""Comparison of an array with a source, bit by bit."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,73 +12,12 @@ import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
 import shardwrite._dask as dask
-from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError, SpecError
-from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.errors import ShardwriteError
 from shardwrite.grid import Box, boundaries, ravel
 from shardwrite.read.array import ShardedArray
 
-__all__ = ["check_source", "check_source_of", "compare"]
-
-
-def check_source(x: Any, field: str = "x") -> dask.array.Array:
-    """Check that `x` is a dask array with known chunk sizes, and return it.
-
-    Raises
-    ------
-    SpecError
-        If it is not; the error calls `x` by the name `field`.
-    """
-    if not isinstance(x, dask.array.Array):
-        raise SpecError(
-            "not a dask array",
-            field=field,
-            value=type(x).__name__,
-            remedy="wrap it with dask.array.from_array",
-        )
-    if any(math.isnan(size) for sizes in x.chunks for size in sizes):
-        raise SpecError(
-            "chunk sizes are unknown",
-            field=f"{field}.chunks",
-            value=x.chunks,
-            remedy=f"call {field}.compute_chunk_sizes() first",
-        )
-    if isinstance(getattr(x, "_meta", None), np.ma.MaskedArray):
-        raise SpecError(
-            "masked values have no stored form",
-            field=field,
-            value="masked array",
-            remedy=f"give them a value: dask.array.ma.filled({field}, value)",
-        )
-    return x
-
-
-def check_source_of(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
-    """Check that `x` is a dask array with the shape and dtype of an array, and return it.
-
-    The byte order of the dtypes may differ.
-
-    Raises
-    ------
-    SpecError
-        If it is not; the error calls `x` by the name `field`.
-    """
-    source = check_source(x, field)
-    shape, dtype = metadata.grid.shape, metadata.dtype
-    if source.shape != shape:
-        raise SpecError(
-            "is not the array's",
-            field=f"{field}.shape",
-            value=source.shape,
-            remedy=f"give a source of shape {shape}",
-        )
-    if not is_same_type(source.dtype, dtype):
-        remedy = f'convert it with astype("{dtype}")'
-        raise SpecError(
-            "is not the array's", field=f"{field}.dtype", value=str(source.dtype), remedy=remedy
-        )
-    return source
+__all__ = ["compare"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +42,7 @@ def compare(
     array : ShardedArray
         The array.
     source : dask.array.Array
-        A source that `check_source_of` accepts.
+        The source, of the array's shape and dtype.
     skip : set of int
         Ranks of the shards that are not compared.
 

@@ -18,11 +18,19 @@ from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Capability, require
 
-__all__ = ["ORDERS", "ShardFacts", "ShardTable", "inspect_shard", "inspect_shards"]
+__all__ = [
+    "ORDERS",
+    "ShardFacts",
+    "ShardTable",
+    "inspect_shard",
+    "inspect_shards",
+    "stored_sizes",
+]
 
 ORDERS = ("any", "C", "F", "morton", "other")
 _BATCH_SHARDS = 256
 _N_BATCHES_AIMED_AT = 64
+_BATCH_SIZES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class ShardFacts:
         Number of inner chunks that hold data.
     index_crc : int
         crc32c of the index table, as in a journal.
+    n_shared : int
+        Number of inner chunks that have the same bytes as another one.
     order : str
         Order of the inner chunks: the first of ``C``, ``F`` and ``morton`` that fits, else
         ``other``; ``any`` if fewer than two of them hold data.
@@ -47,6 +57,7 @@ class ShardFacts:
     index_nbytes: int
     n_chunks: int
     index_crc: int
+    n_shared: int
     order: str
 
 
@@ -58,7 +69,7 @@ class ShardTable:
     ----------
     ranks : numpy.ndarray of int64
         Row-major ranks of the shards in the shard grid.
-    stored_nbytes, used_nbytes, index_nbytes, n_chunks, index_crcs, orders : numpy.ndarray of int64
+    stored_nbytes, used_nbytes, index_nbytes, n_chunks, index_crcs, n_shared, orders : numpy.ndarray
         The fields of `ShardFacts`, with orders as positions in `ORDERS`; 0 if a shard has no object
         or a bad one.
     is_present : numpy.ndarray of bool
@@ -75,14 +86,15 @@ class ShardTable:
     @classmethod
     def empty(cls, ranks: npt.NDArray[np.int64]) -> ShardTable:
         """Table of the shards with these ranks, without any facts yet."""
-        return cls(ranks, np.zeros((6, len(ranks)), np.int64), np.zeros(len(ranks), bool), [])
+        return cls(ranks, np.zeros((7, len(ranks)), np.int64), np.zeros(len(ranks), bool), [])
 
     stored_nbytes = property(lambda self: self.columns[0])
     used_nbytes = property(lambda self: self.columns[1])
     index_nbytes = property(lambda self: self.columns[2])
     n_chunks = property(lambda self: self.columns[3])
     index_crcs = property(lambda self: self.columns[4])
-    orders = property(lambda self: self.columns[5])
+    n_shared = property(lambda self: self.columns[5])
+    orders = property(lambda self: self.columns[6])
 
     def fill(self, first: int, part: ShardTable) -> None:
         """Copy the rows of another table into this one, from row `first` on."""
@@ -140,7 +152,7 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
             # The index cannot be read without decoding the whole object.
             decode_object(metadata, key, reader)
             return ShardFacts(
-                reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, "other"
+                reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, 0, "other"
             )
         shard = ShardReader(metadata, key, reader)
         if deep:
@@ -149,7 +161,13 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         table, (start, stop) = shard.index, shard.index_span
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
         return ShardFacts(
-            reader.nbytes, table.used_nbytes, stop - start, table.n_present, table.checksum, order
+            reader.nbytes,
+            table.used_nbytes,
+            stop - start,
+            table.n_present,
+            table.checksum,
+            table.n_shared,
+            order,
         )
 
 
@@ -170,6 +188,7 @@ def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool
                 facts.index_nbytes,
                 facts.n_chunks,
                 facts.index_crc,
+                facts.n_shared,
             )
             found.columns[:, at] = (*numbers, ORDERS.index(facts.order))
     return found
@@ -223,3 +242,52 @@ def inspect_shards(
         engine.run(HighLevelGraph({name: layer}, {name: set()}), keys, collect)
     found.problems.sort()
     return found
+
+
+def stored_sizes(
+    engine: Engine, array: ShardedArray, ranks: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Sizes of the objects of some shards, without reading them.
+
+    Parameters
+    ----------
+    engine : Engine
+        Engine that runs the tasks.
+    array : ShardedArray
+        The array.
+    ranks : numpy.ndarray of int64, shape (n,)
+        Row-major ranks of the shards.
+
+    Returns
+    -------
+    numpy.ndarray of int64, shape (n,)
+        Sizes in bytes; -1 where there is no object.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    if not engine.shares_memory:
+        require(array.store, Capability.SHARED, field="store", value=repr(array.store))
+    found = np.full(len(ranks), -1, dtype=np.int64)
+    step = max(1, min(_BATCH_SIZES, len(ranks) // _N_BATCHES_AIMED_AT))
+    name = f"shardwrite-sizes-{id(found)}"
+    layer: dict[Any, Any] = {
+        (name, first): (_sizes_of, array, ranks[first : first + step])
+        for first in range(0, len(ranks), step)
+    }
+
+    def collect(key: Any, part: npt.NDArray[np.int64]) -> None:
+        found[key[1] : key[1] + len(part)] = part
+
+    if layer:
+        engine.run(HighLevelGraph({name: layer}, {name: set()}), list(layer), collect)
+    return found
+
+
+def _sizes_of(array: ShardedArray, ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    metadata, store = array.metadata, array.store
+    keys = (metadata.shard_key(unravel(rank, metadata.grid.counts)) for rank in ranks.tolist())
+    sizes = (store.size(key) for key in keys)
+    return np.array([-1 if size is None else size for size in sizes], dtype=np.int64)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
 
 from dask.base import tokenize
 
@@ -25,15 +24,18 @@ from shardwrite.plan import (
     resolve_shapes,
 )
 from shardwrite.plan.limits import check_new
-from shardwrite.read.compare import check_source, check_source_of
 from shardwrite.runs.array_chunks import waves_reruns
 
-__all__ = ["identity_of", "n_tasks_of", "plan_array", "plan_into", "resources_of"]
+__all__ = ["BY_CHUNKS", "identity_of", "n_tasks_of", "plan_array", "plan_into", "resources_of"]
 
+BY_CHUNKS = "chunks:"
+"""Beginning of the identity of a source that has no lasting name."""
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def plan_array(x: Any, engine: Engine, array: ArrayOptions, options: PlanOptions) -> Plan:
+def plan_array(
+    x: dask.array.Array, engine: Engine, array: ArrayOptions, options: PlanOptions
+) -> Plan:
     """Make the plan of a new array for an engine, and check that it fits.
 
     Parameters
@@ -54,27 +56,24 @@ def plan_array(x: Any, engine: Engine, array: ArrayOptions, options: PlanOptions
     PlanError
         If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
-    source = check_source(x)
-    itemsize = source.dtype.itemsize or 1
-    shards, chunks, notes = resolve_shapes(
-        source.shape, itemsize, array.shards, array.chunks, source.chunks
-    )
-    check_new(source.shape, itemsize, shards, chunks)
+    itemsize = x.dtype.itemsize or 1
+    shards, chunks, notes = resolve_shapes(x.shape, itemsize, array.shards, array.chunks, x.chunks)
+    check_new(x.shape, itemsize, shards, chunks)
     sharded = None if array.shards is None else shards
-    metadata = make_metadata(source.shape, source.dtype, sharded, chunks, array)
+    metadata = make_metadata(x.shape, x.dtype, sharded, chunks, array)
     made = make_plan(
         metadata,
         SourceLayout(
-            source.chunks,
-            n_tasks_of(source),
-            identity_of(source, options.source_id),
+            x.chunks,
+            n_tasks_of(x),
+            identity_of(x, options.source_id),
             is_stable=options.source_id is not None,
         ),
         resources_of(engine, options.memory_limit_nbytes),
         options,
         notes=notes,
     )
-    made = waves_reruns(made, source)
+    made = waves_reruns(made, x)
     made.check_fits()
     if made.source_reruns > options.max_source_reruns:
         raise PlanError(
@@ -106,13 +105,15 @@ def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Reso
     )
 
 
-def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, options: PlanOptions) -> Plan:
+def plan_into(
+    x: dask.array.Array, metadata: ArrayMetadata, engine: Engine, options: PlanOptions
+) -> Plan:
     """Plan how `x` would be written into an existing array of the same shape.
 
     Parameters
     ----------
     x : dask.array.Array
-        The source.
+        The source, of the array's shape and dtype.
     metadata : ArrayMetadata
         The array.
     engine : Engine
@@ -122,15 +123,12 @@ def plan_into(x: Any, metadata: ArrayMetadata, engine: Engine, options: PlanOpti
 
     Raises
     ------
-    SpecError
-        If the shape or dtype of `x` differs from the array's.
     PlanError
         If the plan does not fit the memory.
     """
-    source = check_source_of(x, metadata, "x")
     made = make_plan(
         metadata,
-        SourceLayout(source.chunks, n_tasks_of(source), identity_of(source)),
+        SourceLayout(x.chunks, n_tasks_of(x), identity_of(x)),
         resources_of(engine, options.memory_limit_nbytes),
         options,
     )
@@ -160,5 +158,5 @@ def identity_of(x: dask.array.Array, source_id: str | None = None) -> str:
     if source_id:
         return redacted(source_id)
     if any(_RANDOM_NAME.search(layer) for layer in x.dask.layers):
-        return f"chunks:{tokenize(x.dtype, x.chunks)}"
+        return f"{BY_CHUNKS}{tokenize(x.dtype, x.chunks)}"
     return f"dask:{tokenize(x.name)}"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import uuid
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
+from shardwrite.grid import Box
+from shardwrite.host.memory import watch_memory
 from shardwrite.journal import (
     Ledger,
     RunDirectory,
@@ -17,6 +22,7 @@ from shardwrite.journal import (
     begin_run,
     differences,
     give_up,
+    live_holders,
     make_way,
     probe,
     read_receipt,
@@ -24,10 +30,12 @@ from shardwrite.journal import (
     taking_part,
     tidied_run,
 )
-from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.checks import check_surroundings, check_target, warn_of_v2
+from shardwrite.runs.array_plan import BY_CHUNKS
 from shardwrite.runs.finished import refuse_another
 from shardwrite.runs.job import Job, intent_of
 from shardwrite.runs.needs import check_needs
+from shardwrite.runs.reads import check_not_replaced
 from shardwrite.runs.session import Session
 from shardwrite.stores import as_store_error
 
@@ -62,27 +70,16 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
     RunEndedError
         If another process ends a run in the meantime.
     """
-    paths = [job.target.label for job in jobs]
-    if len({job.target.beside for job in jobs}) < len(jobs):
-        raise SpecError(
-            "two arrays cannot go to one place",
-            field="stores",
-            value=paths,
-            remedy="give each its own path or name",
-        )
+    _check_apart(jobs)
     for job in jobs:
         check_needs(job, engine)
+    check_not_replaced(jobs)
     for job in jobs:
         check_surroundings(job.target)
         _check_place(job)
     for job in jobs:
         _make_way(job)
-    sessions = []
-    for job in jobs:
-        directory, is_new = begin_beside(job.target, partial(_begin_one, job))
-        _check_shape(job, directory, is_new=is_new)
-        (_probe_new if is_new else _probe)(directory, engine)
-        sessions.append(stack.enter_context(_open(job, directory)))
+    sessions = _begin_all(jobs, engine, stack)
     for session in sessions:
         with (
             _ended_or(session.directory),
@@ -92,7 +89,49 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.directory.publish(session.job.durability, session.driver)
             session.catch_up(engine, may_list=True)
+        _tell_source(session)
     return sessions
+
+
+def _tell_source(session: Session) -> None:
+    """Warn if shards are kept that may have been written from other data."""
+    if session.n_resumed and session.job.plan.source.identity.startswith(BY_CHUNKS):
+        warnings.warn(
+            f"{session.n_resumed:,} shards of {session.job.target.label} are kept from an "
+            "interrupted run. Nothing names its source but dtype and chunks, which are the same: "
+            "if the data are others now, start over with restart=True. source_id= tells sources "
+            "apart",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> list[Session]:
+    """Begin or join the runs of all jobs, none of which has changed an array yet.
+
+    If one of them cannot begin, the new runs of the others are taken back.
+    """
+    sessions: list[Session] = []
+    new: list[RunDirectory] = []
+    try:
+        for job in jobs:
+            directory, is_new = begin_beside(job.target, partial(_begin_one, job))
+            _check_shape(job, directory, is_new=is_new)
+            (_probe_new if is_new else _probe)(directory, engine)
+            new += [directory] if is_new else []
+            sessions.append(stack.enter_context(_open(job, directory)))
+    except BaseException:
+        for directory in new:
+            _take_back_unused(directory, [session.driver for session in sessions])
+        raise
+    return sessions
+
+
+def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
+    """Take a new run back, unless another process has joined it meanwhile."""
+    with contextlib.suppress(StoreError):  # the first error is the one to report
+        if all(holder.driver in own_drivers for holder in live_holders(directory.path)):
+            take_back(directory, is_claimed=True)
 
 
 @contextlib.contextmanager
@@ -171,6 +210,42 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
             session.discard_parts()
 
 
+def _check_apart(jobs: Sequence[Job]) -> None:
+    """Refuse two jobs for one place, unless they update different shards of one array.
+
+    Raises
+    ------
+    SpecError
+        If there are two.
+    """
+    for one, other in itertools.combinations(jobs, 2):
+        if os.path.realpath(one.target.beside) != os.path.realpath(other.target.beside):
+            continue
+        paths = [one.target.label, other.target.label]
+        if not one.is_update or not other.is_update:
+            raise SpecError(
+                "two arrays cannot go to one place",
+                field="stores",
+                value=paths,
+                remedy="give each its own path or name",
+            )
+        regions = [one.plan.array_region, other.plan.array_region]
+        grows = one.plan.append_axis is not None or other.plan.append_axis is not None
+        if grows or _shards(one).intersect(_shards(other)).size:
+            raise SpecError(
+                "two of them change the same shards, or the shape",
+                field="regions",
+                value=[None if at is None else at.bounds for at in regions],
+                remedy="write them in two calls, or cut them where shards meet",
+            )
+
+
+def _shards(job: Job) -> Box:
+    """Positions of the shards that an update touches."""
+    first, counts = job.plan.first_shard, job.plan.metadata.grid.counts
+    return Box(first, tuple(a + n for a, n in zip(first, counts, strict=True)))
+
+
 def _check_place(job: Job) -> None:
     """Refuse to write where something stands that must not be overwritten.
 
@@ -186,6 +261,8 @@ def _check_place(job: Job) -> None:
     except SpecError:
         if not _is_begun(job):
             raise
+    if job.makes_array:
+        warn_of_v2(job.target)
 
 
 def _is_begun(job: Job) -> bool:
@@ -248,11 +325,15 @@ def _check_shape(job: Job, directory: RunDirectory, *, is_new: bool) -> None:
 
 def _was_left(job: Job) -> bool:
     """Whether the receipt has this update."""
-    receipt = read_receipt(job.target)
-    return (
-        receipt is not None
-        and receipt.update(intent_of(job.plan, job.options.mode).digest) is not None
-    )
+    receipt, intent = read_receipt(job.target), intent_of(job.plan, job.options.mode)
+    return receipt is not None and receipt.update(intent.digest, intent.identity) is not None
+
+
+def _probe_here(path: str, document: str) -> tuple[str, int | None] | None:
+    """Check that this process can write into a run directory, and note the memory that it has."""
+    found = probe(path, document)
+    watch_memory(path)
+    return found
 
 
 def _probe(directory: RunDirectory, engine: Engine) -> None:
@@ -265,7 +346,7 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
     RunEndedError
         If another process has ended the run.
     """
-    outcomes = engine.on_every_worker(probe, str(directory.path), DOCUMENT)
+    outcomes = engine.on_every_worker(_probe_here, str(directory.path), DOCUMENT)
     troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
     if troubles:
         if directory.has_ended:

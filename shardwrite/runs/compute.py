@@ -9,12 +9,13 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.runs.fusion import fuse_source, is_worth_fusing
+from shardwrite.runs.outcome import WHILE_COMPUTING
+from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
 from shardwrite.write.context import GroupReport
 
-__all__ = ["OnReport", "compute_together", "compute_waves", "one_graph"]
+__all__ = ["compute_together", "compute_waves", "one_graph"]
 
-OnReport = Callable[[GroupReport], None]
 Collect = Callable[[Any, GroupReport], None]
 
 
@@ -33,7 +34,7 @@ def _explainer(sessions: Sequence[Session]) -> Callable[[Sequence[Any]], str]:
         regions = [
             region for key in keys for session in sessions if (region := session.region_of(key))
         ]
-        return f"shardwrite: while computing {' or '.join(dict.fromkeys(regions)) or 'the source'}"
+        return f"{WHILE_COMPUTING} {' or '.join(dict.fromkeys(regions)) or 'the source'}"
 
     return explain
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import itertools
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from dask.delayed import Delayed
-from dask.highlevelgraph import HighLevelGraph
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+from dask.task_spec import Task
 
 from shardwrite.engines import Engine
+from shardwrite.errors import RunEndedError
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import one_graph
+from shardwrite.runs.finished import finished
 from shardwrite.runs.job import Job
+from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.runs.source import NoChunks
-from shardwrite.write.context import GroupReport
+from shardwrite.write.context import GroupReport, WriteSpec
 
 __all__ = ["as_delayed"]
 
@@ -24,21 +30,30 @@ __all__ = ["as_delayed"]
 def as_delayed(jobs: Sequence[Job], engine: Engine) -> Delayed:
     """Begin runs, and return the rest of :func:`execute` as one `Delayed`.
 
-    No lease is held after this function returns.
+    A job that was finished before is not begun; its result is a part of the `Delayed`. No lease is
+    held after this function returns. If the `Delayed` is computed again, nothing is written again,
+    and the result is that of the first time.
 
     Raises
     ------
     SpecError, JournalError, StoreError
         If a run cannot begin.
     """
+    before = tuple(finished(job) for job in jobs)
+    todo = [job for job, result in zip(jobs, before, strict=True) if result is None]
     with contextlib.ExitStack() as stack:
-        sessions = begin(jobs, engine, stack)
+        sessions = begin(todo, engine, stack)
     for session in sessions:
         session.directory.parts(session.driver).mkdir()
     merged, keys = one_graph(sessions, engine)
-    name = f"shardwrite-finish-{sessions[0].driver if sessions else 'nothing'}"
-    todo = _Sessions(tuple(replace(session, job=_finishing(session.job)) for session in sessions))
-    layers: dict[str, Any] = {**merged.layers, name: {name: (_finish_delayed, todo, keys)}}
+    merged = HighLevelGraph(
+        {name: _unless_ended(layer) for name, layer in merged.layers.items()}, merged.dependencies
+    )
+    name = f"shardwrite-finish-{sessions[0].driver if sessions else uuid.uuid4().hex}"
+    kept = _Kept(
+        tuple(replace(session, job=_finishing(session.job)) for session in sessions), before
+    )
+    layers: dict[str, Any] = {**merged.layers, name: {name: (_finish_delayed, kept, keys)}}
     return Delayed(name, HighLevelGraph(layers, {**merged.dependencies, name: set(merged.layers)}))
 
 
@@ -48,17 +63,81 @@ def _finishing(job: Job) -> Job:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sessions:
-    """A tuple of sessions, wrapped so that dask does not search it for keys."""
+class _Kept:
+    """Sessions, and results of jobs that were finished before; dask does not search it for keys.
+
+    Attributes
+    ----------
+    sessions : tuple of Session
+        Sessions of the other jobs.
+    before : tuple of WriteResult or None
+        For each job its result if it was finished before.
+    """
 
     sessions: tuple[Session, ...]
+    before: tuple[WriteResult | None, ...]
 
 
-def _finish_delayed(todo: _Sessions, reports: Sequence[Sequence[GroupReport]]) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """What a task returns in place of its result if its run has ended."""
+
+    path: str
+
+
+def _unless_ended(layer: Any) -> Any:
+    """The layer, in which tasks of a run do nothing if the run has ended."""
+    own = {
+        key: Task(key, _in_run, task.func, *task.args)
+        for key, task in (layer.items() if layer.is_materialized() else ())
+        if isinstance(task, Task) and task.args and isinstance(task.args[0], WriteSpec)
+    }
+    return MaterializedLayer({**layer.mapping, **own}) if own else layer
+
+
+def _in_run(function: Callable[..., Any], spec: WriteSpec, *rest: Any) -> Any:
+    """Call the function of a task, unless its run has ended."""
+    try:
+        spec.check_current()
+        return function(spec, *rest)
+    except RunEndedError as error:
+        return _Ended(error.fields["path"])
+
+
+def _ended(todo: _Kept, path: str) -> list[WriteResult]:
+    """Results of runs that have ended, and of jobs that were finished before.
+
+    Raises
+    ------
+    RunEndedError
+        If one of them has not written its plan: another run has taken its place.
+    """
+    found = [finished(session.job, session.directory.run) for session in todo.sessions]
+    new = iter([result for result in found if result is not None])
+    if None in found:
+        raise RunEndedError("this run has ended, or another has taken its place", path=path)
+    return [next(new) if result is None else result for result in todo.before]
+
+
+def _finish_delayed(
+    todo: _Kept, reports: Sequence[Sequence[GroupReport | _Ended]]
+) -> WriteResult | list[WriteResult]:
     """Enter the reports of each session and end its run; a list of results if there are several."""
+    for report in itertools.chain.from_iterable(reports):
+        if isinstance(report, _Ended):
+            results = _ended(todo, report.path)
+            return results[0] if len(results) == 1 else results
+    return _finish(todo, cast("Sequence[Sequence[GroupReport]]", reports))
+
+
+def _finish(
+    todo: _Kept, reports: Sequence[Sequence[GroupReport]]
+) -> WriteResult | list[WriteResult]:
+    """Enter the reports of each session and end its run."""
     for session, done in zip(todo.sessions, reports, strict=True):
         for report in done:
             session.enter(report)
     seconds = [sum(report.seconds for report in done) for done in reports]
-    results = finish_together(todo.sessions, seconds)
+    new = iter(finish_together(todo.sessions, seconds))
+    results = [next(new) if result is None else result for result in todo.before]
     return results[0] if len(results) == 1 else results

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -24,9 +25,12 @@ from shardwrite.errors import (
 )
 from shardwrite.journal import Ledger, find_run, replay
 from shardwrite.runs.begin import begin
-from shardwrite.runs.compute import OnReport, compute_together, compute_waves
+from shardwrite.runs.compute import compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
+from shardwrite.runs.kept import kept
+from shardwrite.runs.options import RunOptions
+from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
 
@@ -57,6 +61,8 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     ------
     SpecError, JournalError, StoreError
         If a run cannot begin, continue or end.
+    ChangedError
+        If a job was finished before, and the array is not what its last run left.
     IncompleteError
         If the process was asked to stop and shards are missing.
     RunEndedError
@@ -65,12 +71,14 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
         If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
-    results = [finished(job) for job in jobs]
+    results = [_finished(job, engine, on_report) for job in jobs]
     todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
     try:
         with contextlib.ExitStack() as stack, _explaining(todo) as begun:
             sessions = begin(todo, engine, stack)
             begun += sessions
+            for session in sessions:
+                tell_found(on_report, session.resumed_nbytes)
             together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged]
             compute_together(together, engine, on_report)
             for session in sessions:
@@ -94,6 +102,18 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
             raise
         return cast("list[WriteResult]", ended)
     return [next(done) if result is None else result for result in results]
+
+
+def _finished(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | None:
+    """The result of a job that was finished before, after lost objects are written again."""
+    found = kept(job, engine)
+    there = found.there
+    if there is None:
+        if found.result is not None:
+            tell_found(on_report, found.result.raw_nbytes)
+        return found.result
+    again = replace(job, options=RunOptions(mode="r+", durability=job.options.durability))
+    return execute_missing(again, engine, on_report, lambda: there)
 
 
 @contextlib.contextmanager
@@ -191,7 +211,8 @@ def execute_missing(
         begun.append(session)
         known = look()
         session.ledger.take(known, np.flatnonzero(known.is_done).tolist())
-        session.n_resumed = session.ledger.n_done
+        session.note_resumed()
+        tell_found(on_report, session.resumed_nbytes)
         compute_waves(session, engine, on_report)
         try:
             check()

@@ -15,6 +15,8 @@ from shardwrite.runs.result import WriteResult, result_from_receipt
 
 __all__ = ["finished", "has_ended", "incomplete", "refuse_another"]
 
+_MOST_LOOKS = 1000  # of more shards than that, the array is listed
+
 
 def incomplete(
     metadata: ArrayMetadata, target: Target, missing: Any, remedy: str
@@ -47,7 +49,8 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
 
     An interrupted end of a run is completed first. The array must still be as the run left it. In
     mode ``"w"`` and for an update, the result counts only if the source has a `source_id`, or the
-    run is the one that was just completed or joined.
+    run is the one that was just completed or joined. Shards that somebody has removed since then
+    are noticed: the array is then replaced in mode ``"w"``, and else an error names them.
 
     Parameters
     ----------
@@ -59,14 +62,15 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     Raises
     ------
     SpecError, JournalError, StoreError
-        If the files of the array, or beside it, cannot be read or are not valid.
+        If the files of the array, or beside it, cannot be read or are not valid. A JournalError
+        also says that shards are gone, unless the mode replaces the array.
     """
     check_beside(job.target)
     ending = interrupted_end(job.target) or joined
     tidy(job.target)
     if job.options.restart and job.options.mode != "w-":
         return None  # an existing array is to be replaced, or an update is to be made again
-    if tidied_run(job.target) is not None or job.target.place.kind() != "array":
+    if _has_begun_another(job) or job.target.place.kind() != "array":
         return None
     receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:
@@ -81,11 +85,20 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     # The document is not parsed: if it is not valid, it differs, and so the array is another one.
     found = job.target.document
     planned = job.plan.metadata.document
+    wanted = receipt.accepted or planned
     # An update may have made the array grow.
-    shape = receipt.shape if receipt.updates and receipt.shape else planned["shape"]
-    if found != {**planned, "shape": shape}:
+    shape = receipt.shape if receipt.updates and receipt.shape else wanted["shape"]
+    if found != {**wanted, "shape": shape}:
         return None
     return result_from_receipt(receipt.result, job.target.label)
+
+
+def _has_begun_another(job: Job) -> bool:
+    """Whether there is a run that has not ended, other than one that writes lost shards again."""
+    run = tidied_run(job.target)
+    if run is None or job.is_update:
+        return run is not None
+    return run.makes_array or run.digest != intent_of(job.plan, "r+").digest
 
 
 def has_ended(job: Job) -> bool:
@@ -100,13 +113,14 @@ def _finished_update(job: Job, receipt: Receipt, ending: str) -> WriteResult | N
     """The result of an ended update of the same plan; None if the update must be made.
 
     An update without a `source_id` is made again, because the same dask name may stand for other
-    data by now. The exception is a run whose end was interrupted. It is also made again if another
-    program has cut off a part of its region.
+    data by now. The exception is a run whose end was interrupted. It is also made again if a later
+    run has changed elements of its region, or another program has cut off a part of it.
     """
-    update = receipt.update(intent_of(job.plan, job.options.mode).digest)
+    intent = intent_of(job.plan, job.options.mode)
+    update = receipt.update(intent.digest, intent.identity)
     if update is None or not (job.plan.source.is_stable or update.run == ending):
         return None
-    if update.is_cut_off(job.target.shape):
+    if update.replaced or update.is_cut_off(job.target.shape):
         return None
     return result_from_receipt(update.result, job.target.label)
 
@@ -127,6 +141,8 @@ def refuse_another(job: Job) -> None:
             if changed
             else "an array exists there, of another run"
         )
-        raise SpecError(
-            what, field="store", value=job.target.label, remedy='give mode="w" to replace it'
-        )
+        receipt, remedy = read_receipt(job.target), 'give mode="w" to replace it'
+        if receipt is not None and receipt.digest == job.plan.digest:
+            what += ". This call has made it, and another program has changed it since"
+            remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"
+        raise SpecError(what, field="store", value=job.target.label, remedy=remedy)

@@ -13,9 +13,11 @@ from shardwrite.host.lustre import set_stripes
 from shardwrite.journal import Ledger, RunDirectory
 from shardwrite.plan import Part
 from shardwrite.runs.begin import begin, join
-from shardwrite.runs.compute import OnReport, compute_waves
+from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
+from shardwrite.runs.kept import check_kept
+from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 
 __all__ = ["execute_part", "finish_parts", "prepare_jobs"]
@@ -38,12 +40,20 @@ def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None =
     ------
     SpecError, JournalError, StoreError
         If a run cannot begin, or the striping cannot be set.
+    ChangedError
+        If a job was finished before, and the array is not what its last run left.
     """
     if stripe_count is not None:
         for job in jobs:
             _ = job.target.directory  # which refuses what is no directory, before a run begins
     with contextlib.ExitStack() as stack:
-        for session in begin([job for job in jobs if finished(job) is None], engine, stack):
+        todo = []
+        for job in jobs:
+            if finished(job) is None:
+                todo.append(job)
+            else:
+                check_kept(job.target, engine)
+        for session in begin(todo, engine, stack):
             if stripe_count is not None:
                 # This comes first, because new directories inherit the setting.
                 set_stripes(session.job.target.directory.path, stripe_count)
@@ -86,7 +96,8 @@ def execute_part(
     grid = job.plan.metadata.grid
     ranks = [ravel(shard.index, grid.counts) for shard in part.shards]
     with join(job, engine, run, only=ranks, may_list=False) as session:
-        session.n_resumed = int(session.ledger.is_done[ranks].sum())
+        session.note_resumed(ranks)
+        tell_found(on_report, session.resumed_nbytes)
         try:
             compute_waves(session, engine, on_report, part.groups)
         except Stopped:

@@ -37,8 +37,15 @@ from shardwrite.host.stopping import before_leaving, is_draining, request_drain,
 from shardwrite.journal import release_all
 from shardwrite.stores import discard_open_temporaries
 
-__all__ = ["INCOMPLETE", "exit_code_of", "handling_signals"]
+__all__ = [
+    "INCOMPLETE",
+    "WHILE_COMPUTING",
+    "exit_code_of",
+    "handling_signals",
+    "is_of_a_block",
+]
 
+WHILE_COMPUTING = "shardwrite: while computing"
 USAGE, MAY_PASS, INCOMPLETE = 2, 75, 85
 _MAY_PASS = {
     errno.EAGAIN,
@@ -65,6 +72,11 @@ def exit_code_of(error: BaseException) -> int:
         return INCOMPLETE
     number = getattr(error, "errno", None)
     return MAY_PASS if isinstance(error, OSError) and number in _MAY_PASS else 1
+
+
+def is_of_a_block(error: BaseException) -> bool:
+    """Whether a task of the source raised an error. A note of such an error names the region."""
+    return any(note.startswith(WHILE_COMPUTING) for note in getattr(error, "__notes__", ()))
 
 
 def _say(text: str) -> None:

@@ -4,24 +4,46 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
+from shardwrite.runs.bar import NotebookBar, notebook_display
 from shardwrite.write.context import GroupReport
 
-__all__ = ["reporting"]
+__all__ = ["OnReport", "Progress", "reporting", "tell_found"]
+
+OnReport = Callable[[GroupReport], None]
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """A receiver of reports that also wants to know what was there before."""
+
+    def __call__(self, report: GroupReport) -> None:
+        """Take the report of a group."""
+
+    def found(self, raw_nbytes: int) -> None:
+        """Take the number of decoded bytes that an earlier call had written."""
+
+
+def tell_found(on_report: OnReport, raw_nbytes: int) -> None:
+    """Tell a receiver of reports what an earlier call had written, if it wants to know."""
+    if raw_nbytes and isinstance(on_report, Progress):
+        on_report.found(raw_nbytes)
 
 
 @contextlib.contextmanager
-def _bar(raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
+def _in_notebook(bar: NotebookBar) -> Iterator[OnReport]:
+    """Show a bar in the notebook until the block ends, and its last state after that."""
+    try:
+        yield bar
+    except BaseException:
+        bar.end(is_done=False)
+        raise
+    bar.end(is_done=True)
+
+
+@contextlib.contextmanager
+def _in_terminal(raw_nbytes: int) -> Iterator[OnReport]:
     """Show a progress bar on standard error, if that is a terminal.
 
     Parameters
@@ -34,7 +56,22 @@ def _bar(raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
     callable
         Function to call with each report.
     """
+    # Most runs show no bar, and rich takes longer to import than a small array takes to write.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
+    if not console.is_terminal:
+        # Older versions of rich print a line break even if the bar is disabled.
+        yield lambda _: None
+        return
     columns = (
         TextColumn("writing"),
         BarColumn(),
@@ -42,15 +79,26 @@ def _bar(raw_nbytes: int) -> Iterator[Callable[[GroupReport], None]]:
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task("writing", total=raw_nbytes)
-        yield lambda report: progress.update(task, advance=report.raw_nbytes)
+        yield _TerminalBar(lambda nbytes: progress.update(task, advance=nbytes))
+
+
+class _TerminalBar:
+    """Bar of rich, which is moved on by a function."""
+
+    def __init__(self, advance: Callable[[int], None]) -> None:
+        self._advance = advance
+
+    def __call__(self, report: GroupReport) -> None:
+        self._advance(report.raw_nbytes)
+
+    def found(self, raw_nbytes: int) -> None:
+        self._advance(raw_nbytes)
 
 
 @contextlib.contextmanager
-def reporting(
-    progress: bool | Callable[[GroupReport], None], raw_nbytes: int
-) -> Iterator[Callable[[GroupReport], None]]:
+def reporting(progress: bool | OnReport, raw_nbytes: int) -> Iterator[OnReport]:
     """Report the progress of the block.
 
     Parameters
@@ -68,7 +116,13 @@ def reporting(
     if callable(progress):
         yield progress
     elif progress:
-        with _bar(raw_nbytes) as on_report:
+        display = notebook_display()
+        bar = (
+            _in_terminal(raw_nbytes)
+            if display is None
+            else _in_notebook(NotebookBar(raw_nbytes, display))
+        )
+        with bar as on_report:
             yield on_report
     else:
         yield lambda _: None

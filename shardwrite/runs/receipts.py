@@ -10,22 +10,20 @@ from shardwrite._version import __version__
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal import (
+    Contents,
     Ledger,
     Receipt,
     RunDirectory,
     UpdateEntry,
-    as_runs,
-    empty_after,
+    changed_region,
     read_receipt,
+    replay,
 )
 from shardwrite.plan import Identity
 from shardwrite.runs.job import Job
 from shardwrite.runs.result import WriteResult
 
 __all__ = ["make_receipt", "updated_receipt"]
-
-# updates that a receipt keeps
-_MAX_UPDATES = 100
 
 
 def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: WriteResult) -> Receipt:
@@ -50,17 +48,43 @@ def make_receipt(directory: RunDirectory, job: Job, ledger: Ledger, result: Writ
             directory, job.plan.metadata, ledger, result.to_dict(), job.durability
         )
     before = read_receipt(directory.target) if job.options.mode == "r+" else None
-    return Receipt(
-        digest=directory.digest if before is None else before.digest,
+    made = Receipt(
+        digest=directory.digest,
         run=directory.run,
-        identity=directory.record.identity if before is None else before.identity,
+        identity=directory.record.identity,
         durability=job.durability,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         version=__version__,
         result=result.to_dict(),
-        empty=as_runs(ledger.empty),
-        updates=() if before is None else before.updates,
+        contents=Contents.of(ledger.nbytes),
     )
+    if before is None:
+        return made if job.options.mode != "r+" else replace(made, shape=directory.target.shape)
+    rest = before
+    if directory.digest != f"{before.digest}+":
+        rest = before.all_replaced()
+        for entry in _rewritten(directory, job.plan.metadata):
+            rest = rest.with_update(entry, changes=None)
+    return replace(
+        made,
+        digest=before.digest,
+        identity=before.identity,
+        updates=rest.updates,
+        shape=directory.target.shape,
+        accepted=before.accepted,
+    )
+
+
+def _rewritten(directory: RunDirectory, metadata: ArrayMetadata) -> list[UpdateEntry]:
+    """Entry for the shards that a repair has written: its source may lack an earlier update."""
+    grid, done = metadata.grid, replay(directory, metadata).ledger.is_done
+    identity = replace(directory.record.identity, metadata=None, region=None)
+    bounds = changed_region(identity, grid, (0,) * grid.ndim, done)
+    if bounds is None:
+        return []
+    region = tuple((a, min(b, n)) for (a, b), n in zip(bounds, grid.shape, strict=True))
+    identity = replace(identity, region=region)
+    return [UpdateEntry(f"{directory.digest}{directory.run}", identity, directory.run)]
 
 
 def updated_receipt(
@@ -94,14 +118,14 @@ def updated_receipt(
         result,
     )
     before = read_receipt(directory.target) or Receipt(
-        "", "", Identity(), durability, finished, __version__, {}, None
+        "", "", Identity(), durability, finished, __version__, {}, Contents()
     )
-    updates = (
-        *(kept for kept in before.updates if kept.digest != directory.digest),
-        update,
-    )[-_MAX_UPDATES:]
-    shape = directory.target.shape
     counts, (first, _) = part.grid.counts, part.window or ((0,) * part.grid.ndim, ())
-    is_empty, is_known = (ledger.nbytes == 0).reshape(counts), ledger.is_done.reshape(counts)
-    empty = empty_after(before, replace(part.grid, shape=tuple(shape)), first, is_empty, is_known)
-    return replace(before, updates=updates, empty=empty, shape=shape)
+    changes = (
+        None
+        if directory.keeps_values
+        else changed_region(directory.record.identity, part.grid, first, ledger.is_done)
+    )
+    grid = replace(part.grid, shape=tuple(directory.target.shape))
+    nbytes, is_known = ledger.nbytes.reshape(counts), ledger.is_done.reshape(counts)
+    return before.updated(grid, first, nbytes, is_known).with_update(update, changes=changes)

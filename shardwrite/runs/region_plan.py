@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import shardwrite._dask as dask
+from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -15,14 +17,23 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import read_receipt, unfinished_append
 from shardwrite.place.target import Target
-from shardwrite.plan import Plan, PlanOptions, SourceLayout, Update, as_box, make_plan
+from shardwrite.plan import Plan, PlanOptions, SourceLayout, Update, as_region, make_plan
 from shardwrite.plan.limits import check_growth, check_region
 from shardwrite.read.array import open_at
-from shardwrite.read.compare import check_source
 from shardwrite.runs.array_plan import identity_of, n_tasks_of, resources_of
+from shardwrite.runs.fitting import fitted, scalar
+from shardwrite.runs.given import Given, take
 from shardwrite.runs.needs import check_updatable
 
-__all__ = ["APPEND", "Where", "check_axis", "check_can_update", "check_cast", "region_plan"]
+__all__ = [
+    "APPEND",
+    "Where",
+    "cast_block",
+    "check_axis",
+    "check_can_update",
+    "check_cast",
+    "region_plan",
+]
 
 APPEND = "append"
 
@@ -57,8 +68,8 @@ def region_plan(
 
     Parameters
     ----------
-    x : dask.array.Array
-        The source.
+    x : array_like or scalar
+        The source; see `take`. A scalar is repeated in the whole region.
     target : Target
         The array.
     where : Where
@@ -88,8 +99,12 @@ def region_plan(
     metadata = parse_metadata(open_at(target.place).metadata.text, writing=True)
     check_can_update(metadata, options.strategy)
     check_updatable(target.store, options.strategy)
-    source = _cast(check_source(x), metadata.dtype, where.casting)
-    identity, is_stable = identity_of(x, options.source_id), options.source_id is not None
+    repeated = scalar(x, metadata.dtype, where.casting)
+    given = take(x) if repeated is None else Given(dask.array.from_array(repeated))
+    _check_names(given, metadata)
+    source = _cast(given.array, metadata.dtype, where.casting)
+    identity = identity_of(given.array, options.source_id)
+    is_stable = options.source_id is not None
     region = where.region
     if isinstance(region, str):
         if region != APPEND:
@@ -106,18 +121,21 @@ def region_plan(
         grown = tuple(max(pair) for pair in zip(metadata.grid.shape, box.stop, strict=True))
         check_growth(metadata.grid, grown)
         metadata = metadata if grown == metadata.grid.shape else metadata.with_shape(grown)
+        if source.shape != box.shape:
+            remedy = f"give an array of shape {box.shape}, or another region"
+            raise SpecError(
+                "is not the region's", field="x.shape", value=source.shape, remedy=remedy
+            )
     else:
         axis = None
-        box = as_box(region, metadata.grid.shape)
-    if source.shape != box.shape:
-        remedy = f"give an array of shape {box.shape}, or another region"
-        raise SpecError("is not the region's", field="x.shape", value=source.shape, remedy=remedy)
+        parsed = as_region(region, metadata.grid.shape)
+        box, source = parsed.box, fitted(source, parsed, metadata.grid.shards)
     if not box.size:
         raise SpecError(
             "holds no elements",
             field="region",
             value=box.bounds,
-            remedy="give a region of one element or more",
+            remedy=f"give a region of one element or more, inside of {metadata.grid.shape}",
         )
     check_region(box, metadata.grid.shards)
     part, inside = metadata.part(box)
@@ -125,7 +143,7 @@ def region_plan(
         part,
         SourceLayout(
             _with_margins(source, inside, part.grid.shape),
-            n_tasks_of(x),
+            n_tasks_of(given.array),
             identity,
             is_stable=is_stable,
         ),
@@ -167,10 +185,36 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
         )
 
 
+def _check_names(given: Given, metadata: ArrayMetadata) -> None:
+    """Refuse a source whose axes have the array's names in another order.
+
+    Raises
+    ------
+    SpecError
+        If both name their axes, and they do so in a different order.
+    """
+    names, of_array = given.known.dimension_names, metadata.document.get("dimension_names")
+    if not names or not of_array or None in names or names == tuple(of_array):
+        return
+    if sorted(map(str, names)) == sorted(map(str, of_array)):
+        raise SpecError(
+            f"the array's axes are {tuple(of_array)}, in this order",
+            field="x.dims",
+            value=names,
+            remedy=f"transpose it: x.transpose{tuple(of_array)}",
+        )
+
+
 def _cast(x: dask.array.Array, dtype: np.dtype[Any], casting: str) -> dask.array.Array:
-    """`x` in the array's dtype, if the casting rule allows it."""
+    """`x` in the array's dtype, if the casting rule allows it.
+
+    Objects stay what they are, so that those which are no text are found when they are encoded.
+    """
     check_cast(x.dtype, dtype, casting, "x")
-    return x if x.dtype == dtype else x.astype(dtype, casting="unsafe")
+    if x.dtype == dtype or (x.dtype.hasobject and is_same_type(x.dtype, dtype)):
+        return x
+    cast: dask.array.Array = x.astype(dtype, casting="unsafe")
+    return cast
 
 
 def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: str) -> None:
@@ -199,6 +243,11 @@ def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: s
             value=casting,
             remedy='use "safe", "same_kind" or "unsafe", as numpy does',
         )
+    is_text = np.issubdtype(given, np.str_) and dtype.kind == "T"
+    if casting not in ("no", "equiv") and (
+        is_text or (given.hasobject and is_same_type(given, dtype))
+    ):
+        return  # without loss; objects that are no text are found when they are encoded
     if not np.can_cast(given, dtype, casting=casting):  # type: ignore[arg-type]
         raise SpecError(
             f"cannot be cast to the array's {dtype} by the rule {casting!r}",
@@ -207,6 +256,30 @@ def check_cast(given: np.dtype[Any], dtype: np.dtype[Any], casting: str, what: s
             remedy=f'convert it with astype("{dtype}"), or allow what is lost with '
             'casting="unsafe"',
         )
+
+
+def cast_block(block: npt.NDArray[Any], dtype: np.dtype[Any], casting: str) -> npt.NDArray[Any]:
+    """A block of values in the array's dtype, if the casting rule allows it.
+
+    Raises
+    ------
+    SpecError
+        If it does not, or if objects are no text.
+    """
+    check_cast(block.dtype, dtype, casting, "block")
+    if block.dtype == dtype:
+        return block
+    try:
+        text = block.astype(np.dtypes.StringDType(coerce=False)) if dtype.kind == "T" else block
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"holds objects that are no text ({error})",
+            field="block",
+            value=str(block.dtype),
+            remedy="convert them to text first",
+        ) from None
+    cast: npt.NDArray[Any] = text.astype(dtype, casting="unsafe")
+    return cast
 
 
 def check_axis(axis: int, ndim: int) -> int:
@@ -241,10 +314,12 @@ def _appended(
         If what lies beside the array tells of an append to another array.
     """
     found = unfinished_append(target, identity, axis)
+    if found is not None and len(found) == len(shape) and found[axis][0] > shape[axis]:
+        found = None  # another program has cut off the slices before it
     receipt = read_receipt(target) if found is None and is_stable else None
     for update in reversed(receipt.updates if receipt is not None else ()):
         known = update.identity
-        if update.is_cut_off(shape):  # by another program
+        if update.given_up or update.is_cut_off(shape):  # cut off by another program
             continue
         if known.append_axis == axis and known.source == identity:
             found = known.region

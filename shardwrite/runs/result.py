@@ -10,8 +10,9 @@ from typing import Any
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError
 from shardwrite.journal import Ledger
+from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan import Plan
-from shardwrite.plan.render import human, table_html, table_text
+from shardwrite.plan.render import counted, duration, human, table_text
 
 __all__ = ["Effort", "WriteResult", "result_from_receipt", "result_of"]
 
@@ -41,11 +42,16 @@ class WriteResult:
         Number of tasks in all graphs, including the source's tasks. For one part, the number of
         its groups.
     peak_nbytes_by_process : dict of str to int
-        Peak of the resident memory of each worker process, in bytes.
+        Peak of the memory that the run took in each process that has committed shards, in bytes
+        above what the process had when the run began. This is what the plan estimates. On Linux,
+        only anonymous memory counts: no mapped files, and not the interpreter. Other systems tell
+        only by how much the run raised the peak of the resident memory.
     layout : str
         ``fused``, ``direct`` or ``staged``.
     n_resumed_shards : int
         Number of shards that an earlier call had committed.
+    resumed_nbytes : int
+        Decoded bytes of these shards, which are part of `raw_nbytes`.
     n_retried_tasks : int
         Number of times that a task was given up because its workers had died, and then run again.
     """
@@ -61,13 +67,15 @@ class WriteResult:
     n_tasks: int
     layout: str
     n_resumed_shards: int = 0
+    resumed_nbytes: int = 0
     n_retried_tasks: int = 0
     peak_nbytes_by_process: dict[str, int] = field(default_factory=dict)
 
     @property
     def throughput(self) -> float:
-        """Decoded bytes per second."""
-        return self.raw_nbytes / self.seconds if self.seconds else 0.0
+        """Decoded bytes that this call has written per second; 0 if it has written none."""
+        written = self.raw_nbytes - self.resumed_nbytes
+        return written / self.seconds if self.seconds else 0.0
 
     @property
     def compression_ratio(self) -> float:
@@ -87,34 +95,51 @@ class WriteResult:
             ("array", self.path),
             (
                 "shards",
-                f"{self.n_shards:,} files"
-                + (f", {self.n_empty_shards:,} all fill value" if self.n_empty_shards else ""),
+                counted(self.n_shards, "file")
+                + (
+                    f"; {self.n_empty_shards:,} more are empty and have no file"
+                    if self.n_empty_shards
+                    else ""
+                ),
             ),
             (
                 "inner chunks",
                 f"{self.n_chunks:,}"
-                + (f", {self.n_empty_chunks:,} of them empty" if self.n_empty_chunks else ""),
+                + (f", of which {self.n_empty_chunks:,} are empty" if self.n_empty_chunks else ""),
             ),
             (
                 "bytes",
                 (
-                    f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out "
-                    f"({self.compression_ratio:.2f}x)"
+                    f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out"
+                    + (f" ({self.compression_ratio:.2f}x)" if self.stored_nbytes else "")
                 ),
             ),
-            ("time", f"{self.seconds:.2f} s, {human(self.throughput)}/s"),
+            (
+                "time",
+                f"{duration(self.seconds)}, {human(self.throughput)}/s"
+                if self.throughput
+                else "nothing was left to do",
+            ),
             ("tasks", f"{self.n_tasks:,} ({self.layout})"),
         ]
         if self.n_resumed_shards:
-            rows.append(("resumed", f"{self.n_resumed_shards:,} shards were committed before"))
+            rows.append(
+                ("resumed", f"{counted(self.n_resumed_shards, 'shard')} from an earlier call")
+            )
         if self.n_retried_tasks:
-            rows.append(("retried", f"{self.n_retried_tasks:,} tasks, whose workers had died"))
+            rows.append(("retried", f"{counted(self.n_retried_tasks, 'task')} whose worker died"))
         if self.peak_nbytes_by_process:
             peak = max(self.peak_nbytes_by_process.values())
             rows.append(
                 (
                     "peak memory",
-                    f"{human(peak)} in the largest of {len(self.peak_nbytes_by_process)} processes",
+                    human(peak)
+                    + (
+                        f" in the largest of {len(self.peak_nbytes_by_process)} processes"
+                        if len(self.peak_nbytes_by_process) > 1
+                        else " in one process"
+                    )
+                    + ", above what it had at the start",
                 )
             )
         return rows
@@ -122,8 +147,24 @@ class WriteResult:
     def __str__(self) -> str:
         return table_text("written", self._rows())
 
+    def __repr__(self) -> str:
+        return (
+            f"<WriteResult of {self.path}: {counted(self.n_shards, 'file')}, "
+            f"{human(self.raw_nbytes)} in, {human(self.stored_nbytes)} out>"
+        )
+
     def _repr_html_(self) -> str:
-        return table_html("written", self._rows())
+        peaks = self.peak_nbytes_by_process.values()
+        headline = [
+            (f"{self.n_shards:,}", "files"),
+            *([(human(max(peaks)), "peak memory per process")] if peaks else []),
+            (human(self.raw_nbytes), "written"),
+            (human(self.stored_nbytes), "stored"),
+            *([(duration(self.seconds), "time")] if self.throughput else []),
+        ]
+        return card_html(
+            Card(title="written", subject=self.path, headline=headline, rows=self._rows())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +179,8 @@ class Effort:
         Number of tasks.
     n_resumed : int
         Number of shards that were done before.
+    resumed_nbytes : int
+        Decoded bytes of these shards.
     n_retried : int
         Number of times that a task was run again.
     """
@@ -145,6 +188,7 @@ class Effort:
     seconds: float
     n_tasks: int
     n_resumed: int
+    resumed_nbytes: int
     n_retried: int
 
 
@@ -171,6 +215,7 @@ def result_of(path: str, plan: Plan, ledger: Ledger, effort: Effort) -> WriteRes
         n_tasks=effort.n_tasks,
         layout=plan.layout,
         n_resumed_shards=effort.n_resumed,
+        resumed_nbytes=effort.resumed_nbytes,
         n_retried_tasks=effort.n_retried,
         peak_nbytes_by_process=dict(ledger.peaks),
     )
@@ -205,7 +250,12 @@ def result_from_receipt(kept: Mapping[str, JSON] | None, path: str) -> WriteResu
             f"the receipt of {path} does not hold a result ({what}); remove the receipt", path=path
         )
     result = WriteResult(**found)
-    return replace(result, n_resumed_shards=result.n_shards + result.n_empty_shards, seconds=0.0)
+    return replace(
+        result,
+        n_resumed_shards=result.n_shards + result.n_empty_shards,
+        resumed_nbytes=result.raw_nbytes,
+        seconds=0.0,
+    )
 
 
 _KINDS: dict[str, type | UnionType] = {

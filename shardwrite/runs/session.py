@@ -22,6 +22,7 @@ from shardwrite.journal import (
     Ledger,
     RunDirectory,
     cause_of,
+    elements_in_shards,
     end_run,
     journal_for,
     own_journals,
@@ -60,6 +61,8 @@ class Session:
         The shards that are done.
     n_resumed : int
         Number of shards that were done before this session.
+    resumed_nbytes : int
+        Decoded bytes of these shards, inside the array and the region.
     n_retried : int
         Number of times that a task was run again because workers had died.
     n_left : int
@@ -71,6 +74,7 @@ class Session:
     driver: str
     ledger: Ledger
     n_resumed: int = 0
+    resumed_nbytes: int = 0
     n_retried: int = 0
     n_left: int = 0
 
@@ -154,6 +158,24 @@ class Session:
         self.n_left += report.n_left
         note_committed(len(report.shards))
 
+    def note_resumed(self, ranks: Sequence[int] | None = None) -> None:
+        """Count the shards in the ledger as done before this session.
+
+        Parameters
+        ----------
+        ranks : sequence of int, optional
+            Ranks of the shards to count. All shards by default.
+        """
+        is_done = self.ledger.is_done
+        if ranks is not None:
+            is_done = np.zeros_like(is_done)
+            is_done[list(ranks)] = self.ledger.is_done[list(ranks)]
+        plan = self.job.plan
+        self.n_resumed, self.resumed_nbytes = int(is_done.sum()), 0
+        if self.n_resumed:
+            elements = elements_in_shards(plan.metadata.grid, plan.region)
+            self.resumed_nbytes = int(elements[is_done].sum()) * plan.metadata.itemsize
+
     def learn(self) -> None:
         """Enter shards from this driver's journals whose reports have not arrived."""
         found = replay(self.directory, self.job.plan.metadata, self.driver).ledger
@@ -173,7 +195,11 @@ class Session:
         """
         plan = self.job.plan
         effort = Effort(
-            seconds, plan.n_tasks if n_tasks is None else n_tasks, self.n_resumed, self.n_retried
+            seconds=seconds,
+            n_tasks=plan.n_tasks if n_tasks is None else n_tasks,
+            n_resumed=self.n_resumed,
+            resumed_nbytes=self.resumed_nbytes,
+            n_retried=self.n_retried,
         )
         return result_of(self.job.target.label, plan, self.ledger, effort)
 
@@ -287,7 +313,7 @@ class Session:
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
         self.ledger = found.ledger
-        self.n_resumed = found.ledger.n_done
+        self.note_resumed()
         self.directory.parts(self.driver).mkdir(exist_ok=True)
 
     def _check(

@@ -9,16 +9,17 @@ import numpy as np
 from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task
 
-from shardwrite.codecs.documents import Codec
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.passage import passage_between, what_differs
 from shardwrite.grid import Box
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.copying import copy_group
+from shardwrite.write.donor import Donor
 from shardwrite.write.tasks import rewrite_group
 
-__all__ = ["StoredChunks", "same_chunks"]
+__all__ = ["StoredChunks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,9 @@ class StoredChunks:
         The plan's region, if it has one.
     other : ShardedArray, optional
         The other array. Without it, each shard is rewritten from its own inner chunks.
+    check, drop_empty : bool
+        Decode each inner chunk of the other array before it is copied, and leave out those that
+        hold only the fill value.
 
     Raises
     ------
@@ -43,6 +47,8 @@ class StoredChunks:
     metadata: ArrayMetadata
     region: Box | None = None
     other: ShardedArray | None = None
+    check: bool = False
+    drop_empty: bool = False
 
     def __post_init__(self) -> None:
         if self.other is None:
@@ -55,7 +61,7 @@ class StoredChunks:
                 value=self.region.bounds,
                 remedy=remedy,
             )
-        differing = same_chunks(self.other.metadata, self.metadata)
+        differing = what_differs(self.other.metadata, self.metadata)
         if differing:
             raise SpecError(
                 f"encoded chunks cannot be taken over, since {' and '.join(differing)} differ",
@@ -78,7 +84,11 @@ class StoredChunks:
         """See :class:`ChunkSource`."""
         if self.other is None:
             return {at.key: Task(at.key, rewrite_group, at.spec, at.box, at.skip)}
-        return {at.key: Task(at.key, copy_group, at.spec, self.other, at.box, at.skip)}
+        passage = passage_between(self.other.metadata, self.metadata)
+        if passage is None:
+            raise TypeError("checked when the source was made")
+        donor = Donor(self.other, passage, self.check, self.drop_empty)
+        return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
 
     def encode(self, at: TaskBox) -> NoReturn:
         """Raise TypeError, because the chunks are encoded already."""
@@ -91,25 +101,3 @@ class StoredChunks:
 
     def box_of(self, key: Any) -> None:
         """Do nothing, because the graph builder knows the boxes of all tasks."""
-
-
-def same_chunks(one: ArrayMetadata, other: ArrayMetadata) -> list[str]:
-    """Names of what keeps the encoded inner chunks of one array from being those of another.
-
-    The list is empty if each inner chunk of the first array can be copied into the second as it is.
-    Shape and form of the shards, keys and order of inner chunks may differ.
-    """
-    facts = {
-        "the shapes of the arrays": (one.grid.shape, other.grid.shape),
-        "the shapes of the inner chunks": (one.grid.chunks, other.grid.chunks),
-        "the data types": (one.document["data_type"], other.document["data_type"]),
-        "the fill values": (one.document["fill_value"], other.document["fill_value"]),
-        "the codecs of the inner chunks": (_codecs(one), _codecs(other)),
-        "the codecs around the shards": (one.codecs_around, ([], [])),
-    }
-    return [name for name, (first, second) in facts.items() if first != second]
-
-
-def _codecs(metadata: ArrayMetadata) -> list[tuple[str, Codec]]:
-    """Name and configuration of each codec of the inner chunks."""
-    return [(codec["name"], codec.get("configuration", {})) for codec in metadata.inner_codecs]

@@ -307,15 +307,30 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
 
     Raises
     ------
+    SpecError
+        If it is no address.
     Stopped
         If this process is asked to stop meanwhile.
     WorkersLostError
         If the scheduler file or the first worker does not appear in time.
     """
     from distributed import Client
+    from distributed.comm.addressing import parse_address, parse_host_port
 
     is_file = "://" not in where and ("/" in where or where.endswith(".json"))
     if not is_file:
+        # A client that is refused an address stays dask's default scheduler all the same.
+        scheme, location = parse_address(where)
+        try:
+            if scheme in ("tcp", "tls"):
+                parse_host_port(location)
+        except ValueError as error:
+            raise SpecError(
+                f"no address ({error})",
+                field="scheduler",
+                value=where,
+                remedy="give one such as tcp://host:8786, or the path of the scheduler file",
+            ) from None
         return Client(where)
     environ = os.environ if environ is None else environ
     path = Path(where)

@@ -36,14 +36,14 @@ def make_keys() -> dict[str, bytes]:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError as error:
+    except ImportError:
         remedy = 'pip install "shardwrite[slurm]"'
         raise SpecError(
             "needs a package that is not installed",
             field="TLS",
             value="cryptography",
             remedy=remedy,
-        ) from error
+        ) from None
     root, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite run")])
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "shardwrite process")])

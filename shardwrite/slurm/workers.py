@@ -170,7 +170,7 @@ def package() -> Any:
         remedy = 'pip install "shardwrite[slurm]"'
         raise SpecError(
             f"{error}, which submits workers", field="cluster", value="slurm", remedy=remedy
-        ) from error
+        ) from None
 
 
 def _section(name: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Arrays in files of many formats, with one common protocol."""
 
 from shardwrite.sources.base import Source, SourceMetadata
+from shardwrite.sources.decoded import decoded
 from shardwrite.sources.formats import FORMATS, Format, register_format
 from shardwrite.sources.lazy import as_dask
 from shardwrite.sources.registry import open_source
@@ -11,6 +12,7 @@ __all__ = [
     "Source",
     "SourceMetadata",
     "as_dask",
+    "decoded",
     "open_source",
     "register_format",
 ]

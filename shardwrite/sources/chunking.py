@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-import shardwrite._dask as dask
-from shardwrite.errors import SpecError
 from shardwrite.grid import ceil_div
-from shardwrite.sources.base import Chunks
 
-__all__ = ["CHUNK_NBYTES", "merge_chunks", "normalize", "slabs"]
+__all__ = ["CHUNK_NBYTES", "merge_chunks", "slabs"]
 
 # Large enough that the overhead of a task is small, small enough that many chunks fit in memory.
 CHUNK_NBYTES = 64 << 20
@@ -58,40 +54,3 @@ def merge_chunks(
 def slabs(shape: Sequence[int], itemsize: int, order: str = "C") -> tuple[int, ...]:
     """Shape of contiguous slabs along the slowest axis of an array that is stored in one piece."""
     return merge_chunks((1,) * len(shape), shape, itemsize, order=order)
-
-
-def normalize(
-    chunks: Any, shape: tuple[int, ...], dtype: Any, previous: Chunks
-) -> tuple[tuple[int, ...], ...]:
-    """Chunk sizes along each axis, from any form that dask accepts.
-
-    Parameters
-    ----------
-    chunks
-        Requested chunks.
-    shape : tuple of int
-        Shape of the array.
-    dtype : numpy.dtype
-        Data type of the array.
-    previous : tuple
-        Natural chunks, which ``"auto"`` takes into account.
-
-    Raises
-    ------
-    SpecError
-        If the chunks do not fit the shape.
-    """
-    full: tuple[tuple[int, ...], ...]
-    try:
-        known = dask.array.core.normalize_chunks(previous, shape=shape, dtype=dtype)
-        full = dask.array.core.normalize_chunks(
-            chunks, shape=shape, dtype=dtype, previous_chunks=known
-        )
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise SpecError(
-            f"these chunks do not fit the shape {shape}: {error}",
-            field="chunks",
-            value=chunks,
-            remedy='give one size, or one tuple of sizes, for each axis, or "auto"',
-        ) from error
-    return full

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from typing import BinaryIO
 
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.sources.formats import FORMATS
 
 __all__ = ["guess"]
 
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 _MAGIC = {
-    b"\x89HDF\r\n\x1a\n": "hdf5",
+    _HDF5: "hdf5",
     b"\x93NUMPY": "npy",
     b"CDF": "netcdf3",
     b"II*\0": "tiff",
@@ -18,7 +20,7 @@ _MAGIC = {
     b"II+\0": "tiff",
     b"MM\0+": "tiff",
 }
-# Suffixes that decide if the first bytes do not: an HDF5 file may begin with a user block.
+# Suffixes that decide if the content does not.
 _LIKELY = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
@@ -58,8 +60,20 @@ def guess(path: str) -> str | None:
         )
     with open(path, "rb") as file:
         head = file.read(8)
-    found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+        found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+        if found is None and _has_superblock(file):
+            return "hdf5"
     return found or _by_name(path, _LIKELY)
+
+
+def _has_superblock(file: BinaryIO) -> bool:
+    """Whether an HDF5 file begins after a user block, of 512 bytes times a power of two."""
+    start, end = 512, os.fstat(file.fileno()).st_size
+    while start < end:
+        if os.pread(file.fileno(), len(_HDF5), start) == _HDF5:
+            return True
+        start *= 2
+    return False
 
 
 def _by_name(path: str, names: dict[str, str]) -> str | None:

@@ -14,23 +14,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks, slabs
 from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
 
-__all__ = ["Hdf5Source", "open_"]
+__all__ = ["Hdf5Source", "attributes_of", "metadata_of", "open_", "open_file"]
 
-# Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions.
-_OF_DIMENSIONS = {
+# Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions, and their own version.
+_OF_LIBRARIES = {
     "CLASS",
     "DIMENSION_LABELS",
     "DIMENSION_LIST",
     "NAME",
     "REFERENCE_LIST",
+    "_NCProperties",
     "_Netcdf4Coordinates",
     "_Netcdf4Dimid",
+    "_nc3_strict",
 }
 
 
@@ -48,11 +51,20 @@ class Hdf5Source(RegionSource):
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
         # Threads need no lock: h5py holds its own lock during each call into the library.
-        dataset = FILES.get(self.identity, lambda: _file(self.path)[self.dataset])
+        dataset = FILES.get(self.identity, lambda: open_file(self.path)[self.dataset])
         return np.asarray(dataset[box.slices])
 
 
-def _file(path: str) -> Any:
+def open_file(path: str) -> Any:
+    """Open an HDF5 file for reading.
+
+    Raises
+    ------
+    SpecError
+        If h5py is not installed.
+    OSError
+        If the file cannot be read, or is no HDF5 file (`errno` is then None).
+    """
     h5py = require("h5py", "hdf5", path)
     if importlib.util.find_spec("hdf5plugin") is not None:
         importlib.import_module("hdf5plugin")  # registers further filters
@@ -74,20 +86,32 @@ def _datasets(file: Any) -> list[str]:
     return names
 
 
-def _metadata(dataset: Any, path: str) -> SourceMetadata:
-    attributes = {
-        name: value for name, value in dataset.attrs.items() if name not in _OF_DIMENSIONS
-    }
+def attributes_of(node: Any, path: str) -> dict[str, JSON]:
+    """Attributes of a dataset or group as values that JSON can hold.
+
+    Warns
+    -----
+    UserWarning
+        If JSON cannot hold a value, which is then left out.
+    """
+    attributes = {name: value for name, value in node.attrs.items() if name not in _OF_LIBRARIES}
     # NetCDF-4 keeps text and single numbers as arrays of one element.
     single = {
         name: value[0] if getattr(value, "shape", None) == (1,) else value
         for name, value in attributes.items()
     }
+    return as_attributes(single, path)
+
+
+def metadata_of(dataset: Any, path: str) -> SourceMetadata:
+    """Fill value, dimension names and attributes of a dataset; see `attributes_of`."""
     names = [_dimension(dimension) for dimension in dataset.dims]
+    if dataset.is_scale and len(names) == 1 and names[0] is None:
+        names = [dataset.name.rpartition("/")[2]]
     return SourceMetadata(
         fill_value=dataset.fillvalue,
         dimension_names=tuple(names) if any(names) else None,
-        attributes=as_attributes(single, path),
+        attributes=attributes_of(dataset, path),
     )
 
 
@@ -113,14 +137,14 @@ def open_(request: Request) -> Source:
         If the file cannot be read, or is no HDF5 file (`errno` is then None).
     """
     path = os.path.abspath(request.path)
-    with _file(path) as file:
+    with open_file(path) as file:
         name = (request.dataset or "").strip("/")
         # The name may be a link, which the listing does not follow.
         if not (name and name in file and getattr(file[name], "shape", None) is not None):
             name = choose_dataset(_datasets(file), request.dataset, path)
         dataset = file[name]
         shape, dtype, unit = tuple(dataset.shape), np.dtype(dataset.dtype), dataset.chunks
-        metadata = _metadata(dataset, path)
+        metadata = metadata_of(dataset, path)
     size = dtype.itemsize
     return Hdf5Source(
         path=path,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import shardwrite._dask as dask
+from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import Source
-from shardwrite.sources.chunking import normalize
 
 __all__ = ["as_dask"]
 

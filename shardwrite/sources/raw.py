@@ -145,13 +145,13 @@ def _check(request: Request, shape: tuple[int, ...]) -> None:
 def _dtype(value: npt.DTypeLike) -> np.dtype[Any]:
     try:
         dtype = np.dtype(value)
-    except TypeError as error:
+    except TypeError:
         raise SpecError(
             "numpy knows no such type",
             field="dtype",
             value=value,
             remedy="give one like 'uint16' or '>f4'",
-        ) from error
+        ) from None
     if dtype.hasobject or dtype.itemsize == 0:
         raise SpecError(
             "the type has no fixed size",

@@ -12,15 +12,17 @@ from typing import Any, cast
 
 import numpy.typing as npt
 
+from shardwrite.entry.public import public
 from shardwrite.errors import ShardwriteError, SpecError, StoreError
+from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import RegionSource, Request, Source
-from shardwrite.sources.chunking import normalize
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import guess
 
 __all__ = ["open_source"]
 
 
+@public
 def open_source(
     path: str | os.PathLike[str],
     *,
@@ -70,7 +72,10 @@ def open_source(
         )
     if not os.path.exists(path) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
         raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
-    name = format or _format(path)
+    try:
+        name = format or _format(path)
+    except OSError as error:
+        raise _refused_by_storage(path, error) from None
     extent = None if shape is None else tuple(shape)
     request = Request(
         path=path, dataset=dataset, shape=extent, dtype=dtype, offset=offset, order=order
@@ -126,12 +131,10 @@ def _open(name: str, request: Request) -> Source:
         raise
     except OSError as error:
         if error.errno is None:  # h5py raises this if the content is not HDF5
-            raise _unreadable(name, request.path, error) from error
-        raise StoreError(
-            f"cannot read {request.path}: {error}", key=request.path, errno=error.errno
-        ) from error
-    except Exception as error:
-        raise _unreadable(name, request.path, error) from error
+            raise _unreadable(name, request.path, error) from None
+        raise _refused_by_storage(request.path, error) from None
+    except Exception as error:  # noqa: BLE001 (libraries raise many types; raised again)
+        raise _unreadable(name, request.path, error) from None
     if (
         source.dtype.hasobject
         or source.dtype.itemsize == 0
@@ -145,6 +148,10 @@ def _open(name: str, request: Request) -> Source:
             remedy=remedy,
         )
     return source
+
+
+def _refused_by_storage(path: str, error: OSError) -> StoreError:
+    return StoreError(f"cannot read {path}: {error}", key=path, errno=error.errno)
 
 
 def _unreadable(name: str, path: str, error: Exception) -> SpecError:

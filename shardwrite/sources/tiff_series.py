@@ -76,6 +76,13 @@ def choose_series(file: Any, dataset: str | None, path: str) -> int:
         if dataset in names
         else -1
     )
+    if not count:
+        raise SpecError(
+            "there is no image in it",
+            field="source",
+            value=path,
+            remedy="check the file: it may be cut off",
+        )
     if not 0 <= number < count:
         listed = ", ".join(
             f"{i} ({s.name}, shape {s.shape})" for i, s in enumerate(file.series[:20])
@@ -95,12 +102,12 @@ def _check_series(series: Any, number: int, count: int, path: str) -> None:
     tiff = require("tifffile", "tiff", path).TIFF
     try:
         tiff.DECOMPRESSORS[series.keyframe.compression]
-    except KeyError as error:
+    except KeyError:
         kind = getattr(series.keyframe.compression, "name", series.keyframe.compression)
         remedy = f"pip install imagecodecs{others}"
         raise SpecError(
             f"compression {kind} needs a further library", field="source", value=path, remedy=remedy
-        ) from error
+        ) from None
     unplaced = page_rank(series) is None and series.dataoffset is None
     if series.dtype is None or series.is_multifile or series.transform is not None or unplaced:
         raise SpecError(

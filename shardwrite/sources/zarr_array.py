@@ -19,7 +19,7 @@ from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import choose_dataset, identify, mask_value
 from shardwrite.sources.handles import FILES
 
-__all__ = ["ZarrSource", "open_"]
+__all__ = ["ZarrSource", "metadata_of", "natural_chunks", "open_"]
 
 # Less than for one large file, because each stored chunk is a file that must be opened.
 MERGED_NBYTES = 32 << 20
@@ -82,7 +82,8 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
     return _node(path, name), name
 
 
-def _metadata(array: Any) -> SourceMetadata:
+def metadata_of(array: Any) -> SourceMetadata:
+    """What a `zarr.Array` says besides its values."""
     attributes = dict(array.attrs)
     names = getattr(array.metadata, "dimension_names", None)
     if array.metadata.zarr_format == 2:
@@ -96,6 +97,14 @@ def _metadata(array: Any) -> SourceMetadata:
         dimension_names=None if names is None else tuple(names),
         attributes=attributes,
     )
+
+
+def natural_chunks(array: Any) -> tuple[int, ...]:
+    """Chunk shape by which a `zarr.Array` is read: a shard, or several chunks without shards."""
+    shape = tuple(array.shape)
+    if array.shards is not None:
+        return tuple(max(1, min(s, n)) for s, n in zip(array.shards, shape, strict=True))
+    return merge_chunks(array.chunks, shape, np.dtype(array.dtype).itemsize, target=MERGED_NBYTES)
 
 
 def open_(request: Request) -> Source:
@@ -118,16 +127,12 @@ def open_(request: Request) -> Source:
     """
     path = os.path.abspath(request.path)
     array, dataset = _find(path, (request.dataset or "").strip("/"))
-    shape, dtype, unit = tuple(array.shape), np.dtype(array.dtype), array.shards or array.chunks
-    sharded = array.shards is not None
-    kept = tuple(max(1, min(u, n)) for u, n in zip(unit, shape, strict=True))
-    merged = kept if sharded else merge_chunks(unit, shape, dtype.itemsize, target=MERGED_NBYTES)
     documents = [os.path.join(path, dataset, name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0])]
     return ZarrSource(
         path=path,
-        shape=shape,
-        dtype=dtype,
-        chunks=merged,
+        shape=tuple(array.shape),
+        dtype=np.dtype(array.dtype),
+        chunks=natural_chunks(array),
         identity=identify(
             "zarr",
             path,
@@ -135,6 +140,6 @@ def open_(request: Request) -> Source:
             dataset=dataset or None,
         ),
         dataset=dataset,
-        sharded=sharded,
-        metadata=_metadata(array),
+        sharded=array.shards is not None,
+        metadata=metadata_of(array),
     )

@@ -13,7 +13,16 @@ from shardwrite.stores.base import (
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
 from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
-from shardwrite.stores.files import copy_bytes, copy_file, discard_file, sync_entry, write_file
+from shardwrite.stores.exchange import exchange
+from shardwrite.stores.files import (
+    can_copy_between,
+    copy_bytes,
+    copy_file,
+    discard_file,
+    sync_entry,
+    write_file,
+)
+from shardwrite.stores.inside import Contents, InsideStore, Member, Told
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.looking import (
     configured_nbytes,
@@ -42,7 +51,7 @@ from shardwrite.stores.removal import (
     remove_state,
     set_aside,
 )
-from shardwrite.stores.rights import rights_of
+from shardwrite.stores.rights import copy_rights, rights_of
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX, discard_open_temporaries
 from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
@@ -52,6 +61,9 @@ __all__ = [
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
     "Capability",
+    "Contents",
+    "InsideStore",
+    "Member",
     "MemoryStore",
     "ObjectEditor",
     "ObjectReader",
@@ -61,17 +73,21 @@ __all__ = [
     "Proof",
     "Readable",
     "Store",
+    "Told",
     "Transaction",
     "WholeStore",
     "Writable",
     "as_store_error",
+    "can_copy_between",
     "check_key",
     "configured_nbytes",
     "copy_bytes",
     "copy_file",
+    "copy_rights",
     "data_in",
     "discard_file",
     "discard_open_temporaries",
+    "exchange",
     "fsync_directory",
     "is_file",
     "is_there",

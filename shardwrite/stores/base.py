@@ -167,6 +167,26 @@ class Readable(Protocol):
     def version(self, key: str) -> Any:
         """Value that changes whenever an object is replaced or modified; None if it is missing."""
 
+    def size(self, key: str) -> int | None:
+        """Size of an object in bytes; None if it is missing."""
+        reader = self.open(key)
+        if reader is None:
+            return None
+        with reader:
+            return reader.nbytes
+
+    def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
+        """Bytes of an object; None if it is missing.
+
+        Of an object of more than `most_nbytes` bytes, one byte more than that is read, so that the
+        caller can tell.
+        """
+        reader = self.open(key)
+        if reader is None:
+            return None
+        with reader:
+            return reader.read(0, min(reader.nbytes, most_nbytes + 1))
+
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """Keys of all visible objects below `prefix`, which is empty or ends in a slash."""
 

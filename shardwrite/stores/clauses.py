@@ -50,10 +50,14 @@ class Subject:
         reader = self.store.open(key)
         if reader is None:
             _same(self.store.version(key), None, "the version of a missing object")
+            _same(self.store.read_whole(key, 1), None, "the bytes of a missing object")
             return None
         with reader:
             _same(reader.version, self.store.version(key), "the version of an open object")
-            return reader.read(0, reader.nbytes)
+            data = reader.read(0, reader.nbytes)
+        for most in {0, len(data) // 2, len(data), len(data) + 1}:
+            _same(self.store.read_whole(key, most), data[: most + 1], "an object read at once")
+        return data
 
     def keys(self, prefix: str = "") -> list[str]:
         """Sorted keys."""
@@ -77,8 +81,10 @@ def whole(on: Subject) -> None:
     """An object of any size, of one buffer or many, is read as it was written."""
     _same(isinstance(on.store, Readable) and isinstance(on.store, Writable), True, "a whole store")
     _same(on.holds("c/0"), None, "a missing object")
+    _same(on.store.size("c/0"), None, "the size of a missing object")
     for n, data in enumerate(([], [b""], [b"abc"], [b"a", b"", b"bc"] * 2000, [bytes(_N)])):
         on.put(f"c/{n}", *data)
+        _same(on.store.size(f"c/{n}"), sum(map(len, data)), "the size of an object")
     buffer = bytearray(b"one")
     with on.begin() as transaction:
         writer = transaction.create("kept")

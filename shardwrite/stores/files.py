@@ -8,10 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from shardwrite.errors import StoreError
-from shardwrite.stores.base import ObjectReader, ObjectWriter
+from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["copy_bytes", "copy_file", "discard_file", "sync_entry", "write_file"]
+__all__ = [
+    "can_copy_between",
+    "copy_bytes",
+    "copy_file",
+    "discard_file",
+    "sync_entry",
+    "write_file",
+]
 
 _PIECE_NBYTES = 4 * 2**20
 
@@ -87,3 +94,8 @@ def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int, offset: 
     end = offset + nbytes
     for start in range(offset, end, _PIECE_NBYTES):
         writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])
+
+
+def can_copy_between(source: Readable, target: Readable) -> bool:
+    """Whether `ObjectWriter.copy` of one store takes objects of another: both hold files."""
+    return isinstance(source, PosixStore) and isinstance(target, PosixStore)

@@ -155,10 +155,10 @@ def configured_nbytes(name: str, default: int) -> int:
     value = dask.config.get(field, default)
     try:
         nbytes = int(parse_bytes(value))
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError):
         raise SpecError(
             "not a size", field=field, value=value, remedy='give for instance "32 MiB"'
-        ) from error
+        ) from None
     return nbytes
 
 
@@ -276,4 +276,4 @@ def parse_document(data: bytes, path: AnyPath) -> Any:
         )
         raise SpecError(
             message, field=Path(path).name, value=os.fspath(path), remedy=remedy
-        ) from error
+        ) from None

@@ -46,7 +46,7 @@ from shardwrite.stores.reading import (
     Version,
     as_store_error,
     copy_range,
-    open_plain,
+    read_plain,
     version_of,
 )
 from shardwrite.stores.removal import Proof, remove_data
@@ -176,10 +176,17 @@ class PosixStore:
         path = self.path_of(key)
         with as_store_error(key, "cannot open"):
             try:
-                fd = open_plain(path)
+                return PosixReader(key, path)
             except FileNotFoundError:
                 return None
-            return PosixReader(key, fd)
+
+    def read_whole(self, key: str, most_nbytes: int) -> bytes | None:
+        """See :meth:`Readable.read_whole`; links are refused, as by :meth:`open`."""
+        with as_store_error(key, "cannot read"):
+            try:
+                return read_plain(self.path_of(key), most_nbytes)
+            except FileNotFoundError:
+                return None
 
     def edit(self, key: str) -> PosixEditor:
         """See :meth:`Store.edit`; links are refused."""
@@ -189,6 +196,11 @@ class PosixStore:
         """See :meth:`Store.version`."""
         with as_store_error(key, "cannot look at"):
             return version_of(self.root / check_key(key))
+
+    def size(self, key: str) -> int | None:
+        """See :meth:`Readable.size`; what is no plain file has a size, too."""
+        version = self.version(key)
+        return None if version is None else version[1]
 
     def list_keys(self, prefix: str = "") -> Iterator[str]:
         """See :meth:`Readable.list_keys`; links and temporaries are left out."""

@@ -15,6 +15,7 @@ __all__ = [
     "as_store_error",
     "copy_range",
     "open_plain",
+    "read_plain",
     "version_in",
     "version_of",
 ]
@@ -94,19 +95,25 @@ def open_plain(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> int:
     OSError
         If the file is missing, is a link (ELOOP), or cannot be opened.
     """
+    return _opened(path, access)[0]
+
+
+def _opened(path: str | os.PathLike[str], access: int) -> tuple[int, os.stat_result]:
+    """The descriptor of `open_plain`, and what the file is."""
     fd = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _check_plain(fd, os.fspath(path))
+        found = os.fstat(fd)
+        _check_plain(os.fspath(path), found.st_mode)
         # On a descriptor that does not block, some file systems give up early.
         os.set_blocking(fd, True)
     except BaseException:
         os.close(fd)
         raise
-    return fd
+    return fd, found
 
 
-def _check_plain(fd: int, name: str) -> None:
-    kind = stat.S_IFMT(os.fstat(fd).st_mode)
+def _check_plain(name: str, mode: int) -> None:
+    kind = stat.S_IFMT(mode)
     if kind != stat.S_IFREG:
         found = _KINDS.get(kind, "something else")
         raise StoreError(
@@ -116,13 +123,33 @@ def _check_plain(fd: int, name: str) -> None:
         )
 
 
-class PosixReader:
-    """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`."""
+def read_plain(path: str, most_nbytes: int) -> bytes:
+    """Read a regular file, or one byte more than `most_nbytes` if it is larger.
 
-    def __init__(self, key: str, fd: int) -> None:
+    Raises
+    ------
+    StoreError, OSError
+        See `open_plain`.
+    """
+    fd, found = _opened(path, os.O_RDONLY)
+    try:
+        return pread_all(fd, 0, min(found.st_size, most_nbytes + 1))
+    finally:
+        os.close(fd)
+
+
+class PosixReader:
+    """A file that is open for reading; see :class:`~shardwrite.stores.base.ObjectReader`.
+
+    Raises
+    ------
+    StoreError, OSError
+        See `open_plain`.
+    """
+
+    def __init__(self, key: str, path: str) -> None:
         self._key = key
-        self.fd = fd
-        found = os.fstat(fd)
+        self.fd, found = _opened(path, os.O_RDONLY)
         self.nbytes = found.st_size
         self.version = version_in(found)
 

@@ -11,6 +11,7 @@ remove data of its successor.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -173,13 +174,31 @@ def remove_state(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a tree, also while another process does; links are not followed."""
+    """Remove a file or a tree, also while another process does; links are not followed.
+
+    Directories in the tree that are write-protected are made writable first.
+    """
 
     def failed(_: object, __: str, error: Any) -> None:
         if not isinstance(error[1], FileNotFoundError):
             raise error[1]
 
-    if stat.S_ISDIR(mode_of(path, follow=False)):
-        shutil.rmtree(path, onerror=failed)
-    else:
+    if not stat.S_ISDIR(mode_of(path, follow=False)):
         path.unlink(missing_ok=True)
+        return
+    try:
+        shutil.rmtree(path, onerror=failed)
+    except PermissionError:
+        _make_writable(path)
+        shutil.rmtree(path, onerror=failed)
+
+
+def _make_writable(root: Path) -> None:
+    """Give this user the right to write into all directories of a tree, as far as possible."""
+    for directory, _, _ in os.walk(root, followlinks=False):
+        with contextlib.suppress(OSError):  # what cannot be removed is told afterwards
+            fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
+            finally:
+                os.close(fd)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NARROW", "Rights", "keep_rights", "rights_of"]
+__all__ = ["NARROW", "Rights", "copy_rights", "keep_rights", "rights_of"]
 
 NARROW = 0o600
 """Mode of a file that will replace an object, until the file is complete."""
@@ -92,6 +92,23 @@ def keep_rights(fd: int, wanted: Rights) -> None:
         _is_done(os.fchmod, fd, mode)
     if found.st_uid != wanted.owner and stat.S_ISREG(found.st_mode):
         _is_done(os.fchown, fd, wanted.owner, -1)
+
+
+def copy_rights(old: str | os.PathLike[str], new: str | os.PathLike[str]) -> None:
+    """Give a new directory the rights of another, as far as the system allows.
+
+    Raises
+    ------
+    OSError
+        If `new` is no directory, or a call fails for another reason than a refusal.
+    """
+    wanted = rights_of(old)
+    fd = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if wanted is not None:
+            keep_rights(fd, wanted)
+    finally:
+        os.close(fd)
 
 
 def _kept_mode(wanted: Rights, *, has_group: bool, has_acl: bool) -> int:

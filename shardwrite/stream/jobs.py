@@ -44,6 +44,11 @@ class Jobs:
         if self._error is not None:
             raise self._error
 
+    def fail(self, error: BaseException) -> None:
+        """Keep an exception, as if a job had raised it."""
+        with self.changed:
+            self._error = self._error or error
+
     def submit(self, job: Callable[..., None], *arguments: Any) -> None:
         """Submit a callable to the pool."""
         with self.changed:
@@ -56,8 +61,7 @@ class Jobs:
                 if self._error is None:
                     job(*arguments)
         except BaseException as error:  # noqa: BLE001 (kept, and raised later)
-            with self.changed:
-                self._error = self._error or error
+            self.fail(error)
         finally:
             with self.changed:
                 self._n_jobs -= 1

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from shardwrite.grid import Shape
-from shardwrite.plan.render import human, table_html, table_text
+from shardwrite.notebook.html import Card, card_html
+from shardwrite.plan.render import counted, duration, human, table_text
 
 __all__ = ["StreamReport"]
 
@@ -61,23 +62,48 @@ class StreamReport:
         return {**asdict(self), "nbytes_per_second": self.nbytes_per_second}
 
     def _rows(self) -> list[tuple[str, str]]:
+        waited = duration(self.waited_seconds)
         return [
             ("array", f"{self.path}, {self.shape}"),
             (
                 "taken",
                 (
-                    f"{self.n_blocks:,} blocks, {human(self.raw_nbytes)}, "
+                    f"{counted(self.n_blocks, 'block')}, {human(self.raw_nbytes)}, "
                     f"{human(int(self.nbytes_per_second))}/s"
+                    if self.n_blocks
+                    else "no blocks yet"
                 ),
             ),
-            ("committed", f"{human(self.committed_nbytes)} in {self.n_commits:,} commits"),
-            ("early", f"{self.n_early:,} layers before they were whole, for want of memory"),
-            ("memory", f"{human(self.peak_nbytes)} held at most"),
-            ("time", f"{self.seconds:.2f} s, of these {self.waited_seconds:.2f} s waiting"),
-        ]
+            ("committed", f"{human(self.committed_nbytes)} in {counted(self.n_commits, 'commit')}"),
+            ("memory", f"at most {human(self.peak_nbytes)} held"),
+            *(
+                [("time", f"{duration(self.seconds)}, of which callers waited {waited}")]
+                if self.n_blocks
+                else []
+            ),
+        ] + (
+            [("early", f"{counted(self.n_early, 'layer')} written incomplete to free memory")]
+            if self.n_early
+            else []
+        )
 
     def __str__(self) -> str:
         return table_text("streamed", self._rows())
 
+    def __repr__(self) -> str:
+        return (
+            f"<StreamReport of {self.path}: {counted(self.n_blocks, 'block')}, "
+            f"{human(self.raw_nbytes)} in, {human(self.committed_nbytes)} committed>"
+        )
+
     def _repr_html_(self) -> str:
-        return table_html("streamed", self._rows())
+        headline = [
+            (f"{self.n_blocks:,}", "blocks"),
+            (human(self.peak_nbytes), "held at most"),
+            (human(self.raw_nbytes), "taken"),
+            (human(self.committed_nbytes), "committed"),
+            *([(duration(self.seconds), "time")] if self.n_blocks else []),
+        ]
+        return card_html(
+            Card(title="streamed", subject=self.path, headline=headline, rows=self._rows())
+        )

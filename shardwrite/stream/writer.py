@@ -7,9 +7,10 @@ also commit the shard with the most of them. A flush encodes and commits the res
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +18,21 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.engines import local_threads
-from shardwrite.errors import JournalError, SpecError
+from shardwrite.entry.public import public
+from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
 from shardwrite.journal import give_up_passing
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import as_box, indexed_shape, memory_limit_of
+from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
+from shardwrite.runs.fitting import scalar
 from shardwrite.runs.needs import check_updatable
 from shardwrite.runs.options import RunOptions
-from shardwrite.runs.region_plan import check_axis, check_can_update, check_cast
+from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
 from shardwrite.stores import Capability, Store
 from shardwrite.stream.backlog import Backlog, OpenShard
 from shardwrite.stream.buffers import Buffers
@@ -52,6 +55,24 @@ def _auto(metadata: ArrayMetadata, store: Store) -> Strategy:
     if metadata.pipeline.encoded_nbytes is not None:
         return FixedOrder(in_place=True, max_unused=1.0)
     return AppendOnly(in_place=True)
+
+
+def _unmasked(block: Any) -> npt.NDArray[Any]:
+    """The block as an array.
+
+    Raises
+    ------
+    SpecError
+        If elements of the block are masked.
+    """
+    if np.ma.is_masked(block):
+        raise SpecError(
+            "holds masked elements",
+            field="block",
+            value=type(block).__name__,
+            remedy="say what they become with block.filled(value)",
+        )
+    return np.asarray(block)
 
 
 class ShardWriter:
@@ -120,6 +141,7 @@ class ShardWriter:
     ((51, 64, 64), [39, 0, 50])
     """
 
+    @public
     def __init__(
         self,
         store: Any,
@@ -203,7 +225,7 @@ class ShardWriter:
             If the encoding or commit of an earlier block failed.
         """
         with self._caller:
-            array = np.asarray(block)
+            array = _unmasked(block)
             if array.ndim == len(self._shape) - 1:
                 array = np.expand_dims(array, self._axis)
             if array.ndim != len(self._shape) or any(
@@ -230,10 +252,10 @@ class ShardWriter:
         Parameters
         ----------
         region : slice, int, Ellipsis or tuple of them
-            Region in coordinates of the array. It may extend beyond the end along `axis`; the
-            array then grows.
+            Region in coordinates of the array, as numpy takes it. It may extend beyond the end
+            along `axis`; the array then grows.
         block : array_like
-            Elements of the region, with its shape.
+            Elements of the region, with the shape that numpy gives it, or one scalar for all.
 
         Raises
         ------
@@ -246,13 +268,13 @@ class ShardWriter:
             If the encoding or commit of an earlier block failed.
         """
         with self._caller:
-            box = as_box(
+            where = as_region(
                 region,
                 tuple(_MAX_EXTENT if i == self._axis else n for i, n in enumerate(self._shape)),
             )
-            array = np.asarray(block)
-            shapes = (box.shape, indexed_shape(region, box))
-            if array.shape not in shapes or box.stop[self._axis] > _MAX_EXTENT // 2:
+            box, one = where.box, scalar(block, self._metadata.dtype, self._casting)
+            array = _unmasked(block) if one is None else one
+            if not where.accepts(array.shape) or box.stop[self._axis] > _MAX_EXTENT // 2:
                 remedy = (
                     "give a block of the region's shape, "
                     f"and count from the beginning of axis {self._axis}"
@@ -260,7 +282,12 @@ class ShardWriter:
                 raise SpecError(
                     "is not the region's", field="block.shape", value=array.shape, remedy=remedy
                 )
-            self._take(box, array.reshape(box.shape))
+            self._take(
+                box,
+                np.full(box.shape, array, dtype=array.dtype)
+                if array.ndim == 0
+                else array.reshape(box.shape),
+            )
 
     def flush(self) -> None:
         """Commit all accepted blocks.
@@ -329,7 +356,7 @@ class ShardWriter:
     def _take(self, box: Box, array: npt.NDArray[Any]) -> None:
         """Accept a block, and encode the layers that it completes."""
         self._check()
-        check_cast(array.dtype, self._metadata.dtype, self._casting, "block")
+        array = cast_block(array, self._metadata.dtype, self._casting)
         if not box.size:
             return
         self._began = self._began or time.perf_counter()
@@ -339,26 +366,41 @@ class ShardWriter:
         nbytes = max(1, box.size * self._metadata.itemsize)
         self._make_room(nbytes)
         window = self._window_around(box)
-        block = Block(
-            box,
-            array
-            if array.dtype == self._metadata.dtype
-            else array.astype(self._metadata.dtype, casting="unsafe"),
-        )
-        self._jobs.hold(nbytes)
-        self._n_blocks, self._n_raw = self._n_blocks + 1, self._n_raw + nbytes
-        self._shape[self._axis] = max(self._shape[self._axis], box.stop[self._axis])
-        whole, needless = self._layers.add(block)
-        self._release(needless)
-        direct = [
-            layer
-            for layer in whole
-            if self._metadata.pipeline.is_identity and layer.blocks == [block]
-        ]
-        if len(direct) < block.n_layers:
-            self._keep(block)
-        for layer in whole:
-            self._encode(window, layer, is_whole=True, now=layer in direct)
+        block = Block(box, array)
+        can_be_direct = self._metadata.pipeline.is_identity
+        if not can_be_direct:
+            self._keep(block)  # first, as it takes long: up to here, an interrupt changes nothing
+        with self._unbroken():
+            self._jobs.hold(nbytes)
+            self._n_blocks, self._n_raw = self._n_blocks + 1, self._n_raw + nbytes
+            self._shape[self._axis] = max(self._shape[self._axis], box.stop[self._axis])
+            whole, needless = self._layers.add(block)
+            self._release(needless)
+            direct = [layer for layer in whole if can_be_direct and layer.blocks == [block]]
+            if can_be_direct and len(direct) < block.n_layers:
+                self._keep(block)
+            for layer in whole:
+                self._encode(window, layer, is_whole=True, now=layer in direct)
+
+    @contextlib.contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """Refuse all further work if the block is left half way, for instance by Ctrl-C.
+
+        A block that was sorted into layers in part would be lost without an error.
+        """
+        try:
+            yield
+        except ShardwriteError as error:
+            self._jobs.fail(error)
+            raise
+        except BaseException as error:
+            message = (
+                f"{type(error).__name__} has interrupted the writer of {self._target.label}: what "
+                "the last flush has committed is kept, and what came later may be missing; open "
+                "another writer, and give it that again"
+            )
+            self._jobs.fail(IncompleteError(message, missing=[]))
+            raise
 
     def _keep(self, block: Block) -> None:
         """Copy the elements of a block, because its caller may change them afterwards."""
@@ -396,7 +438,8 @@ class ShardWriter:
             self._buffers,
             write_empty=self._write_empty,
         )
-        if self._n_blocks == 0:
+        # Between two stretches, another process may have appended where this stream goes on.
+        if self._n_blocks == 0 or box.stop[self._axis] > self._shape[self._axis]:
             self._check_shape(self._window)
         return self._window
 
@@ -407,8 +450,8 @@ class ShardWriter:
             self._window = None
             window.take_back()
             message = (
-                f"the shape of {self._target.label} became {found} after this writer was opened; "
-                "open another one"
+                f"the shape of {self._target.label} became {found}, and this writer knows "
+                f"{self.shape}; open another one"
             )
             raise JournalError(message, path=self._target.label)
 
@@ -433,6 +476,14 @@ class ShardWriter:
         if early and self._backlog.pending():
             self._commit_pending(window)  # this may free enough memory
             return
+        # Layers that are closed are known to this thread only.
+        with self._unbroken() if early or closing else contextlib.nullcontext():
+            self._commit_layers(window, early=early, closing=closing)
+        if not early:
+            self._waited += time.perf_counter() - start
+
+    def _commit_layers(self, window: Window, *, early: bool, closing: bool) -> None:
+        """Encode and commit the layers that are not whole, and all that is encoded."""
         layers = self._layers.close() if early or closing else self._layers.fresh
         pending = {
             (shard.index, depth) for shard in self._backlog.pending() for depth in shard.pending
@@ -449,8 +500,6 @@ class ShardWriter:
         if early or closing:
             self._n_early += len(layers) if early else 0
             self._release([block for layer in layers for block in layer.blocks])
-        if not early:
-            self._waited += time.perf_counter() - start
 
     def _commit_pending(self, window: Window) -> None:
         for shard in self._backlog.pending():
@@ -463,15 +512,16 @@ class ShardWriter:
         `now` is for layers whose encoding takes no longer than the copy of the block that a job
         would need.
         """
-        layer.is_fresh = False
-        self._n_encoded += 1
-        shard = self._backlog.begin(layer)
-        if now:
-            self._enter(shard, layer, window.encode(layer, self._n_encoded, is_whole=True))
-            if self._backlog.due(shard) is not None:
-                self._jobs.submit(self._commit_due, window, shard)
-        else:
-            self._jobs.submit(self._encode_layer, window, shard, layer, self._n_encoded, is_whole)
+        with self._unbroken():
+            layer.is_fresh = False
+            self._n_encoded += 1
+            number, shard = self._n_encoded, self._backlog.begin(layer)
+            if now:
+                self._enter(shard, layer, window.encode(layer, number, is_whole=True))
+                if self._backlog.due(shard) is not None:
+                    self._jobs.submit(self._commit_due, window, shard)
+            else:
+                self._jobs.submit(self._encode_layer, window, shard, layer, number, is_whole)
 
     def _release(self, blocks: Sequence[Block]) -> None:
         """Release each block for one layer; a block that no layer needs frees its memory."""

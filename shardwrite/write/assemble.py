@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import ranks_in_shard, units_of
 from shardwrite.format.index import Seal, ShardIndex
-from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, place
+from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, own_ranges, place
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Change, Claim, change_in_place
 from shardwrite.read.stored_shard import ExistingShard
@@ -249,12 +249,18 @@ def revise(
     sequence = spec.strategy.sequence(
         metadata.grid.chunks_per_shard, [unit.ranks for unit in units]
     )
-    revision = spec.strategy.revise(stored, chunks.sizes, sequence, base)
+    own, shared = own_ranges(stored, chunks.sizes)
+    revision = spec.strategy.revise(own, chunks.sizes, sequence, base)
     if not (revision.nbytes >= 0).any():
         return emitter.nothing()
     if revision.how == "rewrite":
         placement = Placement(revision.offsets, revision.sequence, revision.end - base)
-        return emitter.place(placement, revision.nbytes, _mixed(chunks, old))
+        return emitter.place(placement, revision.nbytes, _mixed(chunks, old), shared)
+    revision = replace(
+        revision,
+        offsets=shared.entered(revision.offsets),
+        nbytes=shared.entered(revision.nbytes),
+    )
     if revision.how == "append":
         return emitter.extend(old.reader, revision, chunks.write)
     written = _change(
@@ -293,11 +299,12 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     RunEndedError
         If the run has ended, or was taken over.
     """
-    metadata, stored = spec.metadata, old.stored()
+    metadata, whole = spec.metadata, old.stored()
+    stored, shared = own_ranges(whole, np.full(len(whole.nbytes), KEEP, dtype=np.int64))
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
     placement = place(stored.nbytes, sequence, metadata.index_codec.base_nbytes, stored)
     return Emitter(spec, transaction, index, old.check_current).place(
-        placement, stored.nbytes, old.copy_to
+        placement, stored.nbytes, old.copy_to, shared
     )
 
 

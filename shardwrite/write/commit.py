@@ -24,9 +24,7 @@ import itertools
 import math
 import os
 import random
-import resource
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -36,6 +34,7 @@ from typing import TypeVar
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
+from shardwrite.host.memory import peak_memory_nbytes
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
 from shardwrite.journal import Beginning, Entry, journal_for, shards_of
@@ -62,12 +61,6 @@ _SHARD_SECONDS = 4e-4
 T = TypeVar("T")
 WriteShard = Callable[[Transaction, Shape], Written]
 """Writes the shard at a position of the shard grid into a transaction."""
-
-
-def _peak_nbytes() -> int:
-    """Peak of the resident memory of this process, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class _Progress:
@@ -350,7 +343,7 @@ def _entry(
         index_crcs=tuple(facts.index_crc for facts in written.values()),
         n_chunks=tuple(facts.n_chunks for facts in written.values()),
         seconds=round(seconds, 6),
-        peak_nbytes=_peak_nbytes(),
+        peak_nbytes=peak_memory_nbytes(spec.run_path),
         more=more,
     )
 

@@ -15,6 +15,8 @@ from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.journal import Entry, ensure_current
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.presence import Presence
 from shardwrite.stores import Store
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
@@ -54,6 +56,9 @@ class WriteSpec:
     region : Box, optional
         Region that the source covers, in coordinates of the grid of `metadata`. All of the grid by
         default. Elements of a shard outside of the region are kept.
+    like : ShardedArray, optional
+        Array of the same shape. An inner chunk that holds only the fill value is stored where this
+        array stores one.
     """
 
     metadata: ArrayMetadata
@@ -69,6 +74,7 @@ class WriteSpec:
     source_dtype: np.dtype[Any]
     exists: bool
     region: Box | None = None
+    like: ShardedArray | None = None
 
     def touched(self, box: Box) -> Box:
         """Reduce a box to the inner chunks that the source touches.
@@ -121,7 +127,8 @@ class WriteSpec:
 
     def encoding(self, order: str) -> EncodeOptions:
         """How inner chunks are encoded in a given order."""
-        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks)
+        is_kept = None if self.like is None else Presence(self.like)
+        return EncodeOptions(order, self.batch_nbytes, self.write_empty_chunks, is_kept)
 
     def check_current(self) -> None:
         """Refuse to go on with a run that has ended or was taken over.

@@ -1,38 +1,67 @@
-"""Tasks that write shards from encoded inner chunks that another array has. Nothing is decoded.
+"""Tasks that write shards from encoded inner chunks that another array has.
 
-The two arrays have the same inner chunks; see :func:`shardwrite.runs.stored_chunks.same_chunks`.
-Their shards may differ in shape and form, so that the inner chunks of one shard come from many.
+The two arrays have the same inner chunks, except for checksums at their ends; see
+:mod:`shardwrite.format.passage`. Their shards may differ in shape and form, so that the inner
+chunks of one shard come from many. There are three ways to write a shard:
+
+- Ranges are copied to where they belong. The system copies them from file to file, and inner chunks
+  that lie end to end are one copy.
+- Inner chunks are read, looked at, and written one after the other.
+- The same through a payload, for strategies that must know all sizes first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwrite.errors import StoreError
+from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.unit import EncodedBatch
+from shardwrite.errors import CorruptShardError, StoreError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.order import permutation
+from shardwrite.format.passage import check_size
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 from shardwrite.host.stopping import busy
+from shardwrite.host.turns import Turn
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_shard
-from shardwrite.stores import ObjectWriter, Transaction
-from shardwrite.write.commit import commit_shards, in_turns
+from shardwrite.stores import (
+    TEMPORARY_SUFFIX,
+    ObjectWriter,
+    Transaction,
+    can_copy_between,
+)
+from shardwrite.write.assemble import EncodedUnit, OpenedShard, revise
+from shardwrite.write.commit import commit_shards, has_small_shards, in_turns
 from shardwrite.write.context import GroupReport, WriteSpec, Written
+from shardwrite.write.donor import Donor
 from shardwrite.write.emitter import Emitter
+from shardwrite.write.spool import PartFile, Payload, Payloads
 
-__all__ = ["copy_group"]
+__all__ = ["Shards", "copy_group", "origins"]
 
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
+# inner chunks that are written in one call
+_BATCH_CHUNKS = 1024
+# small objects that a thread reads in one turn, and seconds for each: twice as long as on a memory
+# file system
+_READS_A_TURN = 64
+_READ_SECONDS = 5e-5
+# encoded bytes of a shard that a task keeps in memory before it places them
+_PAYLOAD_NBYTES = 64 * 2**20
 
 
-def copy_group(
-    spec: WriteSpec, other: ShardedArray, group: Box, skip: frozenset[Shape]
-) -> GroupReport:
+def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]) -> GroupReport:
     """Write the shards of a group from the inner chunks of another array.
 
     Inner chunks that the other array does not store stay empty.
@@ -41,8 +70,8 @@ def copy_group(
     ----------
     spec : WriteSpec
         Facts about the run.
-    other : ShardedArray
-        The other array.
+    donor : Donor
+        The other array, and how its bytes change.
     group : Box
         Box of the group.
     skip : frozenset of tuple of int
@@ -56,7 +85,8 @@ def copy_group(
     Raises
     ------
     CorruptShardError
-        If the index of a shard of the other array is not valid.
+        If the index of a shard of the other array is not valid, or an inner chunk is looked at and
+        is not valid.
     StoreError
         If the storage refuses. The error number is ESTALE if the other array has changed in the
         meantime.
@@ -65,30 +95,40 @@ def copy_group(
     """
 
     def write(transaction: Transaction, index: Shape) -> Written:
-        with _Shards(other) as shards:
-            return _copy_shard(spec, transaction, index, shards)
+        return _copy_shard(spec, transaction, index, donor, shards)
 
     wanted = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
-    with busy(), in_turns(spec, len(wanted), write) as write_in_turn:
+    # Where shards are small, `in_turns` takes turns for reading and writing together.
+    reads_in_turns = has_small_shards(donor.array.metadata) and not has_small_shards(spec.metadata)
+    with (
+        busy(),
+        Turn() as turn,
+        Shards(donor.array, turn if reads_in_turns else None) as shards,
+        in_turns(spec, len(wanted), write) as write_in_turn,
+    ):
         return commit_shards(spec, group, wanted, write_in_turn)
 
 
-class _Shards:
+class Shards:
     """Shards of an array, of which the last few that were asked for are open.
 
     Parameters
     ----------
     array : ShardedArray
         The array.
+    turn : Turn, optional
+        Turns in which small objects are read.
     """
 
-    def __init__(self, array: ShardedArray) -> None:
-        self.metadata = array.metadata
-        self._store = array.store
+    def __init__(self, array: ShardedArray, turn: Turn | None = None) -> None:
+        self.array, self.metadata = array, array.metadata
+        self.store = array.store
+        self._turn, self._n_reads = turn, 0
         self._open: OrderedDict[int, ExistingShard] = OrderedDict()
+        self._sizes: dict[int, Ranks] = {}
         self._versions: dict[int, Any] = {}
 
-    def __enter__(self) -> _Shards:
+    def __enter__(self) -> Shards:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -107,31 +147,114 @@ class _Shards:
             self._open.move_to_end(number)
             return self._open[number]
         index = unravel(number, self.metadata.grid.counts)
-        shard = open_shard(self.metadata, self._store, index)
+        shard = open_shard(self.metadata, self.store, index)
         version = None if shard is None else shard.reader.version
-        if shard is not None:
-            self._open[number] = shard
         if self._versions.setdefault(number, version) != version:
+            if shard is not None:
+                shard.__exit__(None, None, None)
             key = self.metadata.shard_key(index)
             raise StoreError(f"{key!r} was changed meanwhile", key=key, errno=errno.ESTALE)
+        if shard is not None:
+            self._open[number] = shard
         if len(self._open) > _MAX_OPEN:
-            self._open.popitem(last=False)[1].__exit__(None, None, None)
+            oldest, closed = self._open.popitem(last=False)
+            self._sizes.pop(oldest, None)
+            closed.__exit__(None, None, None)
         return shard
+
+    def sizes(self, number: int) -> Ranks | None:
+        """Encoded sizes of the inner chunks of a shard; None if it has no object.
+
+        A size is -1 where there is no chunk.
+
+        Raises
+        ------
+        CorruptShardError
+            If no inner chunk can have one of the sizes.
+        """
+        shard = self.get(number)
+        if shard is None:
+            return None
+        if number not in self._sizes:
+            self._sizes[number] = _sizes_in(self.metadata, shard)
+        return self._sizes[number]
+
+    def encoded(self, number: int, index: Shape, rank: int) -> Buffer | None:
+        """Encoded bytes of an inner chunk; None if it is not stored.
+
+        Parameters
+        ----------
+        number, index : int, tuple of int
+            Row-major rank and position of its shard.
+        rank : int
+            Row-major rank of the chunk in the shard.
+
+        Raises
+        ------
+        CorruptShardError
+            If it takes more bytes than it can.
+        """
+        if not self.metadata.is_sharded:
+            return self._object(index)
+        shard = self.get(number)
+        if shard is None or shard.index.is_empty[rank]:
+            return None
+        offset, nbytes = (int(v) for v in shard.index.table[rank])
+        self._check_size(nbytes, shard.key)
+        return shard.reader.read(offset, nbytes)
+
+    def _object(self, index: Shape) -> Buffer | None:
+        """The object of an array without shards, which is read at once."""
+        if self._turn is not None and self._n_reads % _READS_A_TURN == 0:
+            self._turn.take(_READS_A_TURN * _READ_SECONDS)
+        self._n_reads += 1
+        most = self.metadata.pipeline.most_encoded_nbytes
+        key = self.metadata.shard_key(index)
+        data = self.store.read_whole(key, most)
+        if data is not None and len(data) > most:
+            self._check_size(self.store.size(key) or len(data), key)
+        return data
+
+    def _check_size(self, nbytes: int, key: str) -> None:
+        try:
+            check_size(self.metadata, nbytes)
+        except CorruptShardError as error:
+            raise error.located(key=key) from error
 
 
 def _copy_shard(
-    spec: WriteSpec, transaction: Transaction, index: Shape, shards: _Shards
+    spec: WriteSpec, transaction: Transaction, index: Shape, donor: Donor, shards: Shards
 ) -> Written:
     """Write one shard from inner chunks of others."""
     grid = spec.metadata.grid
-    numbers, ranks = _origins(grid, index, shards.metadata.grid)
-    sizes = np.full(grid.n_chunks_per_shard, -1, dtype=np.int64)
+    found = origins(grid, index, shards.metadata.grid)
+    if donor.copies_ranges(spec.store):
+        return _copy_ranges(spec, transaction, index, shards, *found)
+    order = spec.strategy.streaming_order if spec.streams else "C"
+    sequence = permutation(grid.chunks_per_shard, order)
+    batches = _batches(_passed(donor, shards, sequence, *found), spec.batch_nbytes)
+    if spec.streams:
+        return Emitter(spec, transaction, index).stream(batches)
+    return _assemble(spec, transaction, index, batches)
+
+
+def _copy_ranges(
+    spec: WriteSpec,
+    transaction: Transaction,
+    index: Shape,
+    shards: Shards,
+    numbers: Ranks,
+    ranks: Ranks,
+) -> Written:
+    """Copy inner chunks to where they belong, without a look at their bytes."""
+    sizes = np.full(spec.metadata.grid.n_chunks_per_shard, -1, dtype=np.int64)
     for number in np.unique(numbers[numbers >= 0]).tolist():
-        shard = shards.get(number)
-        if shard is not None:
+        found = shards.sizes(number)
+        if found is not None:
             here = numbers == number
-            sizes[here] = shard.stored().nbytes[ranks[here]]
+            sizes[here] = found[ranks[here]]
     placement = spec.lay_out(sizes, [np.arange(len(sizes))])
+    is_same_store = can_copy_between(shards.store, spec.store)
 
     def write(writer: ObjectWriter, wanted: Ranks) -> None:
         breaks = np.flatnonzero(np.diff(numbers[wanted])) + 1
@@ -139,12 +262,89 @@ def _copy_shard(
             shard = shards.get(int(numbers[wanted[first]]))
             if shard is None:
                 raise TypeError("an inner chunk that has a size lies in a shard")
-            shard.copy_to(writer, ranks[wanted[first:last]], is_same_store=False)
+            shard.copy_to(writer, ranks[wanted[first:last]], is_same_store=is_same_store)
 
     return Emitter(spec, transaction, index).place(placement, sizes, write)
 
 
-def _origins(grid: ShardGrid, index: Shape, other: ShardGrid) -> tuple[Ranks, Ranks]:
+def _sizes_in(metadata: ArrayMetadata, shard: ExistingShard) -> Ranks:
+    """Encoded sizes of the inner chunks of a shard, after a check; -1 where there is none."""
+    sizes = shard.stored().nbytes
+    held = np.unique(sizes[sizes >= 0]).tolist()
+    for nbytes in {*held[:1], *held[-1:]}:
+        try:
+            check_size(metadata, nbytes)
+        except CorruptShardError as error:
+            place = unravel(int(np.flatnonzero(sizes == nbytes)[0]), metadata.grid.chunks_per_shard)
+            raise error.located(key=shard.key, inner_chunk=place) from error
+    return sizes
+
+
+def _passed(
+    donor: Donor, shards: Shards, sequence: Ranks, numbers: Ranks, ranks: Ranks
+) -> Iterator[tuple[int, Buffer]]:
+    """Rank and encoded bytes of each inner chunk that is stored, in a sequence of ranks."""
+    counts, per_shard = shards.metadata.grid.counts, shards.metadata.grid.chunks_per_shard
+    number, index = -1, (0,) * len(counts)
+    wanted = sequence[numbers[sequence] >= 0]
+    triples = zip(wanted.tolist(), numbers[wanted].tolist(), ranks[wanted].tolist(), strict=True)
+    for rank, in_shard, at in triples:
+        if in_shard != number:
+            number, index = in_shard, unravel(in_shard, counts)
+        data = shards.encoded(number, index, at)
+        if data is not None:
+            data = donor.passed(data, index, unravel(at, per_shard))
+        if data is not None:
+            yield rank, data
+
+
+def _batches(found: Iterator[tuple[int, Buffer]], batch_nbytes: int) -> Iterator[EncodedBatch]:
+    """Batches of encoded inner chunks, of about a number of bytes."""
+    ranks: list[int] = []
+    buffers: list[Buffer] = []
+    sizes: list[int] = []
+    room = batch_nbytes
+
+    def batch(*, is_last: bool) -> EncodedBatch:
+        return EncodedBatch(
+            np.array(ranks, np.int64), np.array(sizes, np.int64), list(buffers), is_last
+        )
+
+    for rank, data in found:
+        ranks.append(rank)
+        buffers.append(data)
+        sizes.append(len(memoryview(data)))
+        room -= sizes[-1]
+        if room <= 0 or len(ranks) >= _BATCH_CHUNKS:
+            yield batch(is_last=False)
+            ranks, buffers, sizes, room = [], [], [], batch_nbytes
+    if ranks:
+        yield batch(is_last=True)
+
+
+def _assemble(
+    spec: WriteSpec, transaction: Transaction, index: Shape, batches: Iterator[EncodedBatch]
+) -> Written:
+    """Collect inner chunks in a payload, and have the strategy place them."""
+    n_chunks = spec.metadata.grid.n_chunks_per_shard
+    sizes = np.full(n_chunks, -1, dtype=np.int64)
+    path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
+    with contextlib.ExitStack() as stack:
+        payload = stack.enter_context(Payload(path, _PAYLOAD_NBYTES))
+        for batch in batches:
+            sizes[batch.ranks] = batch.nbytes
+            payload.extend(batch.buffers)
+        starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
+        encoded = EncodedUnit(np.arange(n_chunks, dtype=np.int64), sizes, starts, 0)
+        result = payload.result()
+        payloads = stack.enter_context(Payloads([result]))
+        written = revise(spec, transaction, index, [encoded], payloads, OpenedShard(None, None))
+        if isinstance(result, PartFile):
+            Path(result.path).unlink(missing_ok=True)
+        return written
+
+
+def origins(grid: ShardGrid, index: Shape, other: ShardGrid) -> tuple[Ranks, Ranks]:
     """Where another array of the same inner chunks has those of a shard.
 
     Returns

@@ -26,7 +26,7 @@ from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import Seal, ShardIndex
-from shardwrite.format.placement import Placement, Ranks, Revision
+from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
 from shardwrite.stores import ObjectReader, ObjectWriter, Transaction
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
@@ -110,7 +110,13 @@ class Emitter:
             _close(writer, seal)
         return self._finished(writer, seal, end)
 
-    def place(self, placement: Placement, nbytes: Ranks, write: WriteChunks) -> Written:
+    def place(
+        self,
+        placement: Placement,
+        nbytes: Ranks,
+        write: WriteChunks,
+        shared: Shared | None = None,
+    ) -> Written:
         """Write inner chunks at the offsets that a strategy has chosen.
 
         Parameters
@@ -121,6 +127,8 @@ class Emitter:
             Encoded size of each inner chunk by rank, in bytes; negative where it is empty.
         write : callable
             Function that appends inner chunks.
+        shared : Shared, optional
+            Inner chunks that have the bytes of others. They are empty in `nbytes`.
 
         Raises
         ------
@@ -139,7 +147,10 @@ class Emitter:
             )
         if not len(sequence):
             return self.nothing()
-        seal = self._seal(placement.offsets, nbytes)
+        offsets = placement.offsets
+        if shared is not None:
+            offsets, nbytes = shared.entered(offsets), shared.entered(nbytes)
+        seal = self._seal(offsets, nbytes)
         writer = self._create()
         if seal.prefix:
             writer.write([seal.prefix])

@@ -28,6 +28,7 @@ from shardwrite.encode.unit import (
 )
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box, Shape
+from shardwrite.host.memory import note_memory
 from shardwrite.host.stopping import busy
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
@@ -93,6 +94,13 @@ class SourcePieces:
         return Pieces([box.start for box in self.pieces], checked)
 
 
+def _loaded(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> Pieces:
+    """Load the source arrays of a task, and note the memory that is in use then."""
+    pieces = source.load(arrays, spec.source_dtype)
+    note_memory(spec.run_path, sum(array.nbytes for array in pieces.arrays))
+    return pieces
+
+
 def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -> GroupReport:
     """Encode and commit the shards of a group.
 
@@ -126,7 +134,7 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
         If the run has ended, or was taken over.
     """
     with busy():
-        pieces = source.load(arrays, spec.source_dtype)
+        pieces = _loaded(spec, source, arrays)
         touched = spec.touched(source.box)
         if (
             spec.region is None
@@ -178,6 +186,7 @@ def _write_small_shards(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -
             with _as_source_error(spec, source.box):
                 if not batches.has(index):
                     encode(index)
+                    note_memory(spec.run_path)
                 shard = batches.encoded(index)
             return Emitter(spec, transaction, index).put(shard)
 
@@ -284,7 +293,9 @@ def _encoded(
         spec.metadata, unit, pieces, spec.encoding(order), spec.region, background
     )
     with _as_source_error(spec, unit):
-        yield from batches
+        for batch in batches:
+            note_memory(spec.run_path)
+            yield batch
 
 
 @contextlib.contextmanager
@@ -374,7 +385,7 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
         If a part file cannot be written, or an old shard cannot be read.
     """
     with busy():
-        pieces = source.load(arrays, spec.source_dtype)
+        pieces = _loaded(spec, source, arrays)
         return retried(lambda: _encode_units(spec, source, pieces))
 
 
@@ -436,6 +447,7 @@ def commit_group(
     for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):
         split_block(spec, box, block, number, units, skip)
     with busy(), Payloads([block.payload for block in encoded]) as payloads:
+        note_memory(spec.run_path)
 
         def write(transaction: Transaction, index: Shape) -> Written:
             if spec.covers(index):

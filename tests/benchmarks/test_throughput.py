@@ -51,10 +51,11 @@ def test_lines_and_page(tmp_path):
     ]
     command += ["--codecs", "zstd", "--strategies", "C,append-only", "--durabilities", "none"]
     command += ["--output", str(tmp_path / "runs.jsonl"), "--page", str(tmp_path / "page.html")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
         capture_output=True,
         text=True,
         check=False,

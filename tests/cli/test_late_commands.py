@@ -17,6 +17,8 @@ import shardwrite
 from shardwrite.cli import main
 from shardwrite.cli.main import LateCommand
 
+pytestmark = [pytest.mark.compat, pytest.mark.usefixtures("children_as_users_start_them")]
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -43,7 +45,7 @@ def test_the_program_tells_of_itself_without_importing_a_command(arguments):
     modules, _ = loaded_by(*arguments)
     assert not modules & {"numpy", "dask", "zarr", "numcodecs", "rich", "distributed", "asyncio"}
     ours = {name for name in modules if name.startswith("shardwrite.cli.")}
-    assert ours == {"shardwrite.cli.main", "shardwrite.cli.terminal"}
+    assert ours == {f"shardwrite.cli.{name}" for name in ("main", "terminal", "helping")}
 
 
 def test_info_imports_only_what_it_needs(tmp_path):

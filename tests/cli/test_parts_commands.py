@@ -49,6 +49,7 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(a) for a in arguments])
 
 
+@pytest.mark.compat
 def test_from_begin_to_end(begun, monkeypatch):
     assert run("write-part", "x.npy", "x.zarr", "0/3").exit_code == 0
     monkeypatch.setenv("SLURM_PROCID", "2")
@@ -69,6 +70,7 @@ def test_from_begin_to_end(begun, monkeypatch):
         assert run(*again).exit_code == 0
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize(
     ("part", "words"),
     [
@@ -85,6 +87,7 @@ def test_parts_that_are_none(begun, part, words):
     assert words in done.output
 
 
+@pytest.mark.compat
 def test_what_was_not_begun_is_incomplete(tmp_path):
     np.save(tmp_path / "x.npy", VALUES)
     for command in (
@@ -96,6 +99,7 @@ def test_what_was_not_begun_is_incomplete(tmp_path):
         assert "shardwrite init" in done.output
 
 
+@pytest.mark.compat
 def test_another_source_and_too_little_memory(begun):
     np.save("y.npy", VALUES)
     done = run("write-part", "y.npy", "x.zarr", "0/1")

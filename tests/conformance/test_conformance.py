@@ -161,6 +161,7 @@ def sampled():
     return random.Random(7).sample(MATRIX, SAMPLE)
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_sample_of_the_matrix(tmp_path, codec):
     cases = [case for case in sampled() if case[0] == codec]
@@ -206,6 +207,7 @@ def test_zarrita(tmp_path):
         np.testing.assert_array_equal(found, a, err_msg=str(case))
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("location", LOCATIONS)
 @pytest.mark.parametrize(
     "pipeline", ["zarr.core.codec_pipeline.BatchedCodecPipeline", "zarrs.ZarrsCodecPipeline"]
@@ -233,6 +235,7 @@ def test_what_zarr_and_zarrs_write(tmp_path, location, pipeline, geometry):
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(tmp_path / "x").compute(), a)
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("location", LOCATIONS)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_what_tensorstore_writes(tmp_path, location, geometry):
@@ -279,7 +282,10 @@ def test_legal_but_unusual_arrays_are_read_and_verified(tmp_path, kind):
         serializer=nested if kind == "nested" else inner,
         compressors=[Crc32cCodec()] if kind == "crc32c after" else None,
     )
-    z[...] = a
+    try:
+        z[...] = a
+    except NotImplementedError:
+        pytest.skip("this zarr-python cannot leave out an inner chunk here, as 3.1.0 cannot")
     np.testing.assert_array_equal(shardwrite.from_sharded_zarr(tmp_path / "x").compute(), a)
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
     shard = tmp_path / "x" / "c" / "1" / "1"

@@ -61,6 +61,7 @@ def engine(request):
             yield request.param
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("source", [(16, 65, 40), (1, 65, 40), (33, 21, 17)])
 def test_engines_write_the_same(tmp_path, array, engine, source):
     seen = []
@@ -138,6 +139,7 @@ def test_source_chunks_are_cut_where_tasks_do_not_share_memory(tmp_path, shares_
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 1)
 
 
+@pytest.mark.compat
 def test_delayed(tmp_path, array, engine):
     x = da.from_array(array, chunks=20)
     later = x.to_sharded_zarr(tmp_path / "x", compute=False, **KEYWORDS)
@@ -147,12 +149,13 @@ def test_delayed(tmp_path, array, engine):
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
 
 
+@pytest.mark.compat
 def test_the_result_prints(tmp_path, array):
     result = da.from_array(array, chunks=20).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
     assert "18 files" in str(result)
     assert "<table" in result._repr_html_()
     assert result.throughput > 0
-    assert max(result.peak_nbytes_by_process.values()) > 2**20
+    assert len(result.peak_nbytes_by_process) == 1
     assert json.loads(json.dumps(result.to_dict()))["n_shards"] == 18
 
 
@@ -256,6 +259,7 @@ def test_waves_run_the_source_as_often_as_the_plan_says(tmp_path):
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], 0)
 
 
+@pytest.mark.compat
 def test_store_shares_common_work(tmp_path):
     a = np.random.default_rng(0).random((64, 64)).astype("f4")
     x = da.from_array(a, chunks=16).map_blocks(

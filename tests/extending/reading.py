@@ -57,9 +57,10 @@ def die(report):
 
 def run(program, *arguments, code=0):
     """What a new process prints that runs a program, in which the toys can be imported."""
+    own = filter(None, [os.environ.get("PYTHONPATH")])
     ended = subprocess.run(
         [sys.executable, "-c", program, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HERE]))},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HERE, *own]))},
         check=False,
         capture_output=True,
         text=True,

@@ -65,6 +65,7 @@ def test_written_killed_resumed_verified_and_read(values, paths, scheduler, stra
     assert (path / "c/0/0").read_bytes().endswith(sealed.LETTERS)
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -143,6 +144,7 @@ if __name__ == "__main__":
     assert reading.run(program, *paths) == "True"
 
 
+@pytest.mark.compat
 def test_what_is_refused(values, paths):
     x = da.from_array(values)
 

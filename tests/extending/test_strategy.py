@@ -75,7 +75,8 @@ shardwrite.finalize(path)
 
 def run(program, path, *paths, code=0):
     """What a new process prints that runs a program, in which the toy can be imported."""
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *paths]))}
+    own = filter(None, [os.environ.get("PYTHONPATH")])
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *paths, *own]))}
     ended = subprocess.run(
         [sys.executable, "-c", program, str(path)],
         env=environ,
@@ -110,6 +111,7 @@ def check_layout(path, align_nbytes):
     return n_present
 
 
+@pytest.mark.compat
 def test_written_killed_resumed_verified_read_and_updated(tmp_path):
     path = tmp_path / "x.zarr"
     run(KILLED, path, HERE, code=-signal.SIGKILL)

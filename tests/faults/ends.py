@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -29,6 +30,7 @@ import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
+from shardwrite.journal import in_place
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
@@ -157,6 +159,33 @@ def give_up_and_update(path: Path) -> object:
     return update(path)
 
 
+def of_source(path: Path) -> Path:
+    """Place of the array that is converted."""
+    return path.with_name("source")
+
+
+def make_source(path: Path, shards: int | None = None) -> None:
+    source(NEW).to_sharded_zarr(of_source(path), shards=shards, chunks=5)
+
+
+def convert(path: Path, **keywords) -> object:
+    return shardwrite.reshard(of_source(path), path, **keywords)
+
+
+def make_flat(path: Path) -> None:
+    source(NEW).to_sharded_zarr(path, shards=None, chunks=5)
+
+
+def shard_in_place(path: Path) -> object:
+    return shardwrite.shard(path, shards=2)
+
+
+def shard_by_two_renames(path: Path) -> object:
+    """Where the system cannot exchange names."""
+    with mock.patch.object(in_place, "exchange", return_value=False):
+        return shard_in_place(path)
+
+
 def create(path: Path) -> None:
     """Make an array without data; where it has just been made, that is told."""
     try:
@@ -196,6 +225,20 @@ OPERATIONS = {
     "stream": Operation(begin_stream, stream, NEW),
     "creation": Operation(nothing, create, np.zeros_like(OLD)),
     "write into a group": Operation(nothing, lambda path: write(path.parent, name="x"), NEW),
+    "shard": Operation(make_source, lambda path: convert(path, shards=2), NEW),
+    "unshard": Operation(
+        lambda path: make_source(path, 10), lambda path: convert(path, shards=None), NEW
+    ),
+    "conversion that encodes": Operation(
+        lambda path: make_source(path, 10), lambda path: convert(path, shards=2, chunks=4), NEW
+    ),
+    "shard in place": Operation(make_flat, shard_in_place, NEW),
+    "shard by two renames": Operation(make_flat, shard_by_two_renames, NEW),
+    "unshard in place": Operation(
+        lambda path: source(NEW).to_sharded_zarr(path, **LAYOUT),
+        lambda path: shardwrite.unshard(path),
+        NEW,
+    ),
     "give up, and update": Operation(interrupt_update, give_up_and_update, UPDATED),
 }
 
@@ -266,6 +309,8 @@ def before_effect(k: int, strike: Callable[[str], object]) -> Iterator[Callable[
             stack.enter_context(mock.patch.object(os, name, counted(name, getattr(os, name))))
         creates = counted("open", os.open, lambda arguments: arguments[1] & os.O_CREAT)
         stack.enter_context(mock.patch.object(os, "open", creates))
+        exchange = counted("exchange", in_place.exchange)
+        stack.enter_context(mock.patch.object(in_place, "exchange", exchange))
         yield lambda: n
 
 
@@ -380,6 +425,7 @@ def main() -> None:
     )
     parser.add_argument("--json", help="write every case to this file")
     given = parser.parse_args()
+    gc.freeze()  # Forked processes need not go through, and so copy, what is there already.
     with dask.config.set(scheduler="sync"):
         done = run(given.operations, given.every, given.last, given.twice)
     troubles = [case for case in done if case.trouble]

@@ -249,8 +249,12 @@ def cases(calls, errors, durabilities):
             )
 
 
-def run_all(kinds, run_case, *, share: float, seed: int) -> list:
-    """Every k of every kind of fault, or of a share of the kinds, sampled."""
+def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1) -> list:
+    """Every k of every kind of fault, or of a share of the kinds, sampled.
+
+    A larger share of the kinds takes no longer if `every` is larger than 1: each kind then begins
+    at a random k up to that number, and goes on in steps of it.
+    """
     library, chosen = shim(), random.Random(seed)
     random.seed(seed)
     commit.RETRY_SECONDS = (0.0, 0.0, 0.0)
@@ -261,7 +265,8 @@ def run_all(kinds, run_case, *, share: float, seed: int) -> list:
         for kind in kinds:
             if chosen.random() >= share:
                 continue
-            for k in itertools.count(1):
+            first = 1 if every == 1 else chosen.randint(1, every)
+            for k in itertools.count(first, every):
                 directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place))
                 case = run_case(library, replace(kind, k=k), directory)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -291,6 +296,7 @@ def parser(description: str, errors) -> argparse.ArgumentParser:
     parser.add_argument("--calls", nargs="+", choices=CALLS, default=CALLS)
     parser.add_argument("--errors", nargs="+", choices=errors, default=errors)
     parser.add_argument("--share", type=float, default=1.0, help="of the kinds of faults, sampled")
+    parser.add_argument("--every", type=int, default=1, help="step from one k to the next")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write every case to this file")
     return parser
@@ -314,6 +320,7 @@ def main() -> None:
         run_case,
         share=given.share,
         seed=given.seed,
+        every=given.every,
     )
     acks = {name: sum(getattr(case, name) for case in done) for name in ("acked", "lost")}
     tell(done, {**summary(done), **acks}, given.json)

@@ -131,7 +131,9 @@ def main() -> None:
     arguments.add_argument("--operations", nargs="+", choices=OPERATIONS, default=OPERATIONS)
     given = arguments.parse_args()
     kinds = kinds_of(given.operations, given.calls, given.errors)
-    done = failing_calls.run_all(kinds, run_case, share=given.share, seed=given.seed)
+    done = failing_calls.run_all(
+        kinds, run_case, share=given.share, seed=given.seed, every=given.every
+    )
     failing_calls.tell(done, failing_calls.summary(done), given.json)
 
 

@@ -12,6 +12,7 @@ instead, its groups have thousands of shards, and each kill is told of.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import shutil
@@ -34,6 +35,9 @@ from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+
+for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
+    getattr(shardwrite, _name)
 
 N_THREADS = 2
 GROUP_PAUSE = 0.004  # seconds that a shard of a large group takes at least
@@ -428,6 +432,7 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=10_000, help="of that job")
     parser.add_argument("--json", help="write every kill to this file")
     given = parser.parse_args()
+    gc.freeze()  # Forked processes need not go through, and so copy, what is there already.
     if given.one_array or given.groups:
         kills = (kill_groups if given.groups else kill_one_array)(
             given.shards, given.kills, given.seed

@@ -49,11 +49,11 @@ def restarted(script: str, arguments: list[str]) -> int:
 
 
 def outcome(directory: Path, script: str, *arguments: str, shim: Path | None = None) -> dict:
-    """What a harness of this folder has written; without a shim, it starts itself anew with one."""
+    """What a harness of this folder has written that runs under a shim; by default, under its own."""
     out = directory / "out.json"
     ended = subprocess.run(
         [sys.executable, HERE / script, *arguments, "--json", out],
-        env=environment(shim),
+        env=environment(shim or build(directory)),
         capture_output=True,
         text=True,
         timeout=900,

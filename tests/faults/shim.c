@@ -238,6 +238,13 @@ int renameat(int a, const char *from, int b, const char *to) {
     if (countdown && is_below(to) && fires("rename")) FAIL;
     return real(a, from, b, to);
 }
+typedef int (*renameat2_t)(int, const char *, int, const char *, unsigned);
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags) {
+    REAL("renameat2", renameat2_t);
+    if (is_watched) effect_on_two("rename", a, from, b, to);
+    if (countdown && is_below(to) && fires("rename")) FAIL;
+    return real(a, from, b, to, flags);
+}
 int link(const char *from, const char *to) {
     REAL("link", two_paths_t);
     if (is_watched) effect_on_two("link", AT_FDCWD, from, AT_FDCWD, to);

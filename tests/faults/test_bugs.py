@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+import forked
 import preloaded
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,7 +34,7 @@ CAUGHT_BY = {
     "journal-before-data": "tests/faults/test_commit_steps.py::test_what_is_not_committed_is_not_in_the_journal",
     "elided-by-value": "tests/operations/test_values.py",
     "record-after-change": (
-        "tests/faults/test_updates_machine.py::test_killed_at_every_step[AppendOnly(in_place=True)-end-True]"
+        "tests/faults/test_updates_machine.py::test_killed_at_every_step[AppendOnly(in_place=True)-end-True, every third]"
     ),
     "recovered-in-place": "tests/journal/test_changes_in_place.py::test_after_a_failed_sync_the_shard_is_another_file",
     "kept-where-it-reads-back": "tests/faults/test_lossy_disk.py::test_what_was_flushed_is_on_the_disk[writer-append in place]",
@@ -127,28 +128,10 @@ def put_in(root, bug):
 
 def run(root, *tests):
     """Exit code of pytest, 0 passed, 1 failed; and what it printed."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not long",
-        *(f"{root}/{test}" for test in tests),
-    ]
-    ended = subprocess.run(
-        command,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    assert ended.returncode in (0, 1), ended.stdout[-2000:] + ended.stderr[-2000:]
-    return ended.returncode, ended.stdout
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not long"]
+    code, text = forked.run_pytest(root, [*options, *(f"{root}/{test}" for test in tests)])
+    assert code in (0, 1), text[-4000:]
+    return code, text
 
 
 @needs_patch

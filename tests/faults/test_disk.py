@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import StoreError
+from shardwrite import SpecError, StoreError
 from shardwrite.cli import main
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -251,3 +251,20 @@ def test_a_worker_is_killed_as_for_its_memory(tmp_path):
     assert result.n_shards == 64
     oracle.check_whole(tmp_path / "x", oracle.values(SHAPE))
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
+
+
+@needs_root
+@pytest.mark.parametrize("is_bound", [False, True], ids=["file system", "directory"])
+def test_a_mount_point_is_no_place_for_an_array(tmp_path, is_bound):
+    path, other = tmp_path / "a point.zarr", tmp_path / "other"
+    path.mkdir()
+    other.mkdir()
+    mount = ["--bind", other] if is_bound else ["-t", "tmpfs", "shardwrite-test"]
+    subprocess.run(["mount", *mount, path], check=True)
+    try:
+        with pytest.raises(SpecError, match="mount point"):
+            write(path)
+        assert sorted(found.name for found in tmp_path.iterdir()) == ["a point.zarr", "other"]
+        assert write(path, name="array").n_shards  # as the message says
+    finally:
+        subprocess.run(["umount", path], check=True)

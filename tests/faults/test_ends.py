@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 SCRIPT = Path(__file__).with_name("ends.py")
-OPERATIONS = ("write", "write into a group", "finalize", "compaction", "salvage", "stream")
+OPERATIONS = ("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard")
 
 
 def run(tmp_path, *arguments):

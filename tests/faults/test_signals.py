@@ -173,6 +173,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_exec_maps_the_outcome(tmp_path, kind):
     from click.testing import CliRunner

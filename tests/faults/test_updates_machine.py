@@ -355,17 +355,19 @@ QUICK = [(STRATEGIES[0], "end", True), (STRATEGIES[5], "end", True)]
 
 
 @pytest.mark.parametrize(
-    ("strategy", "location", "compressed"),
+    ("strategy", "location", "compressed", "every"),
     [
-        pytest.param(
-            *case,
-            marks=[] if case in QUICK else pytest.mark.long,
-            id=f"{case[0]}-{case[1]}-{case[2]}",
-        )
-        for case in CASES
+        *(
+            pytest.param(*case, 3, id=f"{case[0]}-{case[1]}-{case[2]}, every third")
+            for case in QUICK
+        ),
+        *(
+            pytest.param(*case, 1, marks=pytest.mark.long, id=f"{case[0]}-{case[1]}-{case[2]}")
+            for case in CASES
+        ),
     ],
 )
-def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
+def test_killed_at_every_step(monkeypatch, strategy, location, compressed, every):
     """Given up, each shard is old or new; called again, all is new: for a kill before each effect
     on the file system."""
     monkeypatch.setattr("shardwrite.journal.lease.TTL_SECONDS", -1.0)
@@ -384,7 +386,7 @@ def test_killed_at_every_step(monkeypatch, strategy, location, compressed):
     )
     source = da.from_array(new[REGION], chunks=4)
     n_new = set()
-    for at in range(1, 1000):
+    for at in range(1, 1000, every):
         home = top / str(at)
         shutil.copytree(made, home / "x")
         try:

@@ -9,6 +9,7 @@ preloaded and the path of the shim in ``SHIM``.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import shutil
@@ -34,6 +35,9 @@ from shardwrite import AppendOnly, FixedOrder, ShardWriter
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
+
+for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
+    getattr(shardwrite, _name)
 
 SHAPE, SHARD, CHUNK = (8, 16), 8, 4
 N_STREAMED = 6
@@ -128,7 +132,7 @@ class Operation:
 def make(place: Place, **layout) -> None:
     """The array as it is before."""
     da.from_array(OLD, chunks=SHARD).to_sharded_zarr(
-        place.path, durability="none", **LAYOUT, **layout
+        place.path, durability="none", **LAYOUT | layout
     )
 
 
@@ -230,6 +234,15 @@ def compact(**keywords) -> Operation:
     )
 
 
+def in_place() -> Operation:
+    """Put the chunks of an array without shards into shards, in its place."""
+    return Operation(
+        lambda place: shardwrite.shard(place.path, shards=2),
+        lambda before: before,
+        lambda place: make(place, shards=None),
+    )
+
+
 def make_bad(place: Place) -> None:
     """One of the two shards is torn."""
     make(place)
@@ -279,23 +292,34 @@ def kill_amid_change(place: Place, strategy: str, **layout) -> None:
     was not made."""
     make(place, **layout)
     operation = update(1, REGION, strategy)
-    for at in range(1, 1000):
-        attempt = Place(place.home / f"attempt-{at}", "killed")
-        attempt.home.mkdir()
-        shutil.copytree(place.path, attempt.path)
+    whole = attempt_at(place, 0)
+    wait(start(operation.run, whole), "an update")
+    of_shards = [at for at, effect in enumerate(whole.effects(), 1) if "/x.zarr/c/" in effect]
+    for at in of_shards:
+        attempt = attempt_at(place, at)
         pid = start(operation.run, attempt, at=at, strike=signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        assert os.WIFSIGNALED(status), "no kill came after a record"
+        assert os.WIFSIGNALED(status)
+        (effect,) = attempt.effects()
+        assert "/x.zarr/c/" in effect
         beside = attempt.path.with_name("x.zarr.shardwrite")
-        _, _, effect = (attempt.home / "ask-killed").read_text().partition(" ")
-        is_recorded = any(beside.rglob("undo-*")) or any(beside.rglob("redo-*"))
-        if is_recorded and "/x.zarr/c/" in effect:
+        if any(beside.rglob("undo-*")) or any(beside.rglob("redo-*")):
             shutil.rmtree(place.path)
             shutil.move(attempt.path, place.path)
             shutil.move(beside, place.path.with_name("x.zarr.shardwrite"))
             break
+    else:
+        raise AssertionError("no kill came after a record")
     for left in place.home.glob("attempt-*"):
         shutil.rmtree(left)
+
+
+def attempt_at(place: Place, at: int) -> Place:
+    """A copy of what stands at a place, for a kill before an effect."""
+    attempt = Place(place.home / f"attempt-{at}", "killed")
+    attempt.home.mkdir()
+    shutil.copytree(place.path, attempt.path)
+    return attempt
 
 
 def on_killed(operation: Operation, strategy: str, **layout) -> Operation:
@@ -343,6 +367,7 @@ def _operations() -> dict[str, Operation]:
         "compact": compact(),
         "repair": repair(),
         "salvage": salvage(),
+        "conversion": in_place(),
         "stream": stream(1),
         "stream raw": stream(1, **RAW),
         "stream replace": stream(1, FixedOrder()),
@@ -374,6 +399,7 @@ TAKEOVERS = {
     "salvage, part": after_salvage(update(2, PART, "replace")),
     "erase": erase(MOST, restart=True),
     "compact": compact(restart=True),
+    "conversion": in_place(),
     "stream": stream(2),
 }
 
@@ -388,6 +414,8 @@ def takeovers_of(operation: str) -> list[str]:
         return ["parts"]
     if kind == "stream":
         return ["stream", "abandon, part"]
+    if kind == "conversion":
+        return ["conversion", "abandon, part"]
     if kind == "repair":
         return ["update bad shard"]
     if kind == "salvage":
@@ -579,6 +607,7 @@ def warm_up() -> None:
             shardwrite.open_sharded(home / "x.zarr")[:, :]
     zarr.core.sync.cleanup_resources()  # its thread would not be there in a child
     assert threading.active_count() == 1, threading.enumerate()
+    gc.freeze()  # Forked processes need not go through, and so copy, what is there already.
 
 
 def configured():

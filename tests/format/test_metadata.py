@@ -19,9 +19,9 @@ pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:Numcodecs codecs are not in the Zarr version 3 specification"
     ),
-    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning"),
-    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),
+    pytest.mark.filterwarnings("ignore:The data type:FutureWarning"),
 ]
 
 CORE = [

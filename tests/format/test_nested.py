@@ -51,7 +51,10 @@ def path(tmp_path, request):
         document, default=lambda item: item.value if hasattr(item, "value") else list(item)
     )
     (tmp_path / "x/zarr.json").write_text(text)
-    zarr.open_array(tmp_path / "x", mode="r+")[...] = VALUES
+    try:
+        zarr.open_array(tmp_path / "x", mode="r+")[...] = VALUES
+    except NotImplementedError:
+        pytest.skip("this zarr-python cannot leave out an inner chunk here, as 3.1.0 cannot")
     return tmp_path / "x"
 
 

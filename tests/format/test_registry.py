@@ -63,6 +63,7 @@ def test_a_strategy_is_restored_whole(strategy):
         assert again.streams(size) == strategy.streams(size)
 
 
+@pytest.mark.compat
 def test_a_name_or_an_instance_is_taken():
     made = register_strategy(another())
     assert type(as_strategy("another")) is made

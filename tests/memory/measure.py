@@ -104,6 +104,7 @@ def main(case: str, target: str, memory_limit: str) -> None:
         json.dumps(
             {
                 "peaks": list(peaks.values()),
+                "reported": list(result.peak_nbytes_by_process.values()),
                 "estimate": plan.memory.total_nbytes,
                 "spool_ratio": plan.memory.spool_ratio,
                 "layout": plan.layout,

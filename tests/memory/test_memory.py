@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [
+    pytest.mark.usefixtures("children_as_users_start_them"),
     pytest.mark.long,
     pytest.mark.skipif(
         not Path("/proc/self/status").exists(), reason="RssAnon is read from Linux's /proc"
@@ -38,6 +39,10 @@ def test_peak_memory_stays_within_the_estimate(case, tmp_path):
     assert not measured["restarted"], "a worker went over its limit and was restarted"
     assert max(measured["peaks"]) <= measured["estimate"] + SLACK_NBYTES
     assert measured["estimate"] <= measured["limit"]
+    assert measured["reported"], "processes that commit shards tell their peaks"
+    for told in measured["reported"]:
+        nearest = min(measured["peaks"], key=lambda seen: abs(seen - told))
+        assert told == pytest.approx(nearest, rel=0.15)
     # a test of the bound needs data that would break it
     assert measured["raw_nbytes"] >= 2 * measured["limit"]
     if case == "incompressible":

@@ -11,6 +11,7 @@ import gzip
 import importlib.util
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from shardwrite import (
     CorruptShardError,
     JournalError,
     PlanError,
+    ShardWriter,
     SourceError,
     SpecError,
     StoreError,
@@ -45,7 +47,7 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 needs_mounts = pytest.mark.skipif(
     os.geteuid() != 0 or sys.platform != "linux", reason="mounts file systems: needs root on Linux"
 )
-pytestmark = pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:The data type:FutureWarning")
 
 
 @pytest.fixture
@@ -146,8 +148,9 @@ ARGUMENTS = {
     ),
     "a strategy that does not exist": ({"strategy": "sideways"}, "strategy", "'sideways'", "append-only"),
     "a strategy that is none": ({"strategy": 3}, "strategy", "3", "append-only"),
-    "a mode that does not exist": ({"mode": "a"}, "mode", "'a'", f"{CHOICES} ['w-', 'w']"),
-    "the mode that repairs": ({"mode": "r+"}, "mode", "'r+'", f"{CHOICES} ['w-', 'w']"),
+    "a mode that does not exist": ({"mode": "x"}, "mode", "'x'", f"{CHOICES} ['w-', 'w', 'a', 'r+']"),
+    "a mode that only reads": ({"mode": "r"}, "mode", "'r'", 'give "r+"'),
+    "a mode for arrays that exist": ({"mode": "r+"}, "store", "no array", "of a sharded Zarr v3 array"),
     "a time to publish that does not exist": ({"publish": "never"}, "publish", "'never'", f"{CHOICES} ['last', 'first']"),
     "a durability that does not exist": ({"durability": "some"}, "durability", "'some'", "'full'"),
     "restart that is no bool": ({"restart": "yes"}, "restart", "'yes'", "True"),
@@ -244,7 +247,7 @@ def with_unknown_chunks():
 
 
 SOURCES = {
-    "no dask array": (lambda: np.zeros(4), "x", "'ndarray'", "dask.array.from_array"),
+    "no array": (lambda: [0, 1, 2, 3], "x", "'list'", "give a dask or numpy array"),
     "unknown chunks": (with_unknown_chunks, "x.chunks", "nan", "compute_chunk_sizes()"),
     "masked arrays": (
         lambda: da.ma.masked_greater(da.arange(8, chunks=4), 3),
@@ -392,7 +395,7 @@ PLACES = {
         {},
         "store",
         "Zarr v2",
-        ANOTHER,
+        "give another name= inside it",
     ),
     **{
         f"half a zarr.json, {kind}": (
@@ -543,7 +546,7 @@ INTO = {
     ),
     "objects": (lambda x: x.astype(object), ".dtype", "'object'", 'astype("float32")'),
     "unknown chunks": (lambda x: x[x[:, 0] > 3], ".chunks", "nan", "compute_chunk_sizes()"),
-    "no dask array": (lambda x: x.compute(), "", "'ndarray'", "dask.array.from_array"),
+    "no array": (lambda x: x.compute().tolist(), "", "'list'", "give a dask or numpy array"),
 }
 
 
@@ -909,7 +912,7 @@ DAMAGE = {
     "wrap-around to the end": (lambda s: s.with_entry(nbytes=2**64 - 2), NAMED),
     "half-empty offset": (lambda s: s.with_entry(offset=MAX), NAMED),
     "half-empty nbytes": (lambda s: s.with_entry(nbytes=MAX), NAMED),
-    "overlap": (lambda s: s.with_entry(offset=s.table()[RANK + 1][0]), (1, 3)),
+    "overlap": (lambda s: s.with_entry(offset=s.table()[RANK + 1][0] + 1), NAMED),
     "overlap by a byte": (lambda s: s.with_entry(nbytes=s.table()[RANK][1] + 1), (1, 3)),
     "an entry inside the index": (lambda s: s.with_entry(s.at + 16, 16), NAMED),
     "an entry over the index's edge": (
@@ -1038,7 +1041,7 @@ FRAMES = {
 
 
 @pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3 specification")
-@pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("row", FRAMES)
 def test_a_frame_that_claims_too_much(tmp_path, row):
     dtype, keywords, frame = FRAMES[row]
@@ -1068,8 +1071,8 @@ DOCUMENTS = {
     "a group": (lambda p: zarr.create_group(p), "not an array", "the path of an array"),
     "a v2 array": (
         lambda p: zarr.create_array(p, shape=3, dtype="i4", zarr_format=2),
-        "no zarr.json",
-        "give the path of a sharded",
+        "Zarr v2",
+        "use zarr-python for it",
     ),
 }
 
@@ -1092,3 +1095,63 @@ def test_what_is_no_array_is_not_read(tmp_path, row):
         assert value in str(caught.value)
         assert remedy in caught.value.remedy
         assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"serializer": {"name": "vlen-utf8"}},
+        {"filters": [{"name": "numcodecs.delta", "configuration": {"dtype": "<f8"}}]},
+        {"serializer": {"name": "numcodecs.zfpy", "configuration": {"mode": 4, "tolerance": 0.1}}},
+        {"filters": [{"name": "numcodecs.bitround", "configuration": {"keepbits": 3}}]},
+    ],
+    ids=lambda more: str(more)[:50],
+)
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_codecs_that_do_not_give_a_chunk_back_are_refused_before_a_task(tmp_path, more):
+    with pytest.raises(SpecError, match="cannot encode"):
+        da.ones(8, chunks=4, dtype="i4").to_sharded_zarr(tmp_path / "x", chunks=4, shards=8, **more)
+    assert not any(tmp_path.iterdir())
+
+
+def test_chunks_that_are_sparse_are_refused_before_a_task(tmp_path):
+    sparse = pytest.importorskip("scipy.sparse")
+    x = da.ones((4, 4), chunks=2).map_blocks(sparse.csr_matrix)
+    with pytest.raises(SpecError, match=r"x='csr_matrix': its chunks are no arrays.*toarray"):
+        x.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2)
+    assert not any(tmp_path.iterdir())
+    dense = x.map_blocks(lambda a: a.toarray(), dtype=x.dtype)
+    dense.to_sharded_zarr(tmp_path / "x", shards=4, chunks=2)
+
+
+@pytest.mark.filterwarnings("ignore::Warning")
+def test_text_is_appended_as_it_was_created_and_other_objects_are_errors(tmp_path):
+    path, text = tmp_path / "x", np.array(["a", "bc", "", "é"] * 3, dtype=object)
+    x = da.from_array(text, chunks=4)
+    x.to_sharded_zarr(path, shards=8, chunks=4, serializer="vlen-utf8")
+    x.to_sharded_zarr(path, region="append")
+    shardwrite.write_region(x[1:2], path, slice(2, 3))
+    shardwrite.write_region(da.from_array(np.array(["uu"]), chunks=1), path, slice(3, 4))
+    with ShardWriter(path) as writer:
+        writer.append(np.array(["q"], dtype=object))
+        writer.append(np.array(["r"]))
+    wanted = [*text, *text, "q", "r"]
+    wanted[2:4] = ["bc", "uu"]
+    assert shardwrite.open_sharded(path)[...].tolist() == wanted
+    assert zarr.open_array(path)[...].tolist() == wanted
+    for wrong in (1, None, float("nan"), b"x"):
+        odd = np.array([wrong, "a"], dtype=object)
+        source = da.from_array(odd, chunks=2)
+        with pytest.raises(SourceError, match="cannot be encoded as StringDType"):
+            source.to_sharded_zarr(tmp_path / "y", shards=2, chunks=2, serializer="vlen-utf8")
+        with pytest.raises(SourceError, match="cannot be encoded as StringDType"):
+            shardwrite.write_region(source, path, slice(0, 2))
+        shardwrite.abandon(path)
+        with (
+            pytest.raises(SpecError, match="objects that are no text"),
+            ShardWriter(path) as writer,
+        ):
+            writer.append(odd)
+        shutil.rmtree(tmp_path / "y.shardwrite", ignore_errors=True)
+        shutil.rmtree(tmp_path / "y", ignore_errors=True)
+    assert shardwrite.open_sharded(path)[...].tolist() == wanted

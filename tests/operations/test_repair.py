@@ -140,7 +140,10 @@ def test_an_interrupted_repair_goes_on(path, a):
 
 
 def test_an_array_that_another_program_made(tmp_path, a):
-    zarr.create_array(tmp_path / "z", data=a, shards=(16, 16), chunks=(4, 4))
+    made = zarr.create_array(
+        tmp_path / "z", shape=a.shape, dtype=a.dtype, shards=(16, 16), chunks=(4, 4)
+    )
+    made[...] = a  # with data=, zarr-python 3.1.0 may tear shards
     (tmp_path / "z/c/1/1").write_bytes(b"torn")
     (tmp_path / "z/c/2/2").unlink()
     found = shardwrite.repair(tmp_path / "z", da.from_array(a, chunks=20))
@@ -364,6 +367,7 @@ def test_every_engine_verifies(path, a, scheduler):
     assert [p.key for p in report.problems] == ["c/1/1", "c/2/2", "c/3/0"]
 
 
+@pytest.mark.compat
 def test_the_commands(path, a, tmp_path):
     np.save(tmp_path / "a.npy", a)
 

@@ -233,7 +233,10 @@ def test_dask_alone_loses_data_where_this_writer_does_not(tmp_path):
     for attempt in range(20):
         path = tmp_path / f"dask{attempt}"
         with dask.config.set(scheduler="threads", num_workers=8):
-            da.to_zarr(x, str(path), shards=(32, 32))
+            try:
+                da.to_zarr(x, str(path), shards=(32, 32))
+            except TypeError:
+                pytest.skip(f"dask {dask.__version__} writes no shards")
         written = zarr.open_array(path, mode="r")
         assert written.shards == (32, 32)
         lost = int((written[...] != a).sum())

@@ -51,6 +51,7 @@ def with_index(data, location, change):
     )
 
 
+@pytest.mark.compat
 def test_damage_to_a_chunk_is_found_by_decoding(array):
     path, location, _ = array
     shard = path / "c" / "0" / "1"

@@ -27,6 +27,7 @@ from shardwrite.picture import (
     terminal_picture,
     write_png,
 )
+from shardwrite.picture.look import PALETTE
 
 WORST_FIRST = [
     ShardState.BAD,
@@ -153,7 +154,7 @@ def test_the_table():
         "  grid          3 x 4 shards, each of 2 x 2 inner chunks",
         "  shards        6 written, 2 empty, 2 pending, 1 missing, 1 bad",
         "  inner chunks  36 of 96 hold data (37.5%)",
-        "  stored        41 kB; 6.83 kB a shard on average, 1 kB to 12 kB",
+        "  stored        41 kB; 6.83 kB per shard on average, from 1 kB to 12 kB",
     ]
 
 
@@ -184,8 +185,8 @@ def test_half_blocks_in_colours():
         no_color=False,
         color_system="truecolor",
     )
-    red, magenta, dark = "226;38;38", "224;64;214", "44;46;58"
-    assert f"\x1b[38;2;{red};48;2;{magenta}m▀" in lines[0]
+    red, pink, dark = "226;38;38", "255;156;225", "44;46;58"
+    assert f"\x1b[38;2;{red};48;2;{pink}m▀" in lines[0]
     assert f"48;2;{dark}m▀" in lines[0]
     assert "48;2" not in lines[1], "below the last row the terminal's own background shows"
 
@@ -248,12 +249,14 @@ def test_large_pages_join_runs_and_then_fold():
     )
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (5, 4, 3, 2)], ids=str)
 def test_every_grid_has_a_page_and_a_notebook_cell(shape):
     census = census_of(np.ones(shape, np.uint8))
     assert Page(html(census)).n_rects == Page(census._repr_html_()).n_rects == math.prod(shape)
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("shape", [(), (0, 3), (7,), (30, 40), (4, 5, 6)], ids=str)
 def test_png_is_read_back(shape, tmp_path):
     image = pytest.importorskip("matplotlib.image")
@@ -285,3 +288,48 @@ def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
     with pytest.raises(SpecError, match=r'pip install "shardwrite\[plot\]"'):
         write_png(census_of(SMALL), tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
+
+
+# Machado, Oliveira and Fernandes, 2009: how colours in linear RGB look without one kind of cone
+SIGHTS = {
+    "all cones": np.eye(3),
+    "no long": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "no middle": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+    "no short": np.array(
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
+    ),
+}  # fmt: skip
+
+
+def oklab(colours, sight):
+    """Colours in a space in which distances are as large as they look."""
+    c = np.asarray(colours) / 255
+    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+    cones = [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+    opponent = [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+    seen = np.clip(linear @ sight.T, 0, 1)
+    return np.cbrt(seen @ np.transpose(cones)) @ np.transpose(opponent)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_states_differ_from_each_other_and_from_the_scale_for_every_eye(sight):
+    seen = oklab(PALETTE, SIGHTS[sight])
+    states = [
+        state for state in ShardState if state != ShardState.WRITTEN
+    ]  # has no colour of its own
+    for one in states:
+        others = [*(s for s in states if s != one), *range(len(STATES), len(PALETTE))]
+        distances = np.linalg.norm(seen[others] - seen[one], axis=1)
+        assert distances.min() > 0.115, (one, others[int(distances.argmin())])

@@ -41,3 +41,26 @@ def test_only_what_lies_in_no_directory_is_elsewhere(tmp_path):
     assert list(place.store.list_keys()) == ["zarr.json"]
     for given in (str(tmp_path), LocalStore(tmp_path)):
         assert resolve_place(given, "x") == Directory(tmp_path, "x")
+
+
+def test_a_relative_path_in_a_directory_that_is_gone(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SpecError, match="working directory that is gone"):
+        resolve_place("x.zarr", None)
+    assert resolve_place(tmp_path / "x.zarr", None) == Directory(tmp_path / "x.zarr")
+
+
+def test_a_path_with_dots_is_the_place_that_it_leads_to(tmp_path):
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(inside)
+    assert resolve_place(inside / ".." / "x", None) == Directory(tmp_path / "a" / "x")
+    assert resolve_place(tmp_path / "link" / ".." / "x", None) == Directory(tmp_path / "a" / "x")
+    assert resolve_place(inside / "..", "x") == Directory(tmp_path / "a", "x")
+    assert resolve_place(tmp_path / "link", None).is_link()
+    assert resolve_place(inside / ".." / ".." / "link", None).is_link()
+    with pytest.raises(SpecError, match="not the path of a directory"):
+        resolve_place(inside / "..", None)

@@ -183,7 +183,11 @@ def test_a_look_at_every_shard(existing):
         error = refused(lambda call=call: call(existing), SpecError)
         assert error.value == str(existing)
         assert "shards" in str(error)
-    assert refused(lambda: shardwrite.from_sharded_zarr(existing), SpecError).field == "chunks"
+    for chunks in (None, 1, (1,) * ndim, "auto", "1kB", ("1kB",) * ndim):
+        error = refused(
+            lambda given=chunks: shardwrite.from_sharded_zarr(existing, chunks=given), SpecError
+        )
+        assert error.field == "chunks"
     assert refused(lambda: shardwrite.erase(existing, (...,)), SpecError).field == "region"
     if ndim > 1:
         refused(lambda: shardwrite.ShardWriter(existing), SpecError)

@@ -9,6 +9,8 @@ import pytest
 import shardwrite
 from shardwrite import SpecError
 
+pytestmark = pytest.mark.compat
+
 VALUES = np.arange(60).reshape(6, 10)
 
 
@@ -86,7 +88,9 @@ def test_one_size_for_all_axes(path):
     np.testing.assert_array_equal(found.compute(), VALUES)
 
 
-@pytest.mark.parametrize("chunks", [(4,), (4, 4, 4), (0, 4), ("a", 4), -1, "1MB", True], ids=str)
+@pytest.mark.parametrize(
+    "chunks", [(4,), (4, 4, 4), (0, 4), ("a", 4), -2, (True, 4), ((4, 4), 4), True, 2.5], ids=str
+)
 def test_chunks_that_are_none(path, chunks):
     with pytest.raises(SpecError) as caught:
         shardwrite.from_sharded_zarr(path, chunks=chunks)

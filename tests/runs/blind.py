@@ -8,15 +8,22 @@ from shardwrite.codecs.pipeline import ForeignPipeline, NativePipeline
 def make_blind(monkeypatch):
     """From now on, it is an error to encode or decode an inner chunk.
 
-    One element may be encoded: before a run begins, it shows that the libraries are there.
+    One element is the exception: before a run begins, it is encoded and decoded to show that the
+    libraries are there.
     """
+    trials = set()
 
     def only_indexes(real):
         def call(self, *arguments):
             is_index = self.stored_dtype == "u8"
-            is_trial = getattr(arguments[0], "size", None) == 1
+            is_trial = getattr(arguments[0], "size", None) == 1 or (
+                isinstance(arguments[0], bytes) and arguments[0] in trials
+            )
             assert is_index or is_trial, "an inner chunk was encoded or decoded"
-            return real(self, *arguments)
+            found = real(self, *arguments)
+            if is_trial and isinstance(found, list):
+                trials.update(bytes(one) for one in found)
+            return found
 
         return call
 

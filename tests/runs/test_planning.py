@@ -163,7 +163,7 @@ def test_json_and_html():
     html = plan._repr_html_()
     assert "<svg" in html
     assert "3 x 4 shards" in html
-    assert "12 files at most" in str(plan)
+    assert "up to 12 files" in str(plan)
 
 
 def test_the_proposals_own_example():

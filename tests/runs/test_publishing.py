@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ import zarr
 
 import shardwrite
 from shardwrite import SpecError, StoreError
+from shardwrite.place.directory import Directory
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
 
@@ -143,3 +148,105 @@ def test_directories_that_hold_something_else_are_no_groups(tmp_path, x, strange
     ):
         x.to_sharded_zarr(tmp_path / "g", name="img/0", **GOOD)
     assert listing(tmp_path) == before
+
+
+def test_a_path_with_dots_concerns_only_the_groups_above_it(tmp_path, x):
+    inner = zarr.create_group(tmp_path / "g").create_group("h")
+    zarr.consolidate_metadata(inner.store, path="h")
+    before = (tmp_path / "g/h/zarr.json").read_bytes()
+    x.to_sharded_zarr(tmp_path / "g" / "h" / ".." / "y", **GOOD)
+    assert (tmp_path / "g/h/zarr.json").read_bytes() == before
+    x.to_sharded_zarr(tmp_path / "g" / "y" / ".." / "z", **GOOD)  # which does not lie in y
+    assert sorted(zarr.open_group(tmp_path / "g").array_keys()) == ["y", "z"]
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["group is made", "group is there"])
+def test_two_runs_that_publish_at_once_are_both_in_the_consolidated_metadata(
+    tmp_path, x, monkeypatch, is_new
+):
+    path = tmp_path / "g"
+    if not is_new:
+        zarr.create_group(path)
+        zarr.consolidate_metadata(path)
+    write, is_first = Directory.write, [True]
+
+    def slowly(self, leaf, data, **options):
+        """Another run publishes its array between the look at the group and the write."""
+        if self.path == path and is_first:
+            is_first.clear()
+            x.to_sharded_zarr(path, name="other", **GOOD)
+            zarr.open_group(path).attrs["who"] = "somebody"
+            zarr.consolidate_metadata(path)
+        write(self, leaf, data, **options)
+
+    monkeypatch.setattr(Directory, "write", slowly)
+    x.to_sharded_zarr(path, name="one", **GOOD)
+    found = zarr.open_consolidated(path)
+    assert sorted(found.array_keys()) == ["one", "other"]
+    assert dict(found.attrs) == {"who": "somebody"}
+
+
+def test_a_group_that_others_write_all_the_time(tmp_path, x, monkeypatch):
+    path = tmp_path / "g"
+    zarr.create_group(path)
+    zarr.consolidate_metadata(path)
+    write, n = Directory.write, itertools.count()
+
+    def late(self, leaf, data, **options):
+        if self.path == path:
+            zarr.open_group(path).attrs["n"] = next(n)
+        write(self, leaf, data, **options)
+
+    monkeypatch.setattr(Directory, "write", late)
+    monkeypatch.setattr("shardwrite.journal.rundir._MAX_TRIES", 2)
+    with pytest.raises(StoreError, match="make the same call again"):
+        x.to_sharded_zarr(path, name="one", **GOOD)
+    monkeypatch.undo()
+    x.to_sharded_zarr(path, name="one", **GOOD)  # as the message says
+    assert zarr.open_group(path).attrs["n"] == 1
+    assert sorted(zarr.open_consolidated(path).array_keys()) == ["one"]
+
+
+REPLACE_PROTECTED = """
+import os, shutil, sys, tempfile
+import dask.array as da
+import shardwrite
+
+x = da.ones((8,), dtype="i4", chunks=4)
+directory = tempfile.mkdtemp()
+
+def write(name, n):
+    path = os.path.join(directory, name)
+    (x + n).to_sharded_zarr(path, shards=4, chunks=2, mode="w")
+    return path
+
+try:
+    if os.geteuid() == 0:  # who may write everywhere
+        for n in (0, 1):
+            write("imports what is needed", n)
+        shutil.rmtree(os.path.join(directory, "imports what is needed"))
+        os.chmod(directory, 0o777)
+        os.setgroups([])
+        os.setresgid(65534, 65534, 0)
+        os.setresuid(65534, 65534, 0)
+    path = write("x.zarr", 0)
+    os.chmod(os.path.join(path, "c"), 0o555)
+    write("x.zarr", 1)
+    write("x.zarr", 2)
+    print(os.listdir(directory), shardwrite.open_sharded(path)[...].tolist())
+finally:
+    os.setresuid(-1, os.getresuid()[2], -1)
+    shutil.rmtree(directory)
+"""
+
+
+def test_an_array_with_write_protected_directories_is_replaced():
+    done = subprocess.run(
+        [sys.executable, "-c", REPLACE_PROTECTED],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "['x.zarr'] [3, 3, 3, 3, 3, 3, 3, 3]\n"

@@ -17,6 +17,7 @@ from shardwrite.engines import LocalEngine
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.passage import what_differs
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import PlanOptions, SourceLayout, make_plan
@@ -26,7 +27,7 @@ from shardwrite.runs.array_plan import resources_of
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions
-from shardwrite.runs.stored_chunks import StoredChunks, same_chunks
+from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.stores import MemoryStore, PosixStore
 from shardwrite.write import copying
 
@@ -130,7 +131,7 @@ def test_strategies_place_them_as_chunks_that_were_encoded(tmp_path, strategy):
 
 
 def test_few_shards_are_open_at_a_time(tmp_path, monkeypatch):
-    da.from_array(array()).to_sharded_zarr(tmp_path / "a", shards=None, **layout())
+    da.from_array(array()).to_sharded_zarr(tmp_path / "a", shards=(8, 16), **layout())
     n_open, most = [0], [0]
     real_open, real_exit = PosixStore.open, copying.ExistingShard.__exit__
 
@@ -158,7 +159,7 @@ def test_a_source_that_changes_meanwhile_is_an_error(tmp_path, monkeypatch):
     da.from_array(array()).to_sharded_zarr(path, shards=None, **layout())
     array_there = open_sharded(path)
     monkeypatch.setattr(copying, "_MAX_OPEN", 1)
-    with copying._Shards(array_there) as shards:
+    with copying.Shards(array_there) as shards:
         assert shards.get(0) is not None
         shards.get(1)
         shards.get(2)
@@ -188,7 +189,7 @@ def test_chunks_pass_into_another_kind_of_store(tmp_path):
         ("shapes of the arrays", lambda d: d.update(shape=[72, 50])),
         ("data types", lambda d: d.update(data_type="int32")),
         ("fill values", lambda d: d.update(fill_value=0.0)),
-        ("codecs of the inner", lambda d: d["codecs"][0]["configuration"]["codecs"].pop()),
+        ("codecs of the inner", lambda d: d["codecs"][0]["configuration"]["codecs"].pop(1)),
         (
             "shapes of the inner",
             lambda d: d["codecs"][0]["configuration"].update(chunk_shape=[4, 8]),
@@ -202,7 +203,7 @@ def test_chunks_that_differ_are_refused(tmp_path, field, change):
     document = json.loads(opened.metadata.text)
     change(document)
     other = ArrayMetadata(json.dumps(document))
-    assert [field in name for name in same_chunks(other, opened.metadata)] == [True]
+    assert [field in name for name in what_differs(other, opened.metadata)] == [True]
     with pytest.raises(SpecError, match=field):
         StoredChunks(opened.metadata, other=ShardedArray(other, opened.store))
     with pytest.raises(SpecError, match="whole array"):
@@ -218,7 +219,7 @@ def test_where_chunks_come_from():
     ]:
         grid, other = ShardGrid(shape, mine, chunks), ShardGrid(shape, theirs, chunks)
         for index in grid.shards_in(grid.whole):
-            numbers, ranks = copying._origins(grid, index, other)
+            numbers, ranks = copying.origins(grid, index, other)
             for rank, at in enumerate(np.ndindex(grid.chunks_per_shard)):
                 start = [i * s + k * c for i, s, k, c in zip(index, mine, at, chunks, strict=True)]
                 if any(a >= n for a, n in zip(start, shape, strict=True)):

@@ -89,3 +89,26 @@ def test_the_same_call_goes_on_between_two_publications(tmp_path, monkeypatch):
     assert [result.n_resumed_shards for result in results] == [4, 4, 4], "nothing is written again"
     assert published(tmp_path) == NAMES
     assert sorted(path.name for path in tmp_path.iterdir()) == [*NAMES, "zarr.json"]
+
+
+def test_a_run_that_cannot_begin_leaves_no_other_behind(tmp_path):
+    x = da.from_array(VALUES, chunks=(16, 32))
+    x.to_sharded_zarr(tmp_path, name="a", **SIZES)
+    with dask.config.set(scheduler="sync"), pytest.raises(ValueError, match="not this one"):
+        x.map_blocks(refuse, dtype="i4").to_sharded_zarr(
+            tmp_path, name="c", **{**SIZES, "source_id": "another"}
+        )
+    with pytest.raises(shardwrite.JournalError, match="another plan was begun"):
+        write(tmp_path, arrays_of(), mode="w", restart=False, attributes={"a": 1})
+    assert not (tmp_path / "a.shardwrite").exists()
+    assert not (tmp_path / "b.shardwrite").exists()
+    shardwrite.write_region(x[:1], tmp_path, slice(0, 1), name="a")
+
+
+def test_one_place_by_two_names_is_one_place(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    x = da.from_array(VALUES, chunks=(16, 32))
+    for other in ("link/x", "../" + tmp_path.name + "/x"):
+        with pytest.raises(shardwrite.SpecError, match="cannot go to one place"):
+            shardwrite.store([x, x + 1], [tmp_path / "x", tmp_path / other], **SIZES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link"]

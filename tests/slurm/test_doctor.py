@@ -49,6 +49,7 @@ def test_warnings(change, words):
     assert words in warning
 
 
+@pytest.mark.compat
 def test_one_process(tmp_path, monkeypatch):
     for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"):
         monkeypatch.delenv(name, raising=False)

@@ -4,6 +4,7 @@ the same again finishes."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -30,7 +31,7 @@ class Elastic:
 
     def environ(self, interface):
         more = {
-            "PYTHONPATH": ROOT,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
             "DASK_DISTRIBUTED__WORKER__PRELOAD": HERE / "pause.py",
             "PAUSE": 1,
             "HURRY": self.hurry,

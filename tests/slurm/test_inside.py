@@ -47,6 +47,7 @@ def directory(tmp_path):
     return make_run_directory({"SLURM_JOB_ID": "7", "SHARDWRITE_RUN_DIR": str(tmp_path)})
 
 
+@pytest.mark.compat
 def test_a_directory_for_each_start_that_nobody_else_can_look_into(tmp_path):
     old = os.umask(0)
     try:
@@ -76,6 +77,7 @@ def test_what_an_earlier_job_of_that_number_has_left_is_not_used(directory):
     assert (directory / "key.pem").read_bytes() != key
 
 
+@pytest.mark.compat
 def test_refusals(tmp_path, monkeypatch):
     with pytest.raises(SpecError, match="no SLURM job"):
         make_run_directory({})
@@ -109,6 +111,7 @@ def test_memory_of_a_worker():
         inside.worker_nbytes({"SLURM_MEM_PER_NODE": "600"})
 
 
+@pytest.mark.compat
 def test_only_who_has_the_keys_is_talked_to(directory, tmp_path):
     security = inside.security_of(directory)
     with LocalCluster(

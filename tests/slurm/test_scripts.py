@@ -76,6 +76,7 @@ def test_golden(kind):
     assert SCRIPTS[kind] == (GOLDEN / f"{kind}.sbatch").read_text()
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize(
     ("kind", "size"),
     [

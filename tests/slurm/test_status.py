@@ -27,6 +27,7 @@ def begun(tmp_path):
     return x, tmp_path / "x"
 
 
+@pytest.mark.compat
 def test_at_half_time_and_after(begun, monkeypatch):
     x, path = begun
     monkeypatch.setenv("PATH", "")

@@ -137,6 +137,7 @@ def test_a_directory_with_other_scripts_is_refused(cluster):
     assert "scripts of your own" in submit("y/scan.zarr", "--directory", "own", code=2)
 
 
+@pytest.mark.compat
 def test_a_second_submission_is_refused_until_the_first_has_ended(cluster):
     """With the jobs' numbers, and the remedy, which is carried out."""
     submit("x.zarr", "--at-once", 2)
@@ -179,6 +180,7 @@ def in_job(monkeypatch, *words, **environ):
         run(*words)
 
 
+@pytest.mark.compat
 def test_jobs_that_nobody_has_submitted_here_are_known(cluster, monkeypatch):
     """Allocations, and arrays by scripts of the user's, once they have worked; but no interactive
     job, which is its user's."""

@@ -47,6 +47,7 @@ def script_of(**asked):
         return made.job_script()
 
 
+@pytest.mark.compat
 def test_the_script_of_a_worker(tmp_path, monkeypatch):
     monkeypatch.delenv("SHARDWRITE_INTERFACE", raising=False)
     logs = tmp_path / "my logs"

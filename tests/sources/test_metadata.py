@@ -16,6 +16,8 @@ from shardwrite.cli import main
 from shardwrite.sources import SourceMetadata, open_source
 from shardwrite.sources.common import as_attributes
 
+pytestmark = pytest.mark.compat
+
 VALUES = np.arange(24, dtype="i2").reshape(4, 6)
 
 

@@ -25,6 +25,8 @@ from shardwrite.sources.handles import HandleCache
 from shardwrite.sources.keys import split_key
 from shardwrite.sources.tiff_stack import page_files
 
+pytestmark = pytest.mark.compat
+
 
 def values(shape, dtype="uint16"):
     return (np.arange(int(np.prod(shape))) * 7 % 251).reshape(shape).astype(dtype)
@@ -426,6 +428,25 @@ def test_hdf5_chunks_are_multiples(tmp_path):
     assert source.chunks[1:] == (1000, 100)
     assert source.chunks[0] % 3 == 0
     assert 32 << 20 < np.prod(source.chunks) * 8 <= 64 << 20
+
+
+def test_hdf5_filters_of_hdf5plugin(tmp_path):
+    """A process that has not imported the library reads what it compressed."""
+    import h5py
+    import hdf5plugin
+
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("d", data=values(SHAPE), chunks=(4, 7, 5), **hdf5plugin.Bitshuffle())
+    code = "import sys; from shardwrite.sources import open_source; print(int(open_source(sys.argv[1])[...].sum()))"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    out = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "a.h5"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(out.stdout) == values(SHAPE).sum()
 
 
 def test_netcdf3_variables(tmp_path):

@@ -121,6 +121,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_the_contract_holds(tmp_path, make):
     check_store(lambda: make(tmp_path / str(next(NUMBERS))))

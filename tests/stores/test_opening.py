@@ -38,7 +38,7 @@ def array_in(path):
         (lambda path: group_in(path).store_path, "images"),
         (group_in, "images"),
         (array_in, "images/raw"),
-        (lambda path: array_in(path).async_array, "images/raw"),
+        (lambda path: array_in(path)._async_array, "images/raw"),
         (PosixStore, ""),
     ],
 )

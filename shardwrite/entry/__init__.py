@@ -1,0 +1,1 @@
+"""How calls of users come in, and how errors go out."""

@@ -1,0 +1,162 @@
+"""The ``zarr.json`` of an array whose data come from another array.
+
+It is the document of the other array, in which only what a conversion changes is changed. So data
+type, fill value, attributes and names stay exactly what they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zarr.abc.codec import ArrayArrayCodec
+from zarr.registry import get_codec_class
+
+from shardwrite.codecs.documents import Codec, Document
+from shardwrite.errors import SpecError
+from shardwrite.format.document import (
+    DEFAULT_INDEX_CODECS,
+    ArrayOptions,
+    make_metadata,
+    warn_of_readers,
+)
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.sharding import ShardingIndexed
+from shardwrite.grid import Shape
+
+__all__ = ["ConvertedLayout", "converted"]
+
+_CHECKSUM = "crc32c"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedLayout:
+    """What a conversion changes in the document of an array.
+
+    Attributes
+    ----------
+    shards : tuple of int or None
+        Shape of a shard in elements; None for an array without shards.
+    chunks : tuple of int
+        Shape of an inner chunk in elements.
+    compressors : codec, mapping, sequence of them, "auto" or "keep"
+        Bytes-to-bytes codecs of the inner chunks, as in `zarr.create_array`.
+    checksum : bool, optional
+        Whether a crc32c ends each inner chunk. None leaves that as it is.
+    index_location : {"end", "start"}, optional
+        Where the index lies in each shard. None leaves that as it is; new shards have it at the
+        end.
+    dimension_names : sequence of str or None, optional
+        Names of the dimensions. None leaves them as they are.
+    chunk_key_encoding : dict, optional
+        How keys are made. None leaves that as it is.
+    attributes : dict, optional
+        The attributes. None leaves them as they are.
+    """
+
+    shards: Shape | None
+    chunks: Shape
+    compressors: Any = "keep"
+    checksum: bool | None = None
+    index_location: str | None = None
+    dimension_names: Sequence[str | None] | None = None
+    chunk_key_encoding: Document | None = None
+    attributes: Document | None = None
+
+
+def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
+    """Metadata of an array with the data of another.
+
+    Parameters
+    ----------
+    source : ArrayMetadata
+        The other array.
+    layout : ConvertedLayout
+        What changes.
+
+    Raises
+    ------
+    SpecError
+        If something in the layout does not fit the array, or the array can be read but not
+        written.
+    """
+    document = dict(source.document)
+    codecs = _inner_codecs(source, layout)
+    sizes = layout.chunks
+    if layout.shards is not None:
+        warn_of_readers(source.dtype)
+        sizes = layout.shards
+        codecs = [
+            {
+                "name": ShardingIndexed.name,
+                "configuration": {
+                    "chunk_shape": list(layout.chunks),
+                    "codecs": codecs,
+                    **_index(source, layout.index_location),
+                },
+            }
+        ]
+    document["codecs"] = codecs
+    document["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": list(sizes)}}
+    if layout.dimension_names is not None:
+        document["dimension_names"] = list(layout.dimension_names)
+    if layout.chunk_key_encoding is not None:
+        document["chunk_key_encoding"] = layout.chunk_key_encoding
+    if layout.attributes is not None:
+        document["attributes"] = layout.attributes
+    return parse_metadata(json.dumps(document, indent=2), writing=True)
+
+
+def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]:
+    codecs: list[Codec] = list(source.inner_codecs)
+    if not (isinstance(layout.compressors, str) and layout.compressors == "keep"):
+        codecs = [*codecs[: _n_before_bytes(codecs)], *_rendered(source, layout)]
+    if layout.checksum is False:
+        while codecs and codecs[-1]["name"] == _CHECKSUM:
+            codecs.pop()
+    if layout.checksum and codecs[-1]["name"] != _CHECKSUM:
+        codecs.append({"name": _CHECKSUM})
+    return codecs
+
+
+def _n_before_bytes(codecs: Sequence[Codec]) -> int:
+    """Number of codecs up to the one that makes bytes of an array."""
+    for n, codec in enumerate(codecs):
+        try:
+            is_array = issubclass(get_codec_class(codec["name"]), ArrayArrayCodec)
+        except LookupError:
+            raise SpecError(
+                "a codec that zarr does not know",
+                field="compressors",
+                value=codec["name"],
+                remedy='install its package, or leave the codecs as they are (compressors="keep")',
+            ) from None
+        if not is_array:
+            return n + 1
+    return len(codecs)
+
+
+def _rendered(source: ArrayMetadata, layout: ConvertedLayout) -> Sequence[Codec]:
+    """The compressors of a layout as zarr renders them for the array."""
+    codecs = source.inner_codecs
+    serializer = codecs[_n_before_bytes(codecs) - 1]
+    options = ArrayOptions(
+        compressors=layout.compressors,
+        serializer=dict(serializer) if source.dtype.hasobject else "auto",
+    )
+    made = make_metadata(source.grid.shape, source.dtype, None, layout.chunks, options)
+    return made.inner_codecs[_n_before_bytes(made.inner_codecs) :]
+
+
+def _index(source: ArrayMetadata, location: str | None) -> Document:
+    """Fields of the shard format: those of the source, if it has the same format."""
+    kept = source.shard_format
+    if not isinstance(kept, ShardingIndexed):
+        kept = ShardingIndexed([dict(codec) for codec in DEFAULT_INDEX_CODECS])
+    if location not in (None, "end", "start"):
+        raise SpecError(
+            "no such place", field="index_location", value=location, remedy='use "end" or "start"'
+        )
+    return ShardingIndexed(kept.index_codecs, location or kept.location).to_dict()

@@ -1,0 +1,130 @@
+"""Passage of encoded inner chunks from one array to another: what maps without decoding.
+
+The inner chunks of two arrays have the same encoded bytes if their shapes, data types, fill values
+and codecs are the same. A crc32c at the end is the exception: it is a checksum of all bytes before
+it, so it can be added or dropped without decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwrite.codecs.documents import Codec
+from shardwrite.codecs.stages import Buffer, Crc32cStage
+from shardwrite.errors import CorruptShardError
+from shardwrite.format.metadata import ArrayMetadata
+
+__all__ = ["Passage", "check_size", "passage_between", "what_differs"]
+
+_CHECKSUM = "crc32c"
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """How the bytes of an inner chunk change on their way from one array to another.
+
+    Attributes
+    ----------
+    n_dropped, n_added : int
+        Number of crc32c checksums that are verified and dropped at the end, and that are added.
+    """
+
+    n_dropped: int = 0
+    n_added: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes do not change."""
+        return not self.n_dropped and not self.n_added
+
+    def __str__(self) -> str:
+        changes = [
+            *(["crc32c is verified and dropped"] if self.n_dropped else []),
+            *(["crc32c is added"] if self.n_added else []),
+        ]
+        return ", ".join(changes) or "unchanged"
+
+    def apply(self, data: Buffer) -> Buffer:
+        """Bytes of an inner chunk in the other array.
+
+        Raises
+        ------
+        CorruptShardError
+            If a checksum that is dropped does not fit.
+        """
+        stage = Crc32cStage()
+        for _ in range(self.n_dropped):
+            data = stage.decode(data, len(memoryview(data)))
+        for _ in range(self.n_added):
+            (data,) = stage.encode([data])
+        return data
+
+
+def what_differs(source: ArrayMetadata, target: ArrayMetadata) -> list[str]:
+    """Names of what keeps encoded inner chunks of one array from passing to another.
+
+    The list is empty if each inner chunk of the source can be copied into the target. Shape and
+    form of the shards, keys, order of inner chunks, and crc32c at the end may differ.
+    """
+    facts = {
+        "the shapes of the arrays": (source.grid.shape, target.grid.shape),
+        "the shapes of the inner chunks": (source.grid.chunks, target.grid.chunks),
+        "the data types": (source.document["data_type"], target.document["data_type"]),
+        "the fill values": (source.document["fill_value"], target.document["fill_value"]),
+        "the codecs of the inner chunks": (_payload(source)[0], _payload(target)[0]),
+        "the codecs around the shards": (source.codecs_around, ([], [])),
+    }
+    return [name for name, (first, second) in facts.items() if first != second]
+
+
+def passage_between(source: ArrayMetadata, target: ArrayMetadata) -> Passage | None:
+    """How inner chunks pass from one array to another; None if they must be decoded."""
+    if what_differs(source, target):
+        return None
+    had, has = _payload(source)[1], _payload(target)[1]
+    common = min(had, has)
+    return Passage(had - common, has - common)
+
+
+def _payload(metadata: ArrayMetadata) -> tuple[list[tuple[str, Codec]], int]:
+    """Codecs of the inner chunks without the checksums at the end, and how many these are."""
+    codecs = [(str(codec["name"]), _configuration(codec)) for codec in metadata.inner_codecs]
+    return _without_checksums(codecs)
+
+
+def _without_checksums(
+    codecs: Sequence[tuple[str, Codec]],
+) -> tuple[list[tuple[str, Codec]], int]:
+    rest, n = list(codecs), 0
+    while rest and rest[-1][0] == _CHECKSUM:
+        rest.pop()
+        n += 1
+    return rest, n
+
+
+def _configuration(codec: Codec) -> Codec:
+    """Configuration of a codec, with the default of the specification where it is left out."""
+    configuration: Codec = codec.get("configuration", {})
+    if codec["name"] == "bytes":
+        return {"endian": "little", **configuration}
+    return configuration
+
+
+def check_size(metadata: ArrayMetadata, nbytes: int) -> None:
+    """Check the size of an encoded inner chunk, as far as the metadata tell.
+
+    Raises
+    ------
+    CorruptShardError
+        If no inner chunk of the array can have this size.
+    """
+    pipeline = metadata.pipeline
+    if pipeline.encoded_nbytes is not None and nbytes != pipeline.encoded_nbytes:
+        raise CorruptShardError(f"takes {nbytes} bytes, and must take {pipeline.encoded_nbytes}")
+    if not nbytes and pipeline.encoded_nbytes is None:
+        raise CorruptShardError("is empty; no codec leaves nothing of an inner chunk")
+    if nbytes > pipeline.most_encoded_nbytes:
+        raise CorruptShardError(
+            f"takes {nbytes} bytes where at most {pipeline.most_encoded_nbytes} can be"
+        )

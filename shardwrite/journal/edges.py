@@ -1,0 +1,151 @@
+"""Elements beyond the shape of an array, in shards that lie inside of it in part.
+
+An append or a stream writes shards first, and enlarges the shape afterwards. If it is given up in
+between, elements that it has written lie beyond the shape. They would appear as values of the array
+as soon as something else makes it larger.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placement import place
+from shardwrite.grid import Box, Shape, unravel
+from shardwrite.read.stored_shard import ExistingShard, open_shard
+from shardwrite.stores import ObjectWriter, Proof, Store, Transaction
+
+__all__ = ["clear_beyond"]
+
+
+def clear_beyond(
+    store: Store,
+    metadata: ArrayMetadata,
+    shards: Iterable[Shape],
+    durability: str,
+    proof: Proof,
+) -> list[Shape]:
+    """Give elements beyond the shape of an array the fill value, in a new object for each shard.
+
+    Shards that are damaged stay as they are.
+
+    Parameters
+    ----------
+    store : Store
+        Store of the array.
+    metadata : ArrayMetadata
+        Metadata of the array as it is.
+    shards : iterable of tuple of int
+        Positions of shards in the shard grid. Those that lie inside of the shape stay.
+    durability : str
+        See :meth:`Store.transaction`.
+    proof : Proof
+        Proof that these shards may be removed, if nothing is left in them.
+
+    Returns
+    -------
+    list of tuple of int
+        Positions of the shards that were removed, because they hold only the fill value now.
+
+    Raises
+    ------
+    StoreError
+        If a shard cannot be read or written.
+    """
+    grid, removed = metadata.grid, []
+    for index in shards:
+        if grid.whole.contains(grid.shard_box(index)):
+            continue
+        shard = _opened(store, metadata, index)
+        if shard is None:
+            continue
+        with shard, store.transaction(durability, uuid.uuid4().hex, proof=proof) as transaction:
+            try:
+                new = _without_outside(shard, grid.shard_box(index).start)
+            except CorruptShardError:
+                continue  # verify tells of it
+            if new is None:
+                continue
+            if (new[0] >= 0).any():
+                _write(shard, transaction, *new)
+            else:
+                transaction.remove(shard.key)
+                removed.append(index)
+    return removed
+
+
+def _opened(store: Store, metadata: ArrayMetadata, index: Shape) -> ExistingShard | None:
+    try:
+        return open_shard(metadata, store, index)
+    except CorruptShardError:
+        return None  # verify tells of it
+
+
+def _without_outside(
+    shard: ExistingShard, origin: Shape
+) -> tuple[npt.NDArray[np.int64], dict[int, Buffer]] | None:
+    """Sizes of the inner chunks without what lies beyond the array, and those encoded anew.
+
+    It is None if nothing lies beyond. An inner chunk that is empty has the size -1.
+    """
+    metadata, nbytes = shard.metadata, shard.stored().nbytes.copy()
+    grid, changed = metadata.grid, dict[int, Buffer]()
+    for rank in shard.present():
+        at = unravel(rank, grid.chunks_per_shard)
+        start = tuple(o + i * c for o, i, c in zip(origin, at, grid.chunks, strict=True))
+        box = Box(start, tuple(a + c for a, c in zip(start, grid.chunks, strict=True)))
+        if grid.whole.contains(box):
+            continue
+        inside = box.intersect(grid.whole)
+        tiles = np.empty((1, *grid.chunks), dtype=metadata.pipeline.stored_dtype)
+        tiles[...] = metadata.fill_value
+        part = (0, *inside.shift(start).slices)
+        old = shard.chunk(rank) if inside.size else None
+        if old is not None:
+            tiles[part] = old[part[1:]]
+        if metadata.fill_pattern.empty(tiles).all():
+            nbytes[rank] = -1
+            continue
+        (encoded,) = metadata.pipeline.encode(tiles, None)
+        offset, size = (int(v) for v in shard.index.table[rank])
+        if bytes(encoded) != bytes(shard.source.read(offset, size)):
+            nbytes[rank], changed[rank] = len(encoded), bytes(encoded)
+    if not changed and (nbytes == shard.stored().nbytes).all():
+        return None
+    return nbytes, changed
+
+
+def _write(
+    shard: ExistingShard,
+    transaction: Transaction,
+    nbytes: npt.NDArray[np.int64],
+    changed: dict[int, Buffer],
+) -> None:
+    """Write a shard anew, with inner chunks in the sequence of the old one."""
+    codec, stored = shard.metadata.index_codec, shard.stored()
+    placement = place(nbytes, np.argsort(stored.offsets, kind="stable"), codec.base_nbytes, stored)
+    seal = codec.seal(ShardIndex.build(placement.offsets, nbytes))
+    writer: ObjectWriter = transaction.create(shard.key)
+    if seal.prefix:
+        writer.write([seal.prefix])
+    end = codec.base_nbytes
+    for rank in placement.sequence.tolist():
+        offset = int(placement.offsets[rank])
+        if offset > end:
+            writer.skip(offset - end)
+        data = changed.get(rank)
+        if data is None:
+            old, size = (int(v) for v in shard.index.table[rank])
+            data = shard.source.read(old, size)
+        writer.write([data])
+        end = offset + int(nbytes[rank])
+    if seal.suffix:
+        writer.write([seal.suffix])
+    writer.finish(shard.check_current)

@@ -1,0 +1,539 @@
+"""The directory of a conversion in place: ``<leaf>.conversion.shardwrite/`` beside the old tree.
+
+``record.json``
+    The name of the old tree, its inode number, and the layout that every array will get. It is
+    there from the beginning of the conversion to its end, and shuts out all other writers.
+``work-<token>/``
+    The work of the process that is at it. Each process that takes the work over renames this
+    directory first. A process that was frozen, and goes on later, then finds none of its paths.
+
+    ``work.json`` has the token, and the inode number of the new tree as soon as that is complete.
+    ``new/<leaf>`` is the new tree, which ordinary runs write. ``replaced`` is the old tree, after
+    the exchange.
+
+The steps in order, and in italics what stands at the name of the tree after a crash:
+
+1. Write the record. Refuse to go on if a run on one of the arrays has not ended. *The old tree.*
+2. Write the new tree in ``new/``, and compare it with the old one. *The old tree.*
+3. Note the inode number of the new tree, durably. *The old tree.*
+4. Exchange the names of the two trees. *The old tree or the new one.* Where the system cannot
+   exchange names, the old tree becomes ``replaced``, and then the new one gets its name. *The old
+   tree, nothing, or the new one. The next call does the rest.*
+5. Sync the names, and remove the old tree. *The new tree.*
+6. Remove the record and its directory. *The new tree.*
+
+The inode numbers tell the next process how far the last one came. If something else stands at the
+name, nothing is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
+from shardwrite.journal.lease import Lease, is_left_behind, live_holders, signature
+from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.stores import (
+    Proof,
+    as_store_error,
+    data_in,
+    exchange,
+    fsync_directory,
+    is_there,
+    listed,
+    owner_of,
+    parse_json,
+    read_file,
+    remove_data,
+    remove_state,
+    sync_entry,
+    write_file,
+)
+
+__all__ = ["InPlace", "find_in_place", "refuse_in_place"]
+
+_SUFFIX = f".conversion{RUN_SUFFIX}"
+_RECORD, _WORK = "record.json", "work.json"
+_ENDED, _DRAFT = "ended-", "draft-"
+_MAX_TRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What a conversion in place was begun with.
+
+    Attributes
+    ----------
+    first : str
+        Token of the process that began it.
+    leaf : str
+        Name of the tree.
+    old : int
+        Inode number of the old tree.
+    layout : mapping of str to str
+        Digest of what each array becomes, by the path of the array.
+    """
+
+    first: str
+    leaf: str
+    old: int
+    layout: Mapping[str, str]
+
+    def to_json(self) -> bytes:
+        """The record as JSON text."""
+        return json.dumps(
+            {
+                "version": 1,
+                "first": self.first,
+                "leaf": self.leaf,
+                "old": self.old,
+                "layout": dict(self.layout),
+            }
+        ).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> _Record:
+        """Parse a record.
+
+        Raises
+        ------
+        ValueError
+            If it is torn, or of a later version.
+        """
+        found = parse_json(data)
+        if not isinstance(found, dict) or found.get("version") != 1:
+            raise ValueError("no record of a version that is known here")
+        first, leaf, old, layout = (found.get(n) for n in ("first", "leaf", "old", "layout"))
+        if not (
+            isinstance(first, str)
+            and isinstance(leaf, str)
+            and isinstance(old, int)
+            and isinstance(layout, dict)
+        ):
+            raise ValueError("it is not whole")  # noqa: TRY004 (of the file)
+        return cls(first, leaf, old, {str(name): str(seal) for name, seal in layout.items()})
+
+
+def _home(path: Path) -> Path:
+    """Directory of a conversion of the tree at a path in its place."""
+    return path.with_name(path.name + _SUFFIX)
+
+
+def find_in_place(path: Path) -> bool:
+    """Whether a conversion of the tree at a path in its place was begun and has not ended.
+
+    What one that has ended has left behind is removed.
+
+    Raises
+    ------
+    JournalError
+        If its record is damaged, or another user has begun it.
+    StoreError
+        If the storage refuses.
+    """
+    home = _home(path)
+    if not is_there(home):
+        return False
+    with as_store_error(str(home), "cannot look at"), contextlib.suppress(FileNotFoundError):
+        _require_own(home)
+        data = read_file(home / _RECORD)
+        record = None if data is None else _parsed(path, data)
+        if record is not None and _works(home, record):
+            return True
+        _tidy(home, "" if record is None else record.first)
+    return False
+
+
+def refuse_in_place(path: Path) -> None:
+    """Refuse to write to an array that is being converted in its place, or lies in such a tree.
+
+    Raises
+    ------
+    JournalError
+        If there is such a conversion. The message says how it is finished or given up.
+    """
+    for tree in (path, *path.parents):
+        if tree.name and is_there(_home(tree) / _RECORD):
+            raise JournalError(
+                f"{tree} is being converted in its place, and nothing else may write to it. Make "
+                "the same call again to finish that (shardwrite shard, unshard or reshard), or "
+                "give it up with abandon (shardwrite abandon), which leaves the old data",
+                path=str(_home(tree)),
+            )
+
+
+def _inode(path: Path) -> int | None:
+    """Inode number of a directory; None if nothing stands there, 0 if it is no directory."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_ino if stat.S_ISDIR(found.st_mode) else 0
+
+
+class InPlace:
+    """A conversion in place that this process works on. Make one with :meth:`begun`.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The tree that is converted.
+    record : _Record
+        The record.
+    token : str
+        Token of this process.
+    new_inode : int or None
+        Inode number of the new tree, once it is complete.
+    """
+
+    def __init__(self, path: Path, record: _Record, token: str, new_inode: int | None) -> None:
+        self.path, self._record, self._token = path, record, token
+        self._new_inode = new_inode
+
+    @classmethod
+    @contextlib.contextmanager
+    def begun(cls, path: Path, layout: Mapping[str, str] | None) -> Iterator[InPlace]:
+        """Begin a conversion in place, or take over one that was interrupted.
+
+        Parameters
+        ----------
+        path : pathlib.Path
+            The tree that is converted.
+        layout : mapping of str to str or None
+            Digest of what each array becomes, by the path of the array. None takes over a
+            conversion whatever it was begun with.
+
+        Raises
+        ------
+        JournalError
+            If another process is at it, or it was begun with another layout.
+        UntrustedStateError
+            If another user has begun it.
+        StoreError
+            If the storage refuses.
+        """
+        for _ in range(_MAX_TRIES):
+            token = uuid.uuid4().hex
+            made = _home(path) / f"work-{token}"
+            with as_store_error(str(_home(path)), "cannot begin"):
+                record = _recorded(path, layout)
+                if not _take_over(path, record, made):
+                    _tidy(_home(path), record.first)
+                    if layout is None:
+                        raise RunEndedError("the conversion has ended", path=str(_home(path)))
+                    continue
+            with Lease(made, token):
+                this = cls(path, record, token, _new_inode_in(made))
+                this._write(this._new_inode)
+                yield this
+            return
+        raise JournalError(
+            f"{_home(path)} holds the record of a conversion without its work. Look at it, and "
+            "move it away, which deletes nothing",
+            path=str(_home(path)),
+        )
+
+    @property
+    def work(self) -> Path:
+        """Directory of this process's work."""
+        return _home(self.path) / f"work-{self._token}"
+
+    @property
+    def new(self) -> Path:
+        """Path of the new tree before the exchange."""
+        return self.work / "new" / self.path.name
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the exchange was begun, so that only the rest is left to do.
+
+        Raises
+        ------
+        JournalError
+            If neither the old tree nor the new one stands where it should.
+        """
+        here, there = _inode(self.path), _inode(self.new)
+        old, new = self._record.old, self._new_inode
+        if here == old:
+            return False
+        if new is not None and here == new:
+            return True
+        if new is not None and here is None and there == new:
+            return _inode(self.work / "replaced") == old or self._lost()
+        return self._lost()
+
+    def _lost(self) -> bool:
+        home = _home(self.path)
+        raise JournalError(
+            f"{self.path} is not the tree that was to be converted there. Nothing is removed. Look "
+            f"at it and at {home}, and move that directory away, which deletes nothing",
+            path=str(home),
+        )
+
+    def exchange(self) -> None:
+        """Give the name of the old tree to the new one (steps 3 and 4).
+
+        Raises
+        ------
+        JournalError
+            If the old tree is not at its place any more.
+        StoreError
+            If the storage refuses.
+        RunEndedError
+            If another process has taken over.
+        """
+        if self.is_new:
+            return
+        with as_store_error(str(self.path), "cannot exchange"):
+            self._write(_inode(self.new))
+            if not exchange(self.path, self.new):
+                os.rename(self.path, self.work / "replaced")
+                self._check_old(self.work / "replaced")
+                fsync_directory(self.work)
+                os.rename(self.new, self.path)
+            else:
+                self._check_old(self.new)
+
+    def _check_old(self, moved: Path) -> None:
+        """Put back what was moved if it is not the old tree."""
+        if _inode(moved) == self._record.old:
+            return
+        if moved == self.new:
+            exchange(self.path, self.new)
+        else:
+            os.rename(moved, self.path)
+        self._lost()
+
+    def settle(self) -> None:
+        """Finish the exchange of names, and make it durable (step 5).
+
+        It may be called again after a crash.
+
+        Raises
+        ------
+        StoreError
+            If the storage refuses.
+        """
+        with as_store_error(str(self.path), "cannot finish the exchange of"):
+            if _inode(self.path) is None:
+                os.rename(self.new, self.path)
+            if _inode(self.new) == self._record.old:
+                os.rename(self.new, self.work / "replaced")
+            for directory in (self.path.parent, self.work, self.new.parent):
+                fsync_directory(directory)
+
+    def finish(self) -> None:
+        """Remove the old tree, and then the record (steps 5 and 6); `settle` comes first.
+
+        Raises
+        ------
+        StoreError
+            If the storage refuses.
+        """
+        with as_store_error(str(self.path), "cannot delete the old tree of"):
+            self._remove_data()
+        self._end()
+
+    def give_up(self) -> None:
+        """Remove the new tree and the record. The old tree stays as it is.
+
+        Raises
+        ------
+        StoreError
+            If the storage refuses.
+        """
+        with as_store_error(str(self.work), "cannot give up"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.new.parent, self.work / f"array-{uuid.uuid4().hex}")
+            self._remove_data()
+        self._end()
+
+    def _remove_data(self) -> None:
+        """Remove the trees that were moved into the directory of this work."""
+        found = parse_json(read_file(self.work / _WORK) or b"{}")
+        proof = Proof(self.work, found if isinstance(found, dict) else {})
+        for name in data_in(self.work):
+            remove_data(self.work, name, proof)
+
+    def _end(self) -> None:
+        over = _home(self.path) / f"{_ENDED}{self._token}"
+        with as_store_error(str(over), "cannot remove"):
+            os.rename(self.work, over)
+            _tidy(_home(self.path), self._record.first)
+
+    def _write(self, new_inode: int | None) -> None:
+        """Write the file of this process's work, durably."""
+        if not is_there(self.work):
+            raise RunEndedError("another process has taken over", path=str(self.work))
+        data = json.dumps({"run": self._token, "new": new_inode}).encode()
+        write_file(self.work / _WORK, data, durability="full", attempt=self._token)
+        self._new_inode = new_inode
+
+
+def _recorded(path: Path, layout: Mapping[str, str] | None) -> _Record:
+    """The record of a conversion that was begun, or of one that begins now (step 1)."""
+    home = _home(path)
+    for _ in range(_MAX_TRIES):
+        # Another process may remove the directory as long as it is empty.
+        with contextlib.suppress(FileNotFoundError):
+            if layout is not None:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(home, 0o700)
+            _require_own(home)
+            if layout is not None and not is_there(home / _RECORD):
+                _link_record(path, layout)
+            break
+    record = _parsed(path, read_file(home / _RECORD) or b"")
+    if layout is not None and dict(record.layout) != dict(layout):
+        names = {*record.layout, *layout}
+        others = sorted(n for n in names if record.layout.get(n) != layout.get(n))
+        raise JournalError(
+            f"another conversion of {path} in its place was begun and has not ended; it makes "
+            f"something else of {', '.join(repr(name or '/') for name in others[:3])}. Make the "
+            "same call again to finish it, or start over with restart=True (--restart)",
+            path=str(home),
+            differences=others,
+        )
+    return record
+
+
+def _parsed(path: Path, data: bytes) -> _Record:
+    """The record of a conversion of the tree at a path."""
+    home = _home(path)
+    try:
+        record = _Record.from_json(data)
+    except ValueError as error:
+        raise JournalError(
+            f"{home / _RECORD} is no whole record of a conversion ({error}). Look at {home}, and "
+            "move it away, which deletes nothing",
+            path=str(home),
+        ) from error
+    if record.leaf != path.name:
+        raise JournalError(
+            f"{home} was begun for another tree, {record.leaf!r}; move it away after a look",
+            path=str(home),
+        )
+    return record
+
+
+def _link_record(path: Path, layout: Mapping[str, str]) -> None:
+    """Write the record of a new conversion, unless another process is first."""
+    home, token = _home(path), uuid.uuid4().hex
+    draft = home / f"{_DRAFT}{token},{signature()}"
+    os.mkdir(draft)
+    record, is_first = _Record(token, path.name, _inode(path) or 0, layout), False
+    try:
+        write_file(draft / _RECORD, record.to_json(), durability="full", attempt=token)
+        with contextlib.suppress(FileExistsError):  # another process was first
+            os.link(draft / _RECORD, home / _RECORD)
+            is_first = True
+        sync_entry(home / _RECORD)
+    finally:
+        if not is_first:
+            with contextlib.suppress(OSError):  # an error from above is the one to report
+                remove_state(draft)
+                os.rmdir(home)
+
+
+def _require_own(home: Path) -> None:
+    """Refuse a directory that this user has not made."""
+    found = os.lstat(home)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        owner = owner_of(home)
+        raise UntrustedStateError(
+            f"{home} is no directory of this user; its owner is {owner}, and it is not followed. "
+            f"Ask {owner} to finish or give up that conversion; or look at it and rename it, which "
+            "deletes nothing",
+            path=str(home),
+            owner=owner,
+        )
+
+
+def _works(home: Path, record: _Record) -> list[Path]:
+    """Directory of the work, if there is any; before it was taken over, that is the draft.
+
+    The record in it tells it from directories that a frozen process has made again.
+    """
+    works = [work for work in listed(home, "work-") if is_there(work / _RECORD)]
+    return works + listed(home, f"{_DRAFT}{record.first},")
+
+
+def _take_over(path: Path, record: _Record, made: Path) -> bool:
+    """Rename the work of a process that is gone, or of one that has just begun, to `made`.
+
+    Returns
+    -------
+    bool
+        False if there is none, because the conversion has ended.
+
+    Raises
+    ------
+    JournalError
+        If the process is alive, or other processes take over all the time.
+    """
+    home = _home(path)
+    for _ in range(_MAX_TRIES):
+        works = _works(home, record)
+        if not works:
+            return False
+        for holder in live_holders(works[0]):
+            raise JournalError(
+                f"{path} is being converted in its place by {holder.process.name}; last sign of "
+                f"life {holder.age_seconds:.0f} s ago. Wait for it, or end that process first",
+                path=str(home),
+                holder=holder.to_dict(),
+            )
+        with contextlib.suppress(FileNotFoundError):  # another process was first
+            os.rename(works[0], made)
+            fsync_directory(home)
+            return True
+    raise JournalError(f"processes take over {home} all the time", path=str(home))
+
+
+def _tidy(home: Path, first: str) -> None:
+    """Remove the record of a conversion that has ended, and then its directory.
+
+    The record is moved into the directory of the work that has ended. A process that comes late
+    finds no such directory, so it cannot remove the record of a later conversion.
+    """
+    for over in listed(home, _ENDED):
+        moved = over / "record-moved.json"
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(home / _RECORD, moved)
+            if _first_in(moved) not in ("", first):
+                with contextlib.suppress(FileExistsError):
+                    os.link(moved, home / _RECORD)
+        remove_state(over)
+    for left in listed(home, _DRAFT):
+        if is_left_behind(left):
+            remove_state(left)
+    with contextlib.suppress(OSError):  # another conversion has begun, or something else lies there
+        os.rmdir(home)
+    fsync_directory(home.parent)
+
+
+def _first_in(path: Path) -> str:
+    """Token in a record; empty if another process has removed the record meanwhile."""
+    data = read_file(path)
+    return "" if data is None else _Record.from_json(data).first
+
+
+def _new_inode_in(work: Path) -> int | None:
+    """Inode number of the new tree that a process has noted, if any."""
+    data = read_file(work / _WORK)
+    try:
+        found = parse_json(data or b"{}")
+    except ValueError as error:
+        raise StoreError(
+            f"{work / _WORK} is damaged: {error}", key=str(work / _WORK), errno=errno.EIO
+        ) from error
+    new = found.get("new") if isinstance(found, dict) else None
+    return new if isinstance(new, int) else None

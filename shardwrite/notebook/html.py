@@ -1,0 +1,131 @@
+"""Cards, bars and pages of HTML, made from templates.
+
+The HTML holds its own styles, and no script, and it loads nothing from elsewhere. Every text is
+escaped. Colours follow the theme of Jupyter or VS Code, or else that of the system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+__all__ = ["Axis", "Bar", "Card", "Rows", "bar_html", "card_html", "page_html"]
+
+Rows = Sequence[tuple[str, str]]
+"""Pairs of a name and a text, which may have several lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of an array, in elements.
+
+    Attributes
+    ----------
+    name : str
+        Name of the axis.
+    extent : int
+        Extent of the array.
+    shard, chunk : int
+        Extent of a shard and of an inner chunk.
+    n_shards : int
+        Number of shards along the axis.
+    """
+
+    name: str
+    extent: int
+    shard: int
+    chunk: int
+    n_shards: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """Facts that a notebook shows about one object.
+
+    Attributes
+    ----------
+    title : str
+        Name of the kind of object, such as ``plan``.
+    subject : str
+        Name of the object itself, such as the path of an array.
+    headline : sequence of (str, str)
+        The most important numbers, each with the words that follow it.
+    axes : sequence of Axis
+        Axes of the array.
+    problems, notes : sequence of (str, str)
+        Faults, which are shown in red, and remarks; each has a name and a text.
+    rows : sequence of (str, str)
+        Rows of the table of all other facts.
+    drawing : str
+        HTML to show below the table. It is not escaped.
+    """
+
+    title: str
+    subject: str = ""
+    headline: Rows = ()
+    axes: Sequence[Axis] = ()
+    problems: Rows = ()
+    notes: Rows = ()
+    rows: Rows = ()
+    drawing: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """State of a run, as a bar with a text beside it.
+
+    Attributes
+    ----------
+    share : float
+        Share of the work that is done, from 0 to 1.
+    text : str
+        The text beside the bar.
+    state : {"running", "done", "stopped"}
+        Whether the run goes on, has ended, or was stopped by an error.
+    """
+
+    share: float
+    text: str
+    state: str = "running"
+
+
+@cache
+def _templates() -> Environment:
+    # Most programs never show HTML.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("shardwrite.notebook"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def card_html(card: Card) -> str:
+    """Make the HTML of a card."""
+    return _templates().get_template("card.html.j2").render(card=card)
+
+
+def bar_html(bar: Bar) -> str:
+    """Make the HTML of a bar."""
+    return _templates().get_template("bar.html.j2").render(bar=bar)
+
+
+def page_html(title: str, body: str) -> str:
+    """Make a page of its own.
+
+    Parameters
+    ----------
+    title : str
+        Title of the page.
+    body : str
+        HTML of the page. It is not escaped.
+    """
+    return _templates().get_template("page.html.j2").render(title=title, body=body)

@@ -1,0 +1,335 @@
+"""What conversions are planned to do, and what they have done, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardwrite.notebook.html import Card, card_html
+from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.runs.result import WriteResult
+
+__all__ = ["Conversion", "ConversionPlan", "ConvertedArray", "PlannedArray"]
+
+_MAX_SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedArray:
+    """How one array will be converted.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in its hierarchy; empty for the array itself.
+    shape, old_shards, shards, old_chunks, chunks : tuple of int or None
+        Shapes in elements: of the array, and of shards and inner chunks before and after. Shards
+        are None where there are none.
+    how : {"copied", "re-encoded", "skipped"}
+        Whether encoded inner chunks are copied, or decoded and re-encoded, or the array has the
+        layout already and nothing is done.
+    why : tuple of str
+        Why chunks are re-encoded, or the array is skipped.
+    change : str
+        What becomes of the bytes of a chunk that is copied.
+    n_chunks_copied, n_chunks_encoded : int
+        Number of stored inner chunks that are copied, and that are decoded and re-encoded.
+    n_files_before, n_files_after : int
+        Number of objects before, and at most after.
+    nbytes : int
+        Size of all objects before, in bytes.
+    is_estimate : bool
+        Whether `nbytes` and the numbers of chunks are estimated from a sample of the objects.
+    memory_nbytes : int
+        Estimated memory of a worker process, in bytes.
+    notes : tuple of str
+        Explanations of what was chosen.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    old_shards: tuple[int, ...] | None
+    shards: tuple[int, ...] | None
+    old_chunks: tuple[int, ...]
+    chunks: tuple[int, ...]
+    how: str
+    why: tuple[str, ...]
+    change: str
+    n_chunks_copied: int
+    n_chunks_encoded: int
+    n_files_before: int
+    n_files_after: int
+    nbytes: int
+    is_estimate: bool
+    memory_nbytes: int
+    notes: tuple[str, ...]
+
+    @property
+    def _odd(self) -> tuple[str, ...]:
+        """Why some chunks are re-encoded although all others are copied."""
+        return self.why[:1] if self.n_chunks_encoded else ()
+
+    def _rows(self) -> list[tuple[str, str]]:
+        about = "about " if self.is_estimate else ""
+        how = {
+            "copied": "; ".join(
+                (f"{about}{self.n_chunks_copied:,} copied, {self.change}", *self._odd)
+            ),
+            "re-encoded": f"{about}{self.n_chunks_encoded:,} decoded and re-encoded: "
+            + ", ".join(self.why),
+            "skipped": "none: " + ", ".join(self.why),
+        }[self.how]
+        return [
+            ("array", f"{self.name or '/'}, {self.shape}"),
+            ("shards", f"{self.shards or 'none'}, before {self.old_shards or 'none'}"),
+            ("inner chunks", f"{self.chunks}, before {self.old_chunks}"),
+            ("chunks", how),
+            ("files", f"{self.n_files_after:,} at most, before {self.n_files_before:,}"),
+            ("bytes", f"{about}{human(self.nbytes)} before"),
+            ("memory", f"{human(self.memory_nbytes)} a process at worst"),
+            *([("chosen", "\n".join(self.notes))] if self.notes else []),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionPlan:
+    """Plan of a conversion. Make one with :func:`shardwrite.plan_reshard`.
+
+    Attributes
+    ----------
+    source : str
+        Name of the source.
+    arrays : tuple of PlannedArray
+        The arrays.
+    left_out : tuple of (str, str)
+        Name of each node that is not converted, and why.
+    is_one_file : bool
+        Whether all arrays lie in one file.
+    """
+
+    source: str
+    arrays: tuple[PlannedArray, ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+    is_one_file: bool = False
+
+    @property
+    def n_files_before(self) -> int:
+        """Number of objects of all arrays before."""
+        return 1 if self.is_one_file else sum(array.n_files_before for array in self.arrays)
+
+    @property
+    def n_files_after(self) -> int:
+        """Number of objects of all arrays after, at most."""
+        return sum(array.n_files_after for array in self.arrays)
+
+    @property
+    def n_chunks_copied(self) -> int:
+        """Number of stored inner chunks that are copied."""
+        return sum(array.n_chunks_copied for array in self.arrays)
+
+    @property
+    def n_chunks_encoded(self) -> int:
+        """Number of stored inner chunks that are decoded and re-encoded."""
+        return sum(array.n_chunks_encoded for array in self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all objects before, in bytes."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and sums as a dictionary that can be stored as JSON."""
+        sums = ("n_files_before", "n_files_after", "n_chunks_copied", "n_chunks_encoded", "nbytes")
+        return {**asdict(self), **{name: getattr(self, name) for name in sums}}
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return the facts of :meth:`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("source", self.source)]
+        if len(self.arrays) != 1:
+            rows += [
+                ("arrays", f"{len(self.arrays):,}"),
+                ("files", f"{self.n_files_after:,} at most, before {self.n_files_before:,}"),
+                ("bytes", f"{human(self.nbytes)} before"),
+            ]
+        for array in self.arrays[:_MAX_SHOWN]:
+            rows += array._rows()  # noqa: SLF001 (its table is a part of this one)
+        return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
+
+    def __str__(self) -> str:
+        return table_text("conversion", self._rows())
+
+    def __repr__(self) -> str:
+        return (
+            f"<ConversionPlan of {self.source}: {counted(len(self.arrays), 'array')}, "
+            f"{self.n_chunks_copied:,} chunks copied, {self.n_chunks_encoded:,} re-encoded>"
+        )
+
+    def _repr_html_(self) -> str:
+        memory = max((array.memory_nbytes for array in self.arrays), default=0)
+        headline = [
+            (f"{self.n_files_after:,}", f"files at most, {self.n_files_before:,} before"),
+            (human(memory), "memory per process at most"),
+            (human(self.nbytes), "stored before"),
+            (f"{self.n_chunks_copied:,}", "chunks copied"),
+            (f"{self.n_chunks_encoded:,}", "re-encoded"),
+        ]
+        return card_html(
+            Card(title="conversion", subject=self.source, headline=headline, rows=self._rows())
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertedArray:
+    """What became of one array.
+
+    Attributes
+    ----------
+    name : str
+        Path of the array in its hierarchy; empty for the array itself.
+    path : str
+        Path of the new array.
+    how : {"copied", "re-encoded", "skipped"}
+        Whether encoded inner chunks were copied, or decoded and re-encoded, or nothing was done.
+    why : tuple of str
+        Why chunks were re-encoded, or the array was skipped.
+    result : WriteResult, optional
+        Result of the run; None if there was none.
+    n_odd : int
+        Number of chunks that were re-encoded although all others were copied.
+    """
+
+    name: str
+    path: str
+    how: str
+    why: tuple[str, ...] = ()
+    result: WriteResult | None = None
+    n_odd: int = 0
+
+    @property
+    def n_shards(self) -> int:
+        """Number of objects that the array has now; 0 if it was skipped."""
+        return 0 if self.result is None else self.result.n_shards
+
+    @property
+    def n_chunks(self) -> int:
+        """Number of inner chunks that hold data in the new array; 0 if it was skipped."""
+        return 0 if self.result is None else self.result.n_chunks - self.result.n_empty_chunks
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Size of all objects of the new array, in bytes; 0 if it was skipped."""
+        return 0 if self.result is None else self.result.stored_nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """Result of a conversion.
+
+    Attributes
+    ----------
+    source, path : str
+        Names of the source, and of what was made of it.
+    arrays : tuple of ConvertedArray
+        What became of each array.
+    seconds : float
+        Duration in seconds.
+    left_out : tuple of (str, str)
+        Name of each node that was not converted, and why.
+    """
+
+    source: str
+    path: str
+    arrays: tuple[ConvertedArray, ...]
+    seconds: float
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    def _sum(self, field: str, how: Sequence[str] = ("copied", "re-encoded", "skipped")) -> int:
+        return sum(getattr(array, field) for array in self.arrays if array.how in how)
+
+    @property
+    def n_chunks_copied(self) -> int:
+        """Number of inner chunks whose encoded bytes were copied."""
+        return self._sum("n_chunks", ["copied"]) - self._sum("n_odd", ["copied"])
+
+    @property
+    def n_chunks_encoded(self) -> int:
+        """Number of inner chunks that were re-encoded."""
+        return self._sum("n_chunks", ["re-encoded"]) + self._sum("n_odd", ["copied"])
+
+    @property
+    def n_shards(self) -> int:
+        """Number of objects of the new arrays."""
+        return self._sum("n_shards")
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Size of all objects of the new arrays, in bytes."""
+        return self._sum("stored_nbytes")
+
+    @property
+    def is_skipped(self) -> bool:
+        """Whether nothing was done, because every array has the layout already."""
+        return all(array.how == "skipped" for array in self.arrays)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields and sums as a dictionary that can be stored as JSON."""
+        arrays = [
+            {**asdict(array), "result": array.result and array.result.to_dict()}
+            for array in self.arrays
+        ]
+        sums = ("n_chunks_copied", "n_chunks_encoded", "n_shards", "stored_nbytes", "is_skipped")
+        return {
+            "source": self.source,
+            "path": self.path,
+            "arrays": arrays,
+            "seconds": self.seconds,
+            "left_out": [list(pair) for pair in self.left_out],
+            **{name: getattr(self, name) for name in sums},
+        }
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [("source", self.source), ("made", self.path)]
+        if not self.is_skipped:
+            rows += [
+                ("files", f"{self.n_shards:,}"),
+                (
+                    "chunks",
+                    f"{self.n_chunks_copied:,} copied, {self.n_chunks_encoded:,} re-encoded",
+                ),
+                ("bytes", human(self.stored_nbytes)),
+            ]
+        n_resumed = sum(a.result.n_resumed_shards for a in self.arrays if a.result is not None)
+        if n_resumed:
+            rows.append(("resumed", f"{n_resumed:,} shards were committed before"))
+        if not self.is_skipped:
+            rows.append(("time", duration(self.seconds)))
+        for array in self.arrays[:_MAX_SHOWN]:
+            if array.why:
+                rows.append((array.name or "/", f"{array.how}: {', '.join(array.why)}"))
+        return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
+
+    def __str__(self) -> str:
+        return table_text("converted", self._rows())
+
+    def __repr__(self) -> str:
+        return (
+            f"<Conversion of {self.source} to {self.path}: {counted(self.n_shards, 'file')}, "
+            f"{self.n_chunks_copied:,} chunks copied, {self.n_chunks_encoded:,} re-encoded>"
+        )
+
+    def _repr_html_(self) -> str:
+        headline = [
+            (f"{self.n_shards:,}", "files"),
+            (f"{self.n_chunks_copied:,}", "chunks copied"),
+            (f"{self.n_chunks_encoded:,}", "re-encoded"),
+            (human(self.stored_nbytes), "stored"),
+            *([] if self.is_skipped else [(duration(self.seconds), "time")]),
+        ]
+        return card_html(
+            Card(title="converted", subject=self.path, headline=headline, rows=self._rows())
+        )

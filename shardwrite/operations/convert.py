@@ -1,0 +1,397 @@
+"""Conversions of arrays that exist: into shards, out of shards, and into other shards.
+
+Encoded inner chunks are copied where they can be, and no chunk is decoded for that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from shardwrite.engines import Engine, active_engine
+from shardwrite.entry.public import public
+from shardwrite.errors import SpecError
+from shardwrite.grid import Sized
+from shardwrite.operations.conversion import Conversion, ConversionPlan
+from shardwrite.operations.converting import Call, Progress, Wanted, convert_all, plan_all, planned
+from shardwrite.operations.hierarchy import Patterns
+from shardwrite.operations.in_place import convert_in_place, finish_in_place
+from shardwrite.place.target import resolve_place
+from shardwrite.plan import PlanOptions
+from shardwrite.read.hierarchy import open_hierarchy
+from shardwrite.read.stored_array import check_apart
+from shardwrite.runs.conversion import ConversionOptions
+from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.sources.opening import place_of
+from shardwrite.stores import InsideStore
+
+__all__ = ["plan_reshard", "reshard", "shard", "unshard"]
+
+
+@public
+def shard(
+    src: Any,
+    dst: Any = None,
+    shards: Sized = "auto",
+    *,
+    checksum: bool | None = None,
+    index_location: str | None = None,
+    dimension_names: Sequence[str | None] | None = None,
+    check: bool = False,
+    drop_empty: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    min_chunks: int = 2,
+    strategy: Any = "fixed-order",
+    mode: str = "w-",
+    durability: str | None = None,
+    run_dir: Any = None,
+    restart: bool = False,
+    recheck: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    progress: Progress = False,
+) -> Conversion:
+    """Make a sharded array of one that exists, and copy its encoded chunks as they are.
+
+    Nothing is decoded. Chunks that are missing stay missing, and a stored chunk of the fill value
+    stays stored. If the source is sharded already, its inner chunks are put into the new shards.
+    Of a group, each array is converted, one after the other, and appears as soon as it is whole;
+    groups and attributes are made anew.
+
+    Parameters
+    ----------
+    src : str, path, or store or node of zarr-python
+        The array that exists, or a group with all that it holds: a directory or ``file://`` URL;
+        or a store of zarr-python, or a node in one. It may be of Zarr v2. Or a file of HDF5 or
+        NetCDF-4; ``file.h5::path`` is a group or a dataset in it.
+    dst : str, path, or store or node of zarr-python, optional
+        Where the new array or group goes. Without it, `src` is converted in its place, unless it
+        has the layout already. The new data are written beside the old data, compared with them,
+        and take their name. Then the old data are removed. This needs room for both.
+    shards : int, sequence of int, or str
+        Shape of a shard in inner chunks: ``8`` along each axis, or ``(4, 4, 16)``. Or its decoded
+        size, such as ``"256MB"``. Or the dimensions that a shard spans whole, such as ``"XYZ"`` or
+        ``"lat,lon"``; it has one inner chunk along each other axis. ``"auto"`` is 64 MiB.
+    checksum : bool, optional
+        True ends each chunk with a crc32c. False drops that, after a check. None leaves it as it
+        is. A crc32c that is added vouches for bytes that nobody has decoded; see `check`.
+    index_location : {"end", "start"}, optional
+        Position of the index in each shard. By default as in the source, or at the end.
+    dimension_names : sequence of str or None, optional
+        Names of the dimensions. By default as in the source.
+    check : bool
+        Decode each chunk before it is copied.
+    drop_empty : bool
+        Leave out chunks that hold only the fill value. All chunks are decoded for that.
+    include, exclude : str or sequence of str
+        Patterns for the paths of arrays in a hierarchy, such as ``"images/*"``. Arrays that fit
+        none of the first, if there are any, or one of the second, are left out.
+    min_chunks : int
+        In a hierarchy, arrays of fewer inner chunks keep the shards that they have.
+    strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
+        See :func:`to_sharded_zarr`.
+    source_id : str, optional
+        Identifier of the source. Runs with the same identifier have the same data. By default it is
+        derived from the place, the document of the array, and its time.
+
+    Returns
+    -------
+    Conversion
+        What was done, and why something was skipped or re-encoded.
+
+    Notes
+    -----
+    A conversion in place can be interrupted at any time: the old data or the new data stand at the
+    name, and the same call finishes. Until then, nothing else may write there;
+    :func:`abandon` gives the conversion up. Where the file system cannot exchange two names,
+    nothing stands at the name between two renames.
+
+    Raises
+    ------
+    SpecError, PlanError, JournalError
+        Before anything is written, if an argument does not fit, or another run is in the way.
+    CorruptShardError
+        If a chunk of the source cannot be one, or its checksum or index is wrong.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    StoreError
+        If the storage refuses, or the source changes meanwhile.
+    RunEndedError, WorkersLostError
+        See :func:`to_sharded_zarr`.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> done = shardwrite.shard(path + "/a", path + "/b", shards=50)
+    >>> done.n_chunks_copied, done.n_chunks_encoded, done.n_shards
+    (100, 0, 2)
+    """
+    return reshard(
+        src,
+        dst,
+        "auto" if shards is None else shards,
+        checksum=checksum,
+        index_location=index_location,
+        dimension_names=dimension_names,
+        check=check,
+        drop_empty=drop_empty,
+        include=include,
+        exclude=exclude,
+        min_chunks=min_chunks,
+        strategy=strategy,
+        mode=mode,
+        durability=durability,
+        run_dir=run_dir,
+        restart=restart,
+        recheck=recheck,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        progress=progress,
+    )
+
+
+@public
+def unshard(src: Any, dst: Any = None, **keywords: Any) -> Conversion:
+    """Make an array without shards of a sharded one, and copy its encoded chunks as they are.
+
+    Parameters
+    ----------
+    src, dst
+        See :func:`shard`.
+    **keywords
+        Other keywords of :func:`shard`, except `shards` and `index_location`.
+
+    Returns
+    -------
+    Conversion
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+
+    Notes
+    -----
+    Other errors are those of :func:`shard`.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1, 101, chunks=50).to_sharded_zarr(path + "/a", shards=50, chunks=10)
+    >>> shardwrite.unshard(path + "/a", path + "/b").n_shards
+    10
+    >>> shardwrite.unshard(path + "/b").is_skipped
+    True
+    """
+    unknown = {"shards", "chunks", "compressors", "index_location"} & set(keywords)
+    if unknown:
+        raise TypeError(f"unexpected keywords {sorted(unknown)}; reshard takes them")
+    return reshard(src, dst, None, **keywords)
+
+
+@public
+def reshard(
+    src: Any,
+    dst: Any = None,
+    shards: Sized = "auto",
+    *,
+    chunks: Sized = None,
+    compressors: Any = "keep",
+    checksum: bool | None = None,
+    index_location: str | None = None,
+    dimension_names: Sequence[str | None] | None = None,
+    check: bool = False,
+    drop_empty: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    min_chunks: int = 2,
+    strategy: Any = "fixed-order",
+    mode: str = "w-",
+    durability: str | None = None,
+    run_dir: Any = None,
+    restart: bool = False,
+    recheck: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    progress: Progress = False,
+) -> Conversion:
+    """Make an array with other shards, inner chunks or codecs of one that exists.
+
+    As long as inner chunks and codecs stay, encoded chunks are copied as they are. Otherwise all
+    chunks are decoded and re-encoded, and the result says why.
+
+    Parameters
+    ----------
+    src, dst
+        See :func:`shard`.
+    shards : int, sequence of int, str or None
+        See :func:`shard`. None makes an array without shards.
+    chunks : int, sequence of int or str, optional
+        Shape of an inner chunk **in elements**, or its decoded size, such as ``"1MB"``. By default
+        the inner chunks stay.
+    compressors : codec, sequence of codec, "auto", "keep" or None
+        Compressors of the inner chunks, as in :func:`to_sharded_zarr`. ``"keep"`` leaves them as
+        they are.
+    checksum, index_location, dimension_names, check, drop_empty, include, exclude, min_chunks
+        See :func:`shard`.
+    source_id
+        See :func:`shard`.
+    strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Conversion
+
+    Notes
+    -----
+    Errors are those of :func:`shard`, and those of :func:`to_sharded_zarr` if chunks are encoded
+    again.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1, 101, chunks=50).to_sharded_zarr(path + "/a", shards=50, chunks=10)
+    >>> shardwrite.reshard(path + "/a", path + "/b", 10).n_chunks_copied
+    10
+    >>> done = shardwrite.reshard(path + "/a", path + "/c", 10, chunks=5)
+    >>> done.n_chunks_encoded, done.arrays[0].why
+    (20, ('the shapes of the inner chunks differ',))
+    """
+    call = Call(
+        dst,
+        Wanted(
+            ConversionOptions(
+                shards=shards,
+                chunks=chunks,
+                compressors=compressors,
+                checksum=checksum,
+                index_location=index_location,
+                dimension_names=dimension_names,
+                check=check,
+                drop_empty=drop_empty,
+            ),
+            Patterns.of(include, exclude),
+            _checked(min_chunks),
+        ),
+        PlanOptions(strategy=strategy, memory_limit=memory_limit, source_id=source_id),
+        for_new_array(
+            RunOptions(mode=mode, durability=durability, restart=restart, recheck=recheck)
+        ),
+        run_dir,
+        progress,
+    )
+    return _convert(src, call, active_engine())
+
+
+@public
+def plan_reshard(
+    src: Any,
+    shards: Sized = "auto",
+    *,
+    chunks: Sized = None,
+    compressors: Any = "keep",
+    checksum: bool | None = None,
+    index_location: str | None = None,
+    dimension_names: Sequence[str | None] | None = None,
+    check: bool = False,
+    drop_empty: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    min_chunks: int = 2,
+    memory_limit: int | str | None = None,
+) -> ConversionPlan:
+    """Plan what :func:`shard`, :func:`unshard` and :func:`reshard` would do. Nothing is written.
+
+    The source is listed once, and its objects are looked at: all of them, or a sample if there are
+    more than 20,000.
+
+    Parameters
+    ----------
+    src, shards, chunks, compressors, checksum, index_location, dimension_names, check, drop_empty
+        See :func:`reshard`. ``shards=None`` plans what :func:`unshard` would do.
+    include, exclude, min_chunks
+        See :func:`shard`.
+    memory_limit
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    ConversionPlan
+        Chunks that are copied and re-encoded and why, files before and after, bytes, memory.
+
+    Raises
+    ------
+    SpecError, PlanError
+        If an argument does not fit.
+    CorruptShardError, StoreError
+        If objects of the source are bad, or cannot be read.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/a"
+    >>> _ = da.arange(1, 1001, chunks=100).to_sharded_zarr(path, shards=None, chunks=10)
+    >>> plan = shardwrite.plan_reshard(path, shards=50)
+    >>> plan.n_files_before, plan.n_files_after, plan.n_chunks_copied, plan.n_chunks_encoded
+    (100, 2, 100, 0)
+    """
+    wanted = Wanted(
+        ConversionOptions(
+            shards=shards,
+            chunks=chunks,
+            compressors=compressors,
+            checksum=checksum,
+            index_location=index_location,
+            dimension_names=dimension_names,
+            check=check,
+            drop_empty=drop_empty,
+        ),
+        Patterns.of(include, exclude),
+        _checked(min_chunks),
+    )
+    engine, options = active_engine(), PlanOptions(memory_limit=memory_limit)
+    tree = open_hierarchy(place_of(src), wanted.patterns.want)
+    made = plan_all(tree, wanted, engine, options)
+    return ConversionPlan(
+        source=tree.place.label,
+        arrays=tuple(planned(one, engine) for one in made),
+        left_out=tree.left_out,
+        is_one_file=isinstance(tree.place.store, InsideStore),
+    )
+
+
+def _checked(min_chunks: int) -> int:
+    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
+        raise SpecError(
+            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
+        )
+    return min_chunks
+
+
+def _convert(src: Any, call: Call, engine: Engine) -> Conversion:
+    """Convert an array, or a hierarchy array by array."""
+    start = time.perf_counter()
+    source = place_of(src)
+    is_finished = call.dst is None and finish_in_place(source)
+    tree = open_hierarchy(source, call.wanted.patterns.want)
+    made = plan_all(tree, call.wanted, engine, call.options)
+    if call.dst is None:
+        arrays, path = convert_in_place(tree, made, call, engine, is_finished), tree.place.label
+    else:
+        place = resolve_place(call.dst, None)
+        check_apart(tree.place, place)
+        arrays, path = convert_all(tree, made, call.dst, call, engine), place.label
+    return Conversion(
+        source=tree.place.label,
+        path=path,
+        arrays=arrays,
+        seconds=time.perf_counter() - start,
+        left_out=tree.left_out,
+    )

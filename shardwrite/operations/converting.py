@@ -1,0 +1,188 @@
+"""The conversion of a hierarchy, array by array: what is asked for, the plans, and their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwrite.engines import Engine
+from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.operations.conversion import ConvertedArray, PlannedArray
+from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
+from shardwrite.place.target import resolve_target
+from shardwrite.plan import PlanOptions
+from shardwrite.read.hierarchy import Group, Hierarchy
+from shardwrite.read.survey import survey
+from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
+from shardwrite.runs.progress import reporting
+from shardwrite.write.context import GroupReport
+
+__all__ = ["HAS_LAYOUT", "Call", "One", "Progress", "Wanted", "convert_all", "plan_all", "planned"]
+
+Progress = bool | Callable[[GroupReport], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a call makes of which arrays."""
+
+    options: ConversionOptions
+    patterns: Patterns
+    min_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call asks for, beside its source."""
+
+    dst: Any
+    wanted: Wanted
+    options: PlanOptions
+    run: RunOptions
+    run_dir: Any
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class One:
+    """The conversion of one array of a hierarchy.
+
+    Attributes
+    ----------
+    name : str
+        Its path in the hierarchy.
+    planned : Converting
+        The conversion.
+    kept : str
+        Why its shards stay as they are; empty if they are as asked for.
+    """
+
+    name: str
+    planned: Converting
+    kept: str = ""
+
+    @property
+    def how(self) -> str:
+        """How its chunks pass."""
+        return "re-encoded" if self.planned.passage is None else "copied"
+
+    @property
+    def n_odd(self) -> int:
+        """Number of chunks that are re-encoded although all others are copied."""
+        return 0 if self.planned.passage is None else self.planned.source.told.n_decoded
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """Why chunks are re-encoded, or shards are kept."""
+        told = self.planned.source.told.why_some
+        odd = [f"{self.n_odd:,} decoded and re-encoded, since {told}"] if self.n_odd else []
+        return (*self.planned.reasons, *odd, *([self.kept] if self.kept else []))
+
+
+def plan_all(tree: Hierarchy, wanted: Wanted, engine: Engine, options: PlanOptions) -> list[One]:
+    """Plan the conversion of each array, before anything is written."""
+    if not tree.arrays and tree.left_out:
+        raise SpecError(
+            "no array is left",
+            field="include",
+            value=[*wanted.patterns.include, *wanted.patterns.exclude],
+            remedy='give patterns that fit paths of arrays, such as "images/*"',
+        )
+    made = []
+    for name, source in tree.arrays:
+        what, kept = wanted.options, ""
+        grid = source.array.metadata.grid
+        if not tree.is_array and grid.n_inner_chunks < wanted.min_chunks:
+            kept = f"of fewer than {wanted.min_chunks} inner chunks (min_chunks)"
+            shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
+            what = ConversionOptions(
+                shards=shards, check=what.check, drop_empty=what.drop_empty, checksum=what.checksum
+            )
+        try:
+            made.append(One(name, convert_array(source, engine, what, options), kept))
+        except ShardwriteError as error:
+            if name:
+                error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
+            raise
+    return made
+
+
+def planned(one: One, engine: Engine) -> PlannedArray:
+    """Facts about a conversion of one array, after a survey of its objects."""
+    planned = one.planned
+    array = planned.source.array
+    old, new = array.metadata, planned.metadata
+    found = survey(array, engine, planned.source.label)
+    n_chunks = 0 if planned.is_there else found.n_chunks
+    n_encoded = min(one.n_odd, n_chunks) if one.how == "copied" else n_chunks
+    return PlannedArray(
+        name=one.name,
+        shape=old.grid.shape,
+        old_shards=old.grid.shards if old.is_sharded else None,
+        shards=new.grid.shards if new.is_sharded else None,
+        old_chunks=old.grid.chunks,
+        chunks=new.grid.chunks,
+        how="skipped" if planned.is_there else one.how,
+        why=(HAS_LAYOUT,) if planned.is_there else one.why,
+        change=str(planned.passage or ""),
+        n_chunks_copied=n_chunks - n_encoded,
+        n_chunks_encoded=n_encoded,
+        n_files_before=1 if planned.source.is_in_file else found.n_objects,
+        n_files_after=found.n_objects_in(old.grid, new.grid, is_sharded=new.is_sharded),
+        nbytes=found.nbytes,
+        is_estimate=found.is_estimate,
+        memory_nbytes=planned.memory_nbytes,
+        notes=(*planned.plan.notes, *([f"shards kept: {one.kept}"] if one.kept else [])),
+    )
+
+
+HAS_LAYOUT = "it has this layout already"
+
+
+def convert_all(
+    tree: Hierarchy, made: Sequence[One], dst: Any, call: Call, engine: Engine
+) -> tuple[ConvertedArray, ...]:
+    """Run the conversions one after the other.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        The source.
+    made : sequence of One
+        The planned conversions of its arrays.
+    dst : str, path, or store or node of zarr-python
+        Place of the new array or group.
+    call : Call
+        The call.
+    engine : Engine
+        The engine that runs the tasks.
+    """
+    names = [one.name for one in made]
+
+    def is_wanted(group: Group) -> bool:
+        return call.wanted.patterns.want_group(group.name, names)
+
+    make_groups(tree, is_wanted, dst, call.run.mode, call.run.durability)
+    arrays = []
+    with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
+        for one in made:
+            target = resolve_target(dst, one.name or None, call.run_dir)
+            job = Job(one.planned.chunks, one.planned.plan, target, call.run)
+            (result,) = execute([job], engine, on_report)
+            arrays.append(
+                ConvertedArray(
+                    name=one.name,
+                    path=target.label,
+                    how=one.how,
+                    why=one.why,
+                    result=result,
+                    n_odd=one.n_odd,
+                )
+            )
+    done = [(one.name, one.planned) for one in made]
+    consolidate(tree, is_wanted, done, dst, call.run.durability)
+    return tuple(arrays)

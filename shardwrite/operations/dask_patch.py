@@ -1,0 +1,261 @@
+"""dask's `to_zarr`, replaced where it would write shards.
+
+Tasks of dask's own function write chunks of the dask array. Two of them that share a shard read it,
+change it and write it, and one of them loses. So a call that writes shards is made here by
+:func:`to_sharded_zarr`, whose tasks write whole shards.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, fields
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+import shardwrite._dask as dask
+from shardwrite.errors import SpecError
+from shardwrite.format.document import ArrayOptions
+from shardwrite.operations.write import to_sharded_zarr
+from shardwrite.runs.stored_array import empty_after
+
+__all__ = ["DaskPatch", "patch_dask"]
+
+_LOCK = threading.Lock()
+_live: set[DaskPatch] = set()
+# For each module that names the function: dask's, and the one of this module.
+_replaced: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+
+def patch_dask() -> DaskPatch:
+    """Have `dask.array.to_zarr` and the method ``to_zarr`` write shards safely.
+
+    A call that writes shards is then made by :func:`to_sharded_zarr`: one with ``shards=``, or one
+    into a `zarr.Array` that has shards. All other calls are dask's own, as before.
+
+    Returns
+    -------
+    DaskPatch
+        The patch. Its method `restore` takes it back; as a context manager it does so at the end
+        of the block. The function is dask's own again when all patches are taken back.
+
+    Notes
+    -----
+    A call that is made here differs from dask's in this: the chunks of the dask array need not fit
+    the shards, and it is never rechunked; inner chunks carry a crc32c unless `compressors` are
+    given; with ``compute=True`` it returns a `WriteResult`; a cast that loses more than precision
+    is an error, unless ``casting="unsafe"`` is given; and an interrupted call goes on when it is
+    made again. Keywords of :func:`to_sharded_zarr`, such as `source_id`, are taken, too. Without
+    `chunks`, an inner chunk is a chunk of the dask array, as in dask.
+
+    A reference to dask's function that was taken before the patch is not changed by it.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> x = da.arange(100, chunks=30); path = tempfile.mkdtemp() + "/x.zarr"
+    >>> with shardwrite.patch_dask():
+    ...     result = x.to_zarr(path, shards=(40,), chunks=(8,))
+    >>> result.n_shards
+    3
+    """
+    patch = DaskPatch()
+    with _LOCK:
+        if not _live:
+            _install()
+        _live.add(patch)
+    return patch
+
+
+class DaskPatch:
+    """A patch of dask that :func:`patch_dask` has made."""
+
+    def restore(self) -> None:
+        """Take the patch back. To do so twice changes nothing."""
+        with _LOCK:
+            if self in _live:
+                _live.remove(self)
+                if not _live:
+                    _uninstall()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.restore()
+
+
+def _install() -> None:
+    """Put a function of this module in the place of dask's, in both modules that name it."""
+    core: Any = dask.array.core
+    original: Callable[..., Any] = core.to_zarr
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def to_zarr(*arguments: Any, **keywords: Any) -> Any:
+        # Others may still hold this function when the patch has been taken back.
+        call = Call.of(signature, arguments, keywords) if _live else None
+        if call is None or not call.is_ours:
+            return original(*arguments, **keywords)
+        return call.write()
+
+    modules: tuple[Any, ...] = (core, dask.array)
+    for module in modules:
+        _replaced[module] = (module.to_zarr, to_zarr)
+        module.to_zarr = to_zarr
+
+
+def _uninstall() -> None:
+    """Put dask's functions back, unless somebody else has replaced them meanwhile."""
+    for module, (original, ours) in _replaced.items():
+        if module.to_zarr is ours:
+            module.to_zarr = original
+    _replaced.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of `dask.array.to_zarr`, of any version of dask.
+
+    Attributes
+    ----------
+    x : dask.array.Array
+        The array to write.
+    url : object
+        Where to write it.
+    given : mapping
+        The parameters that dask names, such as `component` and `region`, as far as they were given.
+    keywords : mapping
+        All other keywords, which dask hands on to zarr.
+    """
+
+    x: Any
+    url: Any
+    given: Mapping[str, Any]
+    keywords: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, signature: inspect.Signature, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Call:
+        """Name the arguments of a call as the installed version of dask does.
+
+        Raises
+        ------
+        TypeError
+            If dask does not take them.
+        """
+        given = dict(signature.bind(*arguments, **keywords).arguments)
+        others: dict[str, Any] = {}
+        for name, parameter in signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                others = given.pop(name, {})
+        # Versions of late 2025 take them in a mapping.
+        others = {**(given.pop("zarr_array_kwargs", None) or {}), **others}
+        return cls(given.pop("arr"), given.pop("url"), given, others)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the call writes shards."""
+        if self._is_array:
+            return self.url.shards is not None
+        return self.keywords.get("shards") is not None
+
+    @property
+    def _is_array(self) -> bool:
+        """Whether the call writes into a `zarr.Array`."""
+        if type(self.url).__module__.partition(".")[0] != "zarr":
+            return False
+        import zarr
+
+        return isinstance(self.url, zarr.Array)
+
+    def write(self) -> Any:
+        """Make the call by `to_sharded_zarr`.
+
+        Raises
+        ------
+        SpecError
+            If a keyword has no meaning there.
+        """
+        known = inspect.signature(to_sharded_zarr).parameters
+        of_array = {field.name for field in fields(ArrayOptions)}
+        ours = {name: self.keywords[name] for name in self.keywords if name in known}
+        others = {name: self.keywords[name] for name in self.keywords if name not in known}
+        if self._is_array:
+            region = self.given.get("region")
+            ours = {"casting": "same_kind", **ours, "region": ... if region is None else region}
+            where = self.url
+        else:
+            ours.pop("mode", None)  # some versions of dask do not name it
+            ours = {"shards": None, "chunks": self._chunks, **ours, **self._how_new}
+            where = _store_of(self.url)
+            if isinstance(where, str) and ours.get("storage_options") is None:
+                ours["storage_options"] = {}  # so that it may be a URL
+        of_zarr = {name for name in ours if name in of_array}
+        kept = {name: value for name, value in ours.items() if name not in of_zarr}
+        compute = self.given.get("compute", True)
+        return_stored = self.given.get("return_stored", False)
+        done = to_sharded_zarr(
+            self.x,
+            where,
+            compute=compute,
+            return_stored=return_stored,
+            zarr_array_kwargs={**{name: ours[name] for name in of_zarr}, **others},
+            **kept,
+        )
+        if compute or return_stored or not _stores_as_arrays():
+            return done
+        return empty_after(done, self.x)
+
+    @property
+    def _chunks(self) -> tuple[int, ...]:
+        """Shape of an inner chunk, if the call does not say it: a chunk of the dask array."""
+        return tuple(max(1, *sizes) for sizes in getattr(self.x, "chunks", ()))
+
+    @property
+    def _how_new(self) -> dict[str, Any]:
+        """How a new array is begun, from the parameters that dask names."""
+        how = {
+            name: self.given[name]
+            for name in ("component", "storage_options", "region", "overwrite")
+            if self.given.get(name) is not None
+        }
+        opening = self.given.get("zarr_read_kwargs") or {}
+        mode = self.keywords.get("mode") or opening.get("mode") or self.given.get("mode", "a")
+        if mode in ("r", "r+"):
+            raise SpecError(
+                "Cannot use this mode to write an array that is new",
+                field="mode",
+                value=mode,
+                remedy='give "w-" or "w", or write into a zarr.Array',
+            )
+        # dask opens the store with "a", and then creates an array that must not exist.
+        return how if mode == "a" else {**how, "mode": mode}
+
+
+def _store_of(url: Any) -> Any:
+    """The store that dask means: a mapping is one of memory, or one of fsspec."""
+    if not isinstance(url, MutableMapping):
+        return url
+    from zarr.storage import FsspecStore, MemoryStore
+
+    if isinstance(url, dict):
+        return MemoryStore(url)
+    return FsspecStore.from_mapper(url) if hasattr(url, "fs") else url
+
+
+@functools.cache
+def _stores_as_arrays() -> bool:
+    """Whether `dask.array.store` returns an array for ``compute=False``, not a `Delayed`."""
+    one = dask.array.zeros(1, chunks=1)
+    return isinstance(dask.array.core.store(one, np.zeros(1), compute=False), dask.array.Array)

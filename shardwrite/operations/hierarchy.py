@@ -1,0 +1,183 @@
+"""Groups of a hierarchy that is converted: which nodes are wanted, and the new groups."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import SpecError
+from shardwrite.format.node import DOCUMENT, consolidated
+from shardwrite.place.base import Place
+from shardwrite.place.target import document_of, resolve_place
+from shardwrite.read.hierarchy import Group, Hierarchy
+from shardwrite.runs.conversion import Converting
+from shardwrite.stores import as_store_error, make_directories
+
+__all__ = ["Patterns", "consolidate", "make_groups"]
+
+_SCOPE = "conversion"
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Which arrays of a hierarchy are wanted, by their paths in it.
+
+    Attributes
+    ----------
+    include, exclude : tuple of str
+        Patterns such as ``"images/*"``. An array is wanted if it fits one of the first, or there
+        are none, and it fits none of the second. A pattern that fits a group fits all that it
+        holds.
+    """
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, include: Any, exclude: Any) -> Patterns:
+        """Patterns from what a user gives: a text, or a sequence of texts.
+
+        Raises
+        ------
+        SpecError
+            If it is something else.
+        """
+        return cls(_patterns(include, "include"), _patterns(exclude, "exclude"))
+
+    def want(self, name: str) -> bool:
+        """Whether an array is wanted."""
+        return (not self.include or _fits(name, self.include)) and not _fits(name, self.exclude)
+
+    def want_group(self, name: str, arrays: Sequence[str]) -> bool:
+        """Whether a group is made: without patterns each, else those above arrays that are."""
+        if not self.include and not self.exclude:
+            return True
+        return not name or any(array.startswith(f"{name}/") for array in arrays)
+
+
+def _patterns(given: Any, field: str) -> tuple[str, ...]:
+    found = (given,) if isinstance(given, str) else tuple(given or ())
+    if not all(isinstance(pattern, str) and pattern for pattern in found):
+        raise SpecError(
+            "not patterns", field=field, value=given, remedy='give for instance "images/*"'
+        )
+    return found
+
+
+def _fits(name: str, patterns: Sequence[str]) -> bool:
+    parts = name.split("/")
+    above = ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
+    return any(fnmatchcase(path, pattern) for path in above for pattern in patterns)
+
+
+def make_groups(
+    tree: Hierarchy, wanted: Callable[[Group], bool], dst: Any, mode: str, durability: str | None
+) -> None:
+    """Make the groups of a hierarchy in another place, without consolidated metadata.
+
+    Groups that are there with the same documents stay as they are.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        The hierarchy that exists.
+    wanted : callable
+        Function that says which groups are made.
+    dst : str, path, or store or node of zarr-python
+        The place of the new hierarchy.
+    mode : {"w-", "w"}
+        Whether the document of a group may be replaced.
+    durability : str, optional
+        Durability level of the documents.
+
+    Raises
+    ------
+    SpecError
+        If something else stands there.
+    StoreError
+        If the storage refuses.
+    """
+    groups = [group for group in tree.groups if wanted(group)]
+    places = [resolve_place(dst, group.name or None) for group in groups]
+    for group, place in zip(groups, places, strict=True):
+        kind = place.kind_for_group()
+        if kind not in ("nothing", "group"):
+            raise SpecError(
+                "something that is no Zarr v3 group stands there",
+                field="dst",
+                value=place.label,
+                remedy="give another place, or remove it yourself",
+            )
+        if kind == "group" and mode == "w-" and _plain(document_of(place)) != group.document:
+            raise SpecError(
+                "a group with other attributes stands there",
+                field="dst",
+                value=place.label,
+                remedy='give another place, or mode="w" to replace its attributes',
+            )
+    for group, place in zip(groups, places, strict=True):
+        if place.has(DOCUMENT) and _plain(document_of(place)) == group.document:
+            continue
+        _put(place, group.document, durability)
+
+
+def consolidate(
+    tree: Hierarchy,
+    wanted: Callable[[Group], bool],
+    made: Sequence[tuple[str, Converting]],
+    dst: Any,
+    durability: str | None,
+) -> None:
+    """Write the consolidated metadata of each new group whose old group had such metadata.
+
+    What a process that was killed has left of a group's document is removed.
+
+    Parameters
+    ----------
+    tree, wanted, dst, durability
+        See `make_groups`.
+    made : sequence of (str, Converting)
+        The new arrays by their paths.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    groups = [group for group in tree.groups if wanted(group)]
+    documents: dict[str, Document] = {group.name: group.document for group in groups}
+    documents |= {name: planned.metadata.document for name, planned in made}
+    for group in groups:
+        place = resolve_place(dst, group.name or None)
+        place.store.discard_scope(DOCUMENT, _SCOPE)
+        if not group.is_consolidated:
+            continue
+        above = f"{group.name}/" if group.name else ""
+        members = {
+            name.removeprefix(above): document
+            for name, document in sorted(documents.items())
+            if name and name != group.name and name.startswith(above)
+        }
+        document = consolidated(group.document, members)
+        if document_of(place) != document:
+            _put(place, document, durability)
+
+
+def _plain(document: Document) -> Document:
+    """Document of a group without its consolidated metadata."""
+    return {name: value for name, value in document.items() if name != "consolidated_metadata"}
+
+
+def _put(place: Place, document: Document, durability: str | None) -> None:
+    root = place.store.local_root
+    level = durability or ("none" if root is None else "full")
+    if root is not None:
+        with as_store_error(place.label, "cannot make"):
+            make_directories(root, level)
+    data = json.dumps(document, indent=2).encode()
+    place.write(DOCUMENT, data, durability=level, attempt=f"{_SCOPE}.{uuid.uuid4().hex}")

@@ -1,0 +1,384 @@
+"""Conversions in place: a new tree beside the old one, a comparison, and an exchange of names.
+
+:mod:`shardwrite.journal.in_place` lists the steps, and what a crash leaves after each.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import stat
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shardwrite.codecs.documents import Document
+from shardwrite.engines import Engine
+from shardwrite.errors import (
+    CorruptShardError,
+    JournalError,
+    ShardwriteError,
+    SpecError,
+    StoreError,
+)
+from shardwrite.format.node import (
+    ATTRIBUTES_OF_V2,
+    CONSOLIDATED_OF_V2,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+    add_member,
+)
+from shardwrite.journal import (
+    InPlace,
+    find_in_place,
+    has_consolidated,
+    look_beside,
+    replace_document,
+)
+from shardwrite.operations.conversion import ConvertedArray
+from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all
+from shardwrite.operations.verify import open_begun, verify_opened
+from shardwrite.place.base import RECEIPT_NAME, Place
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target, document_of
+from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
+from shardwrite.runs.reencoded import by_inner_chunks
+from shardwrite.stores import as_store_error, copy_rights, listed, make_directories, mode_of
+
+__all__ = ["abandon_in_place", "convert_in_place", "finish_in_place"]
+
+_DOCUMENTS = {DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2}
+_CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
+_HOW_TO_GO_ON = (
+    "the conversion in place has begun: make the same call again to finish it, or give it up with "
+    "abandon (shardwrite abandon)"
+)
+_MAX_SHOWN, _MAX_TRIES = 3, 100
+
+
+def finish_in_place(place: Place) -> bool:
+    """Finish a conversion in place of which only the rest is left: the removal of the old tree.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the tree.
+
+    Returns
+    -------
+    bool
+        Whether there was such a conversion.
+
+    Raises
+    ------
+    JournalError
+        If another process is at it, or something else stands in the place of the tree.
+    StoreError
+        If the storage refuses.
+    """
+    path = _path_of(place)
+    if path is None or not find_in_place(path):
+        return False
+    with InPlace.begun(path, None) as work:
+        if work.is_new:
+            _finish(work)
+            return True
+    return False
+
+
+def abandon_in_place(place: Place) -> bool:
+    """Give up a conversion in place that was interrupted; the old tree stays.
+
+    After the exchange of names, the conversion is finished instead.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the tree.
+
+    Returns
+    -------
+    bool
+        Whether there was one.
+
+    Raises
+    ------
+    JournalError
+        If another process is at it, or something else stands in the place of the tree.
+    StoreError
+        If the storage refuses.
+    """
+    path = _path_of(place)
+    if path is None or not find_in_place(path):
+        return False
+    with InPlace.begun(path, None) as work:
+        if work.is_new:
+            _finish(work)
+        else:
+            work.give_up()
+    return True
+
+
+def convert_in_place(
+    tree: Hierarchy, made: Sequence[One], call: Call, engine: Engine, is_finished: bool
+) -> tuple[ConvertedArray, ...]:
+    """Convert a hierarchy in its place, unless all of its arrays have the layout already.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        The hierarchy.
+    made : sequence of One
+        The planned conversions of its arrays.
+    call : Call
+        The call.
+    engine : Engine
+        The engine that runs the tasks.
+    is_finished : bool
+        Whether this call has just finished a conversion in place that was interrupted.
+
+    Raises
+    ------
+    SpecError
+        Before anything is written, if the hierarchy cannot be converted in its place.
+    JournalError
+        If a run on one of the arrays has not ended, or another conversion was begun.
+    CorruptShardError
+        If the new tree is not what it should be. The old one stays.
+    """
+    path = _path_of(tree.place)
+    if all(one.planned.is_there for one in made):
+        if path is not None and find_in_place(path):
+            abandon_in_place(tree.place)
+        why = "an interrupted conversion was finished" if is_finished else HAS_LAYOUT
+        return tuple(
+            ConvertedArray(name=one.name, path=one.planned.source.label, how="skipped", why=(why,))
+            for one in made
+        )
+    path = _check(tree, call)
+    level = Target(tree.place, path).durability(call.run.durability)
+    if call.run.restart:
+        abandon_in_place(tree.place)
+    with InPlace.begun(path, _layout_of(made, call)) as work:
+        try:
+            _refuse_runs(tree)
+        except ShardwriteError:
+            work.give_up()
+            raise
+        with as_store_error(str(work.new.parent), "cannot make"):
+            make_directories(work.new.parent, level)
+        run = replace(call.run, mode="w-", durability=level, restart=False)
+        try:
+            arrays = convert_all(tree, made, work.new, replace(call, run=run), engine)
+            for one in made:
+                _compare(one, work.new, call)
+            _keep_rights(tree, path, work.new)
+            _check_unchanged(tree, path)
+            work.exchange()
+            _finish(work)
+        except ShardwriteError as error:
+            error.add_note(_HOW_TO_GO_ON)
+            raise
+    return tuple(_renamed(array, path) for array in arrays)
+
+
+def _path_of(place: Place) -> Path | None:
+    return place.path if isinstance(place, Directory) else None
+
+
+def _renamed(array: ConvertedArray, path: Path) -> ConvertedArray:
+    """The result for an array, with the path that the array has after the exchange."""
+    now = str(path / array.name) if array.name else str(path)
+    result = None if array.result is None else replace(array.result, path=now)
+    return replace(array, path=now, result=result)
+
+
+def _layout_of(made: Sequence[One], call: Call) -> Mapping[str, str]:
+    """Digest of what each array becomes."""
+    drops = call.wanted.options.drop_empty
+    return {
+        one.name: hashlib.sha256(
+            json.dumps([one.planned.metadata.document, drops], sort_keys=True).encode()
+        ).hexdigest()
+        for one in made
+    }
+
+
+def _check(tree: Hierarchy, call: Call) -> Path:
+    """Path of a hierarchy that can be converted in its place."""
+
+    def refused(why: str, remedy: str = "give another place for what is made of it") -> SpecError:
+        return SpecError(
+            f"{tree.place.label} cannot be converted in its place: {why}",
+            field="dst",
+            value=None,
+            remedy=remedy,
+        )
+
+    path = _path_of(tree.place)
+    if path is None:
+        raise refused("it lies in no directory")
+    if call.run.durability == "none":
+        raise refused(
+            "the old data are removed, so the new data must be durable",
+            'give durability="full" or "batch", or another place',
+        )
+    if call.run.mode != "w-" or call.run_dir is not None:
+        raise refused(
+            "mode and run_dir are for another place", "leave them out, or give another place"
+        )
+    if tree.place.is_link() or tree.place.is_mount_point():
+        raise refused("it is a symbolic link or a mount point")
+    if tree.left_out:
+        name, why = tree.left_out[0]
+        raise refused(f"{name!r} would be lost ({why})")
+    others = _others(tree, path)
+    if others:
+        shown = ", ".join(str(other.relative_to(path)) for other in others[:_MAX_SHOWN])
+        more = f" and {len(others) - _MAX_SHOWN:,} more" if len(others) > _MAX_SHOWN else ""
+        raise refused(
+            f"{shown}{more} would be lost, because it is no part of a Zarr array or group",
+            "move it away, or give another place for what is made of it",
+        )
+    return path
+
+
+def _others(tree: Hierarchy, path: Path) -> list[Path]:
+    """Files in a hierarchy that are no part of it, so that a conversion would lose them."""
+    arrays = {name for name, _ in tree.arrays}
+    found: list[Path] = []
+    waiting = [""]
+    while waiting:
+        name = waiting.pop()
+        if name in arrays:
+            found += _others_in_array(path / name)
+            continue
+        for entry in listed(path / name):
+            mode = mode_of(entry, follow=False)
+            if stat.S_ISDIR(mode):
+                waiting.append(f"{name}/{entry.name}" if name else entry.name)
+            elif not stat.S_ISREG(mode) or entry.name not in _DOCUMENTS:
+                found.append(entry)
+    return found
+
+
+def _others_in_array(path: Path) -> Iterator[Path]:
+    waiting = [path]
+    while waiting:
+        directory = waiting.pop()
+        for entry in listed(directory):
+            mode, is_key = mode_of(entry, follow=False), bool(_CHUNK.fullmatch(entry.name))
+            if is_key and stat.S_ISDIR(mode):
+                waiting.append(entry)
+            elif not stat.S_ISREG(mode) or not (
+                is_key or (directory == path and entry.name in (*_DOCUMENTS, RECEIPT_NAME))
+            ):
+                yield entry
+
+
+def _refuse_runs(tree: Hierarchy) -> None:
+    """Refuse a hierarchy if a run on one of its arrays has not ended."""
+    for name, source in tree.arrays:
+        place = tree.place.member(name) if name else tree.place
+        if not isinstance(place, Directory):
+            continue
+        beside = look_beside(Target(place, place.beside))
+        if beside.untrusted is not None:
+            raise beside.untrusted
+        if beside.run is not None or beside.updates:
+            raise JournalError(
+                f"a run on {source.label} has not ended. Finish it by the same call, or give it up "
+                "with abandon (shardwrite abandon), and then convert the array",
+                path=str(place.beside),
+            )
+
+
+def _compare(one: One, new: Path, call: Call) -> None:
+    """Compare a new array with the old one; encoded chunks, or values if these were encoded."""
+    source = one.planned.source
+    against: Any = source.label
+    if call.wanted.options.drop_empty:
+        against = by_inner_chunks(source.array)
+    report = verify_opened(open_begun(str(new), one.name or None), against=against)
+    if not report.is_good:
+        problem = report.problems[0] if report.problems else report.changed[0]
+        raise CorruptShardError(
+            f"the new array differs from {source.label}, which stays as it is: {problem.message}; "
+            "if another program has written to it meanwhile, make the call again with restart=True "
+            "(--restart)",
+            key=problem.key,
+        )
+
+
+def _check_unchanged(tree: Hierarchy, path: Path) -> None:
+    """Refuse to exchange the names if another program has added to the old tree meanwhile.
+
+    Values were compared just before; this looks at documents, and for files that would be lost.
+    """
+    now = open_hierarchy(tree.place, lambda _: True)
+    before, after = _documents_of(tree), _documents_of(now)
+    names = {*before, *after}
+    changed = sorted(name for name in names if before.get(name) != after.get(name))
+    changed += sorted(str(other.relative_to(path)) for other in _others(now, path))
+    if changed:
+        shown = ", ".join(repr(name or "/") for name in changed[:_MAX_SHOWN])
+        raise StoreError(
+            f"another program has changed {shown} in {tree.place.label} meanwhile; that tree stays "
+            "as it is. Make the call again with restart=True (--restart)",
+            key=changed[0],
+            errno=errno.EBUSY,
+        )
+
+
+def _documents_of(tree: Hierarchy) -> dict[str, Document]:
+    found = {group.name: group.document for group in tree.groups}
+    return found | {name: source.array.metadata.document for name, source in tree.arrays}
+
+
+def _keep_rights(tree: Hierarchy, old: Path, new: Path) -> None:
+    """Give the directories of the new nodes the rights of the old ones."""
+    names = [*(group.name for group in tree.groups), *(name for name, _ in tree.arrays)]
+    for name in names:
+        with as_store_error(str(new / name), "cannot set the rights of"):
+            copy_rights(old / name, new / name)
+
+
+def _finish(work: InPlace) -> None:
+    """Do what is left after the exchange of names."""
+    work.settle()
+    place = Directory(work.path)
+    above = [g for g in place.groups_above() if has_consolidated(document_of(g), g)]
+    if above:
+        tree = open_hierarchy(place, lambda _: True)
+        for group in above:
+            _enter(place, group, _documents_of(tree))
+    work.finish()
+
+
+def _enter(place: Directory, group: Place, nodes: Mapping[str, Document]) -> None:
+    """Enter the nodes of a tree into the consolidated metadata of a group above it."""
+    at = place.name_in(group)
+    for _ in range(_MAX_TRIES):
+        before = group.read(DOCUMENT)
+        document = document_of(group)
+        for name, node in nodes.items():
+            read = partial(_document_in, group)
+            add_member(document, f"{at}/{name}" if name else at, node, read)
+
+        if replace_document(group, before, document, "full", f"conversion.{uuid.uuid4().hex}"):
+            return
+    raise StoreError(
+        f"{group.label}/{DOCUMENT} is written by others all the time; make the same call again",
+        key=group.label,
+        errno=errno.EBUSY,
+    )
+
+
+def _document_in(group: Place, name: str) -> Document:
+    found: Document = document_of(group.member(name))
+    return found

@@ -1,0 +1,242 @@
+"""The report of a verification."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.notebook.html import Card, card_html
+from shardwrite.plan.render import counted, human, table_text
+from shardwrite.runs.kept import HOW_TO_GO_ON
+
+__all__ = ["Problem", "Report"]
+
+_ABSENT = "; absent ones read as the fill value"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault of a shard.
+
+    Attributes
+    ----------
+    key : str
+        Storage key of the shard.
+    index : tuple of int
+        Position of the shard in the shard grid.
+    message : str
+        Description of the fault, with the inner chunk and the bytes where they are known.
+    remedy : str
+        Advice on how to repair it.
+    """
+
+    key: str
+    index: tuple[int, ...]
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Report of a verification.
+
+    Attributes
+    ----------
+    path : str
+        Path of the array.
+    expected_by : str
+        The record that tells lost shards from empty ones: ``receipt`` or ``journal``, or an empty
+        text if there is none.
+    n_shards : int
+        Number of shards in the shard grid.
+    n_present, n_absent : int
+        Number of shards with and without a file. Shards without a file read as the fill value.
+    n_missing, n_pending : int
+        Number of shards without a file that should have one, and of shards without a file that a
+        run has still to write.
+    n_inner_chunks : int
+        Number of inner chunks that overlap the array.
+    n_stored_chunks : int
+        Number of inner chunks that hold data.
+    raw_nbytes, stored_nbytes, used_nbytes, unused_nbytes : int
+        Sizes in bytes: of the decoded array, of the readable shard files, of the inner chunks in
+        them, and of the space in them that belongs to no inner chunk and no index.
+    orders : dict of str to int
+        Number of shards for each order of inner chunks: ``C``, ``F``, ``morton`` or ``other``;
+        ``any`` counts shards with fewer than two inner chunks that hold data.
+    deep : bool
+        Whether every inner chunk was decoded.
+    against : bool
+        Whether the array was compared with a source.
+    is_encoded : bool
+        Whether encoded inner chunks were compared with those of the source, and no values.
+    problems : tuple of Problem
+        The faults, in order of the shards; empty if none was found.
+    changed : tuple of Problem
+        Good shards whose objects are not those that were written here, by the sizes in the receipt.
+        Another program has written or replaced them since.
+    warnings : tuple of str
+        Warnings about interrupted removals of runs beside the array, and about files there that
+        are not trusted. With files that are not trusted, it is unknown whether a run has still to
+        write shards. Also warnings if the receipt does not fit the array, and if inner chunks share
+        their bytes.
+    states : numpy.ndarray of uint8
+        `ShardState` of each shard, in the shape of the shard grid.
+    stored : numpy.ndarray of int64
+        Size of each shard's file in bytes, in the shape of the shard grid; 0 if there is no file or
+        its index cannot be read.
+    """
+
+    path: str
+    expected_by: str
+    n_shards: int
+    n_present: int
+    n_absent: int
+    n_missing: int
+    n_pending: int
+    n_inner_chunks: int
+    n_stored_chunks: int
+    raw_nbytes: int
+    stored_nbytes: int
+    used_nbytes: int
+    unused_nbytes: int
+    orders: dict[str, int]
+    deep: bool
+    against: bool
+    problems: tuple[Problem, ...]
+    changed: tuple[Problem, ...] = ()
+    is_encoded: bool = False
+    warnings: tuple[str, ...] = ()
+    states: npt.NDArray[np.uint8] = field(repr=False, compare=False)
+    stored: npt.NDArray[np.int64] = field(repr=False, compare=False)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no shard is left for a run to write."""
+        return not self.n_pending
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no shard is left for a run to write, and none is missing or bad."""
+        return self.is_complete and self.is_good
+
+    @property
+    def told_progress(self) -> str:
+        """Text that says how far the run that makes the array is."""
+        done = self.n_shards - self.n_pending
+        share = done / self.n_shards if self.n_shards else 1.0
+        return f"{done:,} of {self.n_shards:,} shards are done ({share:.0%})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields except `states` and `stored`, as a dictionary that JSON can hold."""
+        plain = {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("states", "stored", "problems", "changed")
+        }
+        return {
+            **plain,
+            "problems": [asdict(problem) for problem in self.problems],
+            "changed": [asdict(problem) for problem in self.changed],
+            "is_good": self.is_good,
+            "is_complete": self.is_complete,
+        }
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """Rows of the table about the array and the checks."""
+        ratio = self.raw_nbytes / self.stored_nbytes if self.stored_nbytes else 0.0
+        absent = {
+            "receipt": f"{self.n_missing:,} missing, all others are empty on purpose",
+            "journal": f"{self.n_missing:,} missing, {self.n_pending:,} still to be written",
+        }
+        checked = ["indexes"]
+        checked += ["every inner chunk"] if self.deep else []
+        what = "every encoded chunk" if self.is_encoded else "every value"
+        checked += [f"{what} against the source"] if self.against else []
+        unfinished = [("unfinished", self.told_progress)] if self.n_pending else []
+        return [
+            ("array", self.path),
+            *unfinished,
+            (
+                "shards",
+                (
+                    f"{self.n_present:,} of {self.n_shards:,} are present"
+                    + _ABSENT * (self.n_present < self.n_shards)
+                ),
+            ),
+            (
+                "absent",
+                absent.get(self.expected_by, "unknown whether they are empty or lost"),
+            ),
+            ("inner chunks", f"{self.n_stored_chunks:,} of {self.n_inner_chunks:,} hold data"),
+            (
+                "bytes",
+                (
+                    f"{human(self.raw_nbytes)} decoded, {human(self.stored_nbytes)} stored"
+                    + (" so far" if self.n_pending else "")
+                    + (f" ({ratio:.2f}x)" if ratio and self.is_whole else "")
+                ),
+            ),
+            ("unused", human(self.unused_nbytes)),
+            (
+                "order",
+                ", ".join(f"{name}: {count:,}" for name, count in sorted(self.orders.items()))
+                or "none",
+            ),
+            ("checked", ", ".join(checked)),
+            ("problems", "none" if self.is_good else str(len(self.problems))),
+        ]
+
+    def _changes(self) -> list[tuple[str, str]]:
+        """Rows about the shards that another program has changed."""
+        rows = []
+        if self.changed:
+            told = f"{len(self.changed):,} shards, by another program, since they were written here"
+            rows.append(("changed", f"{told}\n{HOW_TO_GO_ON}"))
+        return rows + [(problem.key, problem.message) for problem in self.changed[:8]]
+
+    def _faults(self) -> list[tuple[str, str]]:
+        """Rows about the problems."""
+        return [
+            (problem.key, f"{problem.message}\n{problem.remedy}") for problem in self.problems[:50]
+        ]
+
+    def __str__(self) -> str:
+        warnings = [("warning", text) for text in self.warnings]
+        rows = [*self._facts(), *self._changes(), *warnings, *self._faults()]
+        return table_text("verified", rows)
+
+    def __repr__(self) -> str:
+        found = counted(len(self.problems), "problem") if self.problems else "no problems"
+        return (
+            f"<Report of {self.path}: {self.n_present:,} of {self.n_shards:,} shards are present, "
+            f"{found}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return card_html(
+            Card(
+                title="verified",
+                subject=self.path,
+                headline=[
+                    (f"{self.n_present:,}", f"of {self.n_shards:,} shards are present"),
+                    (human(self.raw_nbytes), "decoded"),
+                    (human(self.stored_nbytes), "stored so far" if self.n_pending else "stored"),
+                    (f"{len(self.problems):,}" if self.problems else "no", "problems"),
+                ],
+                problems=[*self._faults(), *self._changes()],
+                notes=[
+                    *([("unfinished", self.told_progress)] if self.n_pending else []),
+                    *(("warning", text) for text in self.warnings),
+                ],
+                rows=self._facts(),
+            )
+        )

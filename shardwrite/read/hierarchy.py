@@ -1,0 +1,232 @@
+"""Hierarchies of Zarr v2 and v3 as they are found: their groups, and their arrays."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.format.node import (
+    ATTRIBUTES_OF_V2,
+    CONSOLIDATED_OF_V2,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+    group_document,
+    kind_of_document,
+)
+from shardwrite.place.base import RUN_SUFFIX, Place
+from shardwrite.read.array import is_being_made
+from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
+from shardwrite.stores import InsideStore, listed, mode_of
+
+__all__ = ["Group", "Hierarchy", "open_hierarchy"]
+
+_ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
+_CONSOLIDATED = "consolidated_metadata"
+_UNASKED = "not asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of a hierarchy.
+
+    Attributes
+    ----------
+    name : str
+        Path in the hierarchy; empty for its root.
+    document : dict
+        Its Zarr v3 document, without consolidated metadata.
+    is_consolidated : bool
+        Whether it lists the documents of the nodes below it.
+    """
+
+    name: str
+    document: Document
+    is_consolidated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """Nodes of a hierarchy, which may be a single array.
+
+    Attributes
+    ----------
+    place : Place
+        Where it lies.
+    groups : tuple of Group
+        Its groups, each after the group above it.
+    arrays : tuple of (str, StoredArray)
+        Its arrays by their paths in it.
+    left_out : tuple of (str, str)
+        Path of each node that is left out, and why.
+    """
+
+    place: Place
+    groups: tuple[Group, ...]
+    arrays: tuple[tuple[str, StoredArray], ...]
+    left_out: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is a single array, and no group."""
+        return [name for name, _ in self.arrays] == [""]
+
+
+def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
+    """Open an array, or a group with all that it holds.
+
+    Parameters
+    ----------
+    place : Place
+        Where it lies.
+    is_wanted : callable
+        Function that says of the path of an array whether it is wanted. Others are not opened.
+
+    Raises
+    ------
+    SpecError
+        If there is no node, or one that cannot be read. A note names the array.
+    """
+    groups: list[Group] = []
+    arrays: list[tuple[str, StoredArray]] = []
+    left_out = _left_out(place)
+    for name, kind in _nodes(place):
+        node = place.member(name) if name else place
+        if kind == "group":
+            groups.append(_group_at(node, name))
+        elif kind == "link":
+            left_out.append((name, "a symbolic link"))
+        elif not name or is_wanted(name):
+            arrays.append((name, _opened(node, name)))
+        else:
+            left_out.append((name, _UNASKED))
+    if not groups and not arrays:
+        if is_being_made(place):
+            stored_at(place)  # raises, and tells of the run
+        raise _nothing_at(place)
+    if not arrays:
+        is_asked = any(why == _UNASKED for _, why in left_out)
+        raise SpecError(
+            "holds no array that is asked for" if is_asked else "a group without arrays",
+            field="src",
+            value=place.label,
+            remedy="give other patterns to include and exclude"
+            if is_asked
+            else "give the path of an array, or of a group with arrays",
+        )
+    return Hierarchy(place, tuple(groups), tuple(arrays), tuple(left_out))
+
+
+def _left_out(place: Place) -> list[tuple[str, str]]:
+    """What a file holds that is no node of Zarr, and why."""
+    store = place.store
+    if not isinstance(store, InsideStore):
+        return []
+    return [
+        (name.removeprefix(store.prefix), why)
+        for name, why in store.contents.left_out
+        if name.startswith(store.prefix)
+    ]
+
+
+def _nothing_at(place: Place) -> SpecError:
+    root = place.store.local_root
+    if root is None or stat.S_ISDIR(mode_of(root)):
+        why = "no Zarr array or group is there: there is no zarr.json, .zarray or .zgroup"
+    else:
+        why = "there is no such directory"
+    return SpecError(
+        why, field="src", value=place.label, remedy="give the path of an array or of a group"
+    )
+
+
+def _opened(node: Place, name: str) -> StoredArray:
+    try:
+        return stored_at(node)
+    except ShardwriteError as error:
+        if name:
+            error.add_note(f"this is the array {name!r}; exclude={name!r} leaves it out")
+        raise
+
+
+def _kind_at(node: Place) -> str:
+    """``"array"``, ``"group"``, or ``"nothing"`` where there is no document."""
+    if node.has(DOCUMENT):
+        kind = kind_of_document(parsed_at(node, DOCUMENT))
+        if kind == "torn":
+            raise SpecError(
+                "no document of a node",
+                field="src",
+                value=f"{node.label}/{DOCUMENT}",
+                remedy="mend it, or remove it after a look",
+            )
+        return kind
+    if node.has(_ARRAY_OF_V2):
+        return "array"
+    return "group" if node.has(_GROUP_OF_V2) else "nothing"
+
+
+def _nodes(place: Place) -> Iterator[tuple[str, str]]:
+    """Path and kind of each node, each after the group above it; nothing inside of arrays."""
+    if isinstance(place.store, InsideStore):
+        yield from place.store.nodes()
+        return
+    root = place.store.local_root
+    if root is None:
+        yield from _nodes_in_store(place)
+        return
+    waiting = [""]
+    while waiting:
+        name = waiting.pop()
+        kind = _kind_at(place.member(name) if name else place)
+        if kind != "nothing":
+            yield name, kind
+        if kind == "array":
+            continue
+        below = []
+        for path in listed(root / name):
+            mode = mode_of(path, follow=False)
+            inside = f"{name}/{path.name}" if name else path.name
+            if stat.S_ISLNK(mode) and stat.S_ISDIR(mode_of(path)):
+                yield inside, "link"
+            elif stat.S_ISDIR(mode) and not path.name.endswith(RUN_SUFFIX):
+                below.append(inside)
+        waiting += reversed(below)
+
+
+def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
+    """The same for a store that is no directory, which is listed once."""
+    leaves = (DOCUMENT, *DOCUMENTS_OF_V2)
+    names = {
+        key.rpartition("/")[0]
+        for key in place.store.list_keys()
+        if key.rpartition("/")[2] in leaves
+    }
+    arrays: list[str] = []
+    for name in sorted(names, key=lambda name: name.split("/") if name else []):
+        if any(not array or name.startswith(f"{array}/") for array in arrays):
+            continue
+        kind = _kind_at(place.member(name) if name else place)
+        if kind == "array":
+            arrays.append(name)
+        yield name, kind
+
+
+def _group_at(node: Place, name: str) -> Group:
+    """The group at a place, as one of Zarr v3."""
+    if node.has(DOCUMENT):
+        document = dict(parsed_at(node, DOCUMENT))
+        is_consolidated = bool(document.pop(_CONSOLIDATED, None))
+        return Group(name, document, is_consolidated)
+    attributes = parsed_at(node, ATTRIBUTES_OF_V2) if node.has(ATTRIBUTES_OF_V2) else {}
+    if not isinstance(attributes, dict):
+        raise SpecError(
+            "no object",
+            field="attributes",
+            value=f"{node.label}/{ATTRIBUTES_OF_V2}",
+            remedy="mend it, or remove it after a look",
+        )
+    document = {**group_document(), "attributes": attributes}
+    return Group(name, document, node.has(CONSOLIDATED_OF_V2))

@@ -1,0 +1,159 @@
+"""Arrays that exist and are to be converted: opened, named, and told from one another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.v2 import translated
+from shardwrite.place.base import Place
+from shardwrite.place.target import resolve_place
+from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.stores import InsideStore, Told, parse_document
+
+__all__ = ["StoredArray", "check_apart", "open_stored", "parsed_at", "stored_at"]
+
+_ARRAY_OF_V2 = DOCUMENTS_OF_V2[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """An array that exists.
+
+    Attributes
+    ----------
+    place : Place
+        Where it lies.
+    array : ShardedArray
+        The array. The metadata of one of another format are those of the Zarr v3 array that has
+        the same chunks.
+    document : str
+        Key of the document that describes it.
+    notes : tuple of str
+        What a user should know of its translation.
+    has_fill : bool
+        Whether it has a fill value of its own.
+    told : Told
+        Which of its chunks cannot be copied, and why.
+    """
+
+    place: Place
+    array: ShardedArray
+    document: str = DOCUMENT
+    notes: tuple[str, ...] = ()
+    has_fill: bool = True
+    told: Told = field(default_factory=Told)
+
+    @property
+    def label(self) -> str:
+        """Text that names the array in messages and results."""
+        return self.place.label
+
+    @property
+    def is_v3(self) -> bool:
+        """Whether it is a Zarr v3 array."""
+        return self.document == DOCUMENT
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether it is a part of one file."""
+        return isinstance(self.array.store, InsideStore)
+
+    @property
+    def names(self) -> Sequence[str | None] | None:
+        """Names of its dimensions."""
+        found: Sequence[str | None] | None = self.array.metadata.document.get("dimension_names")
+        return found
+
+    @property
+    def identity(self) -> str:
+        """Text that stays the same as long as nobody writes the array's document again."""
+        digest = hashlib.sha256(self.array.metadata.text.encode()).hexdigest()
+        version = self.array.store.version(self.document)
+        return f"stored:{self.array.store.token}:{digest}:{version}"
+
+
+def open_stored(source: Any) -> StoredArray:
+    """Open an array that exists.
+
+    Parameters
+    ----------
+    source : str, path, or store or node of zarr-python
+        A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
+
+    Raises
+    ------
+    SpecError
+        If there is no array that can be read.
+    """
+    return stored_at(resolve_place(source, None, is_read=True))
+
+
+def stored_at(place: Place) -> StoredArray:
+    """Open the array at a place; see `open_stored`."""
+    if place.has(DOCUMENT) or not place.has(_ARRAY_OF_V2):
+        told = place.store.told() if isinstance(place.store, InsideStore) else Told()
+        return StoredArray(place, open_at(place), notes=told.notes, told=told)
+    found = translated(parsed_at(place, _ARRAY_OF_V2), parsed_at(place, ATTRIBUTES_OF_V2))
+    metadata = parse_metadata(json.dumps(found.document, indent=2))
+    array = ShardedArray(metadata, place.store)
+    return StoredArray(place, array, _ARRAY_OF_V2, found.notes, found.has_fill)
+
+
+def parsed_at(place: Place, leaf: str) -> Any:
+    """A document at a place, parsed; None if it is missing.
+
+    Raises
+    ------
+    SpecError
+        If it is not a whole JSON document.
+    """
+    data = place.read(leaf)
+    return None if data is None else parse_document(data, f"{place.label}/{leaf}")
+
+
+def check_apart(source: Place, target: Place) -> None:
+    """Refuse two places of which one is the other, or lies in it.
+
+    Raises
+    ------
+    SpecError
+        If that is so: to write the one would destroy the other.
+    """
+    one, other = _path_of(source), target.store.local_root
+    if one is not None and other is not None:
+        paths = Path(os.path.realpath(one)), Path(os.path.realpath(other))
+        is_apart = not (paths[0].is_relative_to(paths[1]) or paths[1].is_relative_to(paths[0]))
+        is_apart &= not _is_same_directory(*paths)
+    else:
+        tokens = (f"{source.store.token}/", f"{target.store.token}/")
+        is_apart = not (tokens[0].startswith(tokens[1]) or tokens[1].startswith(tokens[0]))
+    if not is_apart:
+        raise SpecError(
+            f"lies where {source.label} lies, which is the source",
+            field="dst",
+            value=target.label,
+            remedy="give a place outside of the source",
+        )
+
+
+def _path_of(place: Place) -> Path | None:
+    """Directory or file of this machine that holds what lies at a place, if it is known."""
+    store = place.store
+    return store.path if isinstance(store, InsideStore) else store.local_root
+
+
+def _is_same_directory(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one directory, by whatever mounts."""
+    try:
+        return os.path.samestat(os.stat(one), os.stat(other))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,122 @@
+"""Survey of an array before its conversion: its objects, their sizes and chunks.
+
+The array is listed once. Sizes and chunks are those of all objects, or of a sample where there are
+very many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.engines import Engine
+from shardwrite.errors import CorruptShardError
+from shardwrite.grid import ShardGrid, ravel
+from shardwrite.plan.limits import check_whole
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.inspection import inspect_shards
+
+__all__ = ["Survey", "survey"]
+
+_MOST_LOOKED_AT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What an array consists of.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64
+        Row-major ranks of the shards that have an object.
+    n_chunks : int
+        Number of inner chunks that hold data.
+    nbytes : int
+        Size of all objects, in bytes.
+    is_estimate : bool
+        Whether the last two are estimated from a sample.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    n_chunks: int
+    nbytes: int
+    is_estimate: bool
+
+    @property
+    def n_objects(self) -> int:
+        """Number of objects."""
+        return len(self.ranks)
+
+    def n_objects_in(self, source: ShardGrid, target: ShardGrid, *, is_sharded: bool) -> int:
+        """Number of objects that the same chunks make in another grid, at most.
+
+        Parameters
+        ----------
+        source, target : ShardGrid
+            Grid of the array, and the other grid.
+        is_sharded : bool
+            Whether objects of the other grid hold several inner chunks.
+        """
+        if not is_sharded and source.chunks == target.chunks and not self.is_estimate:
+            return self.n_chunks
+        if not len(self.ranks):
+            return 0
+        if not source.ndim:
+            return 1
+        index = np.unravel_index(self.ranks, source.counts)
+        firsts, n_each = [], np.ones(len(self.ranks), dtype=np.int64)
+        for at, s, t, n in zip(index, source.shards, target.shards, source.shape, strict=True):
+            first = at * s // t
+            last = (np.minimum((at + 1) * s, n) - 1) // t
+            firsts.append(first)
+            n_each *= last - first + 1
+        if (n_each == 1).all():
+            return len(np.unique(np.ravel_multi_index(firsts, target.counts)))
+        return int(min(n_each.sum(), target.n_shards))
+
+
+def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
+    """List an array, and look at its objects.
+
+    Parameters
+    ----------
+    array : ShardedArray
+        The array.
+    engine : Engine
+        The engine that looks at the objects.
+    label : str
+        Name of the array for errors.
+
+    Raises
+    ------
+    SpecError
+        If the array has too many shards.
+    CorruptShardError
+        If an object that was looked at is bad.
+    StoreError
+        If the storage refuses.
+    """
+    metadata = array.metadata
+    check_whole(metadata.grid, label)
+    found = (metadata.shard_index(key) for key in array.store.list_keys())
+    counts = metadata.grid.counts
+    ranks = np.array(
+        sorted(ravel(index, counts) for index in found if index is not None), dtype=np.int64
+    )
+    looked_at = ranks
+    if len(ranks) > _MOST_LOOKED_AT:
+        looked_at = ranks[np.linspace(0, len(ranks) - 1, _MOST_LOOKED_AT).astype(np.int64)]
+    table = inspect_shards(engine, array, looked_at, deep=False)
+    if table.problems:
+        raise CorruptShardError(
+            f"{len(table.problems)} shards of {label} are bad: {table.problems[0][1]}"
+        )
+    share = len(ranks) / len(looked_at) if len(looked_at) else 1.0
+    return Survey(
+        ranks,
+        round(int(table.n_chunks.sum()) * share),
+        round(int(table.stored_nbytes.sum()) * share),
+        share > 1,
+    )

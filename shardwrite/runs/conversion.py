@@ -1,0 +1,253 @@
+"""Conversions of arrays that exist: what passes as it is, what is re-encoded, and the plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwrite.codecs.documents import Document
+from shardwrite.engines import Engine
+from shardwrite.errors import SpecError, redacted
+from shardwrite.format.converted import ConvertedLayout, converted
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.passage import Passage, passage_between, what_differs
+from shardwrite.grid import Sized
+from shardwrite.plan import (
+    BATCH_NBYTES,
+    Partition,
+    Plan,
+    PlanOptions,
+    SourceLayout,
+    make_plan,
+    resolve_shapes,
+)
+from shardwrite.plan.in_chunks import shards_of_chunks
+from shardwrite.plan.limits import check_new
+from shardwrite.read.stored_array import StoredArray
+from shardwrite.runs.array_chunks import waves_reruns
+from shardwrite.runs.array_plan import n_tasks_of, resources_of
+from shardwrite.runs.reencoded import ReencodedChunks, by_inner_chunks
+from shardwrite.runs.source import ChunkSource
+from shardwrite.runs.stored_chunks import StoredChunks
+from shardwrite.sources import as_dask
+from shardwrite.sources.common import mask_value
+from shardwrite.stores import Capability, require
+
+__all__ = ["ConversionOptions", "Converting", "convert_array"]
+
+_DEFAULT_KEYS = {"name": "default", "configuration": {"separator": "/"}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionOptions:
+    """What a conversion makes of an array.
+
+    Attributes
+    ----------
+    shards : int, sequence of int, str or None
+        Shards in inner chunks; see :func:`shardwrite.shard`.
+    chunks : int, sequence of int, str or None
+        Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
+    compressors, checksum, index_location, dimension_names
+        See :class:`shardwrite.format.converted.ConvertedLayout`.
+    check : bool
+        Decode each inner chunk before it is copied.
+    drop_empty : bool
+        Store no inner chunk that holds only the fill value.
+    """
+
+    shards: Sized = "auto"
+    chunks: Sized = None
+    compressors: Any = "keep"
+    checksum: bool | None = None
+    index_location: str | None = None
+    dimension_names: Any = None
+    check: bool = False
+    drop_empty: bool = False
+
+    def __post_init__(self) -> None:
+        for field, allowed in (
+            ("checksum", (None, True, False)),
+            ("check", (True, False)),
+            ("drop_empty", (True, False)),
+        ):
+            value = getattr(self, field)
+            if not any(value is choice for choice in allowed):
+                raise SpecError(
+                    "no such choice", field=field, value=value, remedy=f"use one of {allowed}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Converting:
+    """A conversion of one array, planned.
+
+    Attributes
+    ----------
+    source : StoredArray
+        The array that exists.
+    chunks : ChunkSource
+        The chunks to write.
+    plan : Plan
+        How they are written.
+    passage : Passage or None
+        How encoded chunks pass; None if they are decoded and re-encoded.
+    reasons : tuple of str
+        Why they are; empty if they pass.
+    memory_nbytes : int
+        Estimated memory of a worker process, in bytes.
+    """
+
+    source: StoredArray
+    chunks: ChunkSource
+    plan: Plan
+    passage: Passage | None
+    reasons: tuple[str, ...]
+    memory_nbytes: int
+
+    @property
+    def metadata(self) -> ArrayMetadata:
+        """Metadata of the new array."""
+        return self.plan.metadata
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the source has the layout already."""
+        is_same = self.source.array.metadata.document == self.metadata.document
+        return is_same and not self.source.is_in_file
+
+
+def convert_array(
+    source: StoredArray, engine: Engine, wanted: ConversionOptions, options: PlanOptions
+) -> Converting:
+    """Plan the conversion of an array.
+
+    Parameters
+    ----------
+    source : StoredArray
+        The array.
+    engine : Engine
+        The engine that will run the tasks.
+    wanted : ConversionOptions
+        What the array becomes.
+    options : PlanOptions
+        Keywords that control the plan.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit the array, or it cannot be written.
+    PlanError
+        If values must be re-encoded, and no plan for that fits into the memory.
+    """
+    if not engine.shares_memory:
+        require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    old = source.array.metadata
+    told = source.told
+    if told.why_decoded and wanted.compressors == "keep":
+        wanted = replace(wanted, compressors="auto")
+    metadata, notes = _layout(source, wanted)
+    check_new(old.grid.shape, old.itemsize, metadata.grid.shards, metadata.grid.chunks)
+    passage = None if told.why_decoded else passage_between(old, metadata)
+    identity = source.identity if options.source_id is None else redacted(options.source_id)
+    if wanted.drop_empty:
+        identity += ":without empty chunks"
+    is_stable = options.source_id is not None
+    if passage is None:
+        return _encoded_again(source, engine, metadata, (identity, is_stable), wanted, options)
+    made = make_plan(
+        metadata,
+        SourceLayout(metadata.grid.sizes, 0, identity, is_stable),
+        resources_of(engine, options.memory_limit_nbytes),
+        options,
+        notes=[*notes, *source.notes],
+    )
+    # One task writes a group; no units wait for their shard.
+    edges = made.partition.group_edges
+    made = replace(made, partition=Partition(edges, edges), is_staged=False)
+    chunk_nbytes = math.prod(old.grid.chunks) * old.itemsize
+    decoded = 2 if wanted.check or wanted.drop_empty else 1
+    return Converting(
+        source,
+        StoredChunks(metadata, None, source.array, wanted.check, wanted.drop_empty),
+        made,
+        passage,
+        (),
+        made.resources.n_threads * (2 * BATCH_NBYTES + decoded * chunk_nbytes),
+    )
+
+
+def _layout(
+    source: StoredArray, wanted: ConversionOptions
+) -> tuple[ArrayMetadata, tuple[str, ...]]:
+    """Metadata of the new array, and explanations of its shapes."""
+    old, notes = source.array.metadata, []
+    chunks = old.grid.chunks
+    if wanted.chunks is not None:
+        found = resolve_shapes(old.grid.shape, old.itemsize, None, wanted.chunks, ())
+        chunks = found[1]
+        notes += [note for note in found[2] if note.startswith("chunks")]
+    names = source.names if wanted.dimension_names is None else wanted.dimension_names
+    shards, note = shards_of_chunks(wanted.shards, old.grid.shape, chunks, old.itemsize, names)
+    layout = ConvertedLayout(
+        shards=shards,
+        chunks=chunks,
+        compressors=wanted.compressors,
+        checksum=wanted.checksum,
+        index_location=wanted.index_location if shards is not None else None,
+        dimension_names=wanted.dimension_names,
+        chunk_key_encoding=None if source.is_v3 else _DEFAULT_KEYS,
+        attributes=_attributes(source),
+    )
+    return converted(old, layout), (*notes, note)
+
+
+def _attributes(source: StoredArray) -> Document | None:
+    """Attributes of the new array; None if they stay as they are.
+
+    xarray takes the fill value of a Zarr v2 array for missing values, and that of v3 for none. So
+    the new array says which values are missing.
+    """
+    metadata = source.array.metadata
+    kept: Document = metadata.document.get("attributes", {})
+    has_mask = source.has_fill and source.names is not None and "_FillValue" not in kept
+    if source.is_v3 or not has_mask or metadata.dtype.kind not in "biufcSU":
+        return None
+    return {**kept, "_FillValue": mask_value(metadata.fill_value)}
+
+
+def _encoded_again(
+    source: StoredArray,
+    engine: Engine,
+    metadata: ArrayMetadata,
+    identity: tuple[str, bool],
+    wanted: ConversionOptions,
+    options: PlanOptions,
+) -> Converting:
+    """Plan a conversion that decodes all chunks and encodes them again."""
+    old = source.array.metadata
+    told = source.told
+    if told.values is None:
+        x = by_inner_chunks(source.array)
+    else:
+        x = as_dask(told.values).astype(old.dtype, copy=False)
+    made = make_plan(
+        metadata,
+        SourceLayout(x.chunks, n_tasks_of(x), *identity),
+        resources_of(engine, options.memory_limit_nbytes),
+        options,
+        notes=source.notes,
+    )
+    made = waves_reruns(made, x)
+    made.check_fits()
+    return Converting(
+        source,
+        ReencodedChunks(x, source.array, drop_empty=wanted.drop_empty),
+        made,
+        None,
+        (told.why_decoded,)
+        if told.why_decoded
+        else tuple(f"{reason} differ" for reason in what_differs(old, metadata)),
+        made.memory.total_nbytes,
+    )

@@ -1,0 +1,287 @@
+"""What a user gives as an array -> a dask array, and what it knows besides its values.
+
+Every operation that takes an array calls `take` first. Nothing is computed here. What lies in
+memory is wrapped; what can be sliced is read by slices, when tasks need them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.base import is_dask_collection
+from dask.delayed import delayed
+
+import shardwrite._dask as dask
+from shardwrite.codecs.datatypes import is_same_type
+from shardwrite.errors import SpecError
+from shardwrite.format.document import ArrayOptions
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import Shape
+from shardwrite.read.array import ShardedArray, as_dask_array
+from shardwrite.sources.base import SourceMetadata
+from shardwrite.sources.chunking import merge_chunks
+from shardwrite.sources.common import as_attributes
+from shardwrite.sources.lazy import as_dask
+from shardwrite.sources.zarr_array import metadata_of, natural_chunks
+
+__all__ = ["Given", "take", "take_for"]
+
+_OF_PATHS = (
+    "give the array first, and the path of the store second; a file is opened with "
+    "shardwrite.sources.open_source(path)"
+)
+_REMEDY = (
+    "give a dask or numpy array, a zarr.Array, an xarray.DataArray, or an object with __array__ "
+    "and a shape"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An array that a user has given.
+
+    Attributes
+    ----------
+    array : dask.array.Array
+        Its values.
+    known : SourceMetadata
+        What the user's object knows of a fill value, names of the axes, and attributes.
+    """
+
+    array: dask.array.Array
+    known: SourceMetadata = field(default_factory=SourceMetadata)
+
+    def described(self, options: ArrayOptions) -> ArrayOptions:
+        """Keywords of a new array, where what the object knows stands for what was left out."""
+        known, left = self.known, {}
+        if options.fill_value is None and known.fill_value is not None:
+            left["fill_value"] = known.fill_value
+        if options.dimension_names is None and known.dimension_names is not None:
+            left["dimension_names"] = known.dimension_names
+        if options.attributes is None and known.attributes:
+            left["attributes"] = known.attributes
+        return replace(options, **left) if left else options
+
+
+def take(x: Any, field: str = "x") -> Given:
+    """Make a dask array of what a user has given.
+
+    Parameters
+    ----------
+    x : array_like
+        A dask array or another collection of dask with a shape and a dtype; a numpy array, a
+        `zarr.Array`, an `xarray.DataArray`, a source of :mod:`shardwrite.sources`, or any object
+        with ``__array__`` and a shape.
+    field : str
+        Name of the argument, for errors.
+
+    Raises
+    ------
+    SpecError
+        If it is none of these, its chunk sizes are unknown, it is masked, or its chunks are no
+        arrays of numpy.
+    """
+    given = _given(x, field)
+    if any(math.isnan(size) for sizes in given.array.chunks for size in sizes):
+        remedy = (
+            f"call {field}.compute_chunk_sizes() first"
+            if isinstance(x, dask.array.Array)
+            else f"give {field}.to_dask_array(lengths=True)"
+        )
+        raise SpecError(
+            "unknown chunk sizes", field=f"{field}.chunks", value=given.array.chunks, remedy=remedy
+        )
+    meta = getattr(given.array, "_meta", None)
+    _refuse_masked(meta, field)
+    if meta is not None and not hasattr(meta, "__array__"):
+        raise SpecError(
+            "its chunks are no arrays of numpy",
+            field=field,
+            value=type(meta).__name__,
+            remedy=f"convert them: {field}.map_blocks(lambda a: a.toarray(), dtype={field}.dtype)",
+        )
+    return given
+
+
+def take_for(x: Any, metadata: ArrayMetadata, field: str) -> dask.array.Array:
+    """Make a dask array of what a user has given as the values of an array that exists.
+
+    The byte order of the dtypes may differ.
+
+    Raises
+    ------
+    SpecError
+        If `take` refuses it, or its shape or dtype is not the array's.
+    """
+    source = take(x, field).array
+    shape, dtype = metadata.grid.shape, metadata.dtype
+    if source.shape != shape:
+        raise SpecError(
+            "is not the array's",
+            field=f"{field}.shape",
+            value=source.shape,
+            remedy=f"give a source of shape {shape}",
+        )
+    if not is_same_type(source.dtype, dtype):
+        remedy = f'convert it with astype("{dtype}")'
+        raise SpecError(
+            "is not the array's", field=f"{field}.dtype", value=str(source.dtype), remedy=remedy
+        )
+    return source
+
+
+def _given(x: Any, field: str) -> Given:
+    if isinstance(x, dask.array.Array):
+        return Given(x)
+    packages = {kind.__module__.partition(".")[0] for kind in type(x).__mro__}
+    if "xarray" in packages:
+        return _of_xarray(x, field)
+    if "zarr" in packages:
+        return _of_zarr(x, field)
+    if isinstance(x, ShardedArray):
+        return Given(as_dask_array(x, x.metadata.grid.shards))
+    if isinstance(getattr(x, "metadata", None), SourceMetadata):
+        return Given(as_dask(x), x.metadata)
+    if isinstance(x, np.ndarray | np.generic):
+        _refuse_masked(x, field)
+        return Given(_in_memory(x))
+    if is_dask_collection(x):
+        return Given(_of_collection(x, field))
+    shape = _shape_of(x)
+    if shape is None or not hasattr(type(x), "__array__"):
+        remedy = _OF_PATHS if isinstance(x, str | os.PathLike) else _REMEDY
+        raise _refusal(x, field, "not an array", remedy)
+    dtype = getattr(x, "dtype", None)
+    dtype = getattr(dtype, "numpy_dtype", dtype)  # as tensorstore calls it
+    # The columns of a table are no axis that can be sliced by numbers.
+    if isinstance(dtype, np.dtype) and hasattr(x, "__getitem__") and not hasattr(x, "iloc"):
+        return Given(_by_slices(x, shape, dtype))
+    values = np.asarray(x)
+    if values.shape != shape:
+        why = f"its shape is {shape}, and numpy makes an array of shape {values.shape} of it"
+        raise _refusal(x, field, why, _REMEDY)
+    return Given(_in_memory(values))
+
+
+def _of_xarray(x: Any, field: str) -> Given:
+    """A `DataArray` or `Variable`; its dimensions become names of axes."""
+    variable = getattr(x, "variable", x)
+    if not hasattr(type(variable), "data"):
+        first = next(iter(getattr(x, "data_vars", ())), None)
+        such = "" if first is None else f", such as {field}[{first!r}]"
+        raise _refusal(x, field, "not an array", f"give one of its variables{such}")
+    if variable.chunks is None:
+        preferred = variable.encoding.get("preferred_chunks", {})
+        unit = tuple(int(np.max(preferred.get(name, 1))) for name in variable.dims)
+        sizes = merge_chunks(unit, variable.shape, variable.dtype.itemsize)
+        variable = variable.chunk(dict(zip(variable.dims, sizes, strict=True)))
+    if not isinstance(variable.data, dask.array.Array):
+        raise _refusal(variable.data, field, "not an array of dask", "chunk it with dask")
+    names = tuple(name if isinstance(name, str) else None for name in variable.dims)
+    return Given(
+        variable.data,
+        SourceMetadata(dimension_names=names, attributes=as_attributes(variable.attrs, field)),
+    )
+
+
+def _of_zarr(x: Any, field: str) -> Given:
+    """A `zarr.Array`, read by chunks of whole shards."""
+    import zarr
+
+    if not isinstance(x, zarr.Array):
+        remedy = "give one of its arrays" if isinstance(x, zarr.Group) else "give a zarr.Array"
+        raise _refusal(x, field, "not an array", remedy)
+    dtype = np.dtype(x.dtype)
+    array = dask.array.from_array(
+        x,
+        natural_chunks(x),
+        asarray=True,
+        meta=np.empty((0,) * x.ndim, dtype),
+        inline_array=True,
+    )
+    return Given(array, metadata_of(x))
+
+
+def _in_memory(x: Any) -> dask.array.Array:
+    """A numpy array or scalar, in slabs; they are views, and copy nothing."""
+    values = x if type(x) is np.memmap else np.asarray(x)
+    sizes = merge_chunks((1,) * values.ndim, values.shape, values.dtype.itemsize)
+    array: dask.array.Array = dask.array.from_array(values, sizes)
+    return array
+
+
+def _by_slices(x: Any, shape: Shape, dtype: np.dtype[Any]) -> dask.array.Array:
+    """An object that can be sliced, one slice at a time: it may not be ready for threads."""
+    unit = getattr(x, "chunks", None)
+    if not isinstance(unit, tuple) or not all(isinstance(n, int) for n in unit):
+        unit = (1,) * len(shape)
+    array: dask.array.Array = dask.array.from_array(
+        _Sliceable(x, shape, dtype),
+        merge_chunks(unit, shape, dtype.itemsize),
+        lock=True,
+        fancy=False,
+        meta=np.empty((0,) * len(shape), dtype),
+    )
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class _Sliceable:
+    """An object that can be sliced, with a shape and a dtype of numpy."""
+
+    x: Any
+    shape: Shape
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __getitem__(self, key: Any) -> npt.NDArray[Any]:
+        return np.asarray(self.x[key])
+
+
+def _of_collection(x: Any, field: str) -> dask.array.Array:
+    """A collection of dask that is no dask array, in its own chunks if it tells them."""
+    array: dask.array.Array
+    if hasattr(type(x), "to_dask_array"):
+        array = x.to_dask_array()
+        return array
+    shape, dtype = _shape_of(x), getattr(x, "dtype", None)
+    if shape is None or not isinstance(dtype, np.dtype):
+        raise _refusal(x, field, "a collection of dask without a shape and a dtype", _REMEDY)
+    chunks, name = getattr(x, "chunks", None), getattr(x, "name", None)
+    if isinstance(name, str) and isinstance(chunks, tuple):
+        array = dask.array.Array(x.__dask_graph__(), name, chunks, dtype=dtype)
+    else:
+        array = dask.array.from_delayed(delayed(np.asarray)(x), shape, dtype=dtype)
+    return array
+
+
+def _shape_of(x: Any) -> Shape | None:
+    """Shape of an object, if it has one."""
+    shape = getattr(x, "shape", None)
+    if not isinstance(shape, tuple) or not all(isinstance(n, int | np.integer) for n in shape):
+        return None
+    return tuple(int(n) for n in shape)
+
+
+def _refuse_masked(x: Any, field: str) -> None:
+    if isinstance(x, np.ma.MaskedArray):
+        raise SpecError(
+            "masked values have no stored form",
+            field=field,
+            value="masked array",
+            remedy=f"give them a value: dask.array.ma.filled({field}, value)",
+        )
+
+
+def _refusal(x: Any, field: str, why: str, remedy: str) -> SpecError:
+    # Only the type is shown, since the text of an object may contain credentials.
+    return SpecError(why, field=field, value=type(x).__name__, remedy=remedy)

@@ -1,0 +1,280 @@
+"""Whether an array is still what its last run has left, by the sizes in its receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.engines import Engine
+from shardwrite.errors import ChangedError, CorruptShardError, SpecError
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import unravel
+from shardwrite.journal import Ledger, Receipt, RunDirectory, neighbours, read_receipt, tidied_run
+from shardwrite.place.target import Target
+from shardwrite.read.array import ShardedArray, open_at
+from shardwrite.read.inspection import ShardTable, inspect_shards, stored_sizes
+from shardwrite.runs.finished import finished
+from shardwrite.runs.job import Job
+from shardwrite.runs.result import WriteResult
+
+__all__ = ["HOW_TO_GO_ON", "Kept", "check_kept", "kept", "ledger_of", "noted_sizes"]
+
+HOW_TO_GO_ON = (
+    "write them again from their source with repair (shardwrite repair --source), or keep the "
+    "array as it is with verify and accept=True (shardwrite verify --accept)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Differences:
+    """Shards whose objects are not what the receipt says.
+
+    Attributes
+    ----------
+    array : ShardedArray
+        The array.
+    receipt : Receipt or None
+        Its receipt.
+    lost, changed : numpy.ndarray of int64
+        Ranks of the shards that have no object any more, and of those with another one.
+    notes : dict of int to str
+        For each of `changed`, what is there and what the receipt says.
+    """
+
+    array: ShardedArray
+    receipt: Receipt | None
+    lost: npt.NDArray[np.int64]
+    changed: npt.NDArray[np.int64]
+    notes: dict[int, str]
+
+    @property
+    def are_there(self) -> bool:
+        """Whether there is a difference."""
+        return bool(len(self.lost) or len(self.changed))
+
+    def key(self, rank: int) -> str:
+        """Key of a shard."""
+        metadata = self.array.metadata
+        return metadata.shard_key(unravel(rank, metadata.grid.counts))
+
+    def error(self, label: str) -> ChangedError:
+        """The error that names them."""
+        changed, missing = self.changed[:1000].tolist(), self.lost[:1000].tolist()
+        told = [f"{self.key(rank)}: {self.notes[rank]}" for rank in changed[:4]]
+        told += [f"{self.key(rank)}: gone" for rank in missing[:4]]
+        n = len(self.lost) + len(self.changed)
+        more = ", ..." if n > len(told) else ""
+        return ChangedError(
+            f"{label} is not what its last run left. {n:,} shards differ "
+            f"({', '.join(told)}{more}): {HOW_TO_GO_ON}. The same call goes on then",
+            path=label,
+            changed=[self.key(rank) for rank in changed],
+            missing=[self.key(rank) for rank in missing],
+        )
+
+
+def noted_sizes(
+    receipt: Receipt | None, metadata: ArrayMetadata, open_runs: list[RunDirectory]
+) -> npt.NDArray[np.int64] | None:
+    """Size that each shard's object should have by the receipt, or None if it does not tell.
+
+    Parameters
+    ----------
+    receipt : Receipt or None
+        The receipt.
+    metadata : ArrayMetadata
+        Metadata of the whole array.
+    open_runs : list of RunDirectory
+        Updates that have not ended. What they write is not known.
+
+    Returns
+    -------
+    numpy.ndarray of int64, of the shard grid's shape
+        0 for a shard that is empty by design, -1 for one of unknown size, and -2 for one of which
+        nothing is known.
+
+    Raises
+    ------
+    SpecError
+        If the receipt does not fit the array.
+    """
+    noted = None if receipt is None else receipt.nbytes_on(metadata.grid)
+    if noted is not None:
+        for run in open_runs:
+            window = run.record.shards_from
+            if window is None or len(window.first) != noted.ndim:
+                noted[...] = -2
+            else:
+                noted[tuple(slice(a, a + k) for a, k in zip(*window, strict=True))] = -2
+    return noted
+
+
+def _compare(target: Target, engine: Engine, part: ArrayMetadata | None = None) -> _Differences:
+    """Compare the objects of an array, or of the part that an update writes, with the receipt.
+
+    If an update of another process ends meanwhile, they are compared again.
+    """
+    while True:
+        found = _compared(target, engine, part)
+        if not found.are_there or read_receipt(target) == found.receipt:
+            return found
+
+
+def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Differences:
+    array, receipt = open_at(target.place), read_receipt(target)
+    grid = array.metadata.grid
+    nothing = np.empty(0, dtype=np.int64)
+    try:
+        noted = noted_sizes(receipt, array.metadata, list(neighbours(target)))
+    except SpecError:  # it is of another array; `verify` tells
+        noted = None
+    if noted is None:
+        return _Differences(array, receipt, nothing, nothing, {})
+    ranks = np.arange(grid.n_shards).reshape(grid.counts)
+    if part is not None and part.window is not None:
+        first = part.window[0]
+        ranks = ranks[tuple(slice(a, a + k) for a, k in zip(first, part.grid.counts, strict=True))]
+    ranks = ranks.ravel()
+    wanted = noted.ravel()[ranks]
+    ranks, wanted = ranks[wanted > -2], wanted[wanted > -2]
+    found = stored_sizes(engine, array, ranks)
+    lost = (wanted != 0) & (found < 0)
+    changed = (found >= 0) & (wanted >= 0) & (found != wanted)
+    notes = {
+        rank: f"{size} bytes, not {old}" if old else f"{size} bytes, where it was empty"
+        for rank, size, old in zip(
+            *(column[changed].tolist() for column in (ranks, found, wanted)), strict=True
+        )
+    }
+    return _Differences(array, receipt, ranks[lost], ranks[changed], notes)
+
+
+def check_kept(target: Target, engine: Engine) -> None:
+    """Verify that all objects of a finished array are there, with the sizes in its receipt.
+
+    Raises
+    ------
+    ChangedError
+        If one is missing, or is another one.
+    StoreError
+        If the storage refuses.
+    """
+    found = _compare(target, engine)
+    if found.are_there:
+        raise found.error(target.label)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is left of a job that was finished before.
+
+    Attributes
+    ----------
+    result : WriteResult or None
+        Its result; None if the job must be run.
+    there : Ledger or None
+        The shards that are there, if others must be written again.
+    """
+
+    result: WriteResult | None = None
+    there: Ledger | None = None
+
+
+def kept(job: Job, engine: Engine) -> Kept:
+    """Look whether a job was finished before, and whether what it wrote is still there.
+
+    Objects that are gone are to be written again, if nothing else has changed. Absence does not
+    tell what was lost from what another program has emptied.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    engine : Engine
+        The engine that looks at the objects.
+
+    Raises
+    ------
+    ChangedError
+        If the array is not what its last run left, and the job may not replace it.
+    CorruptShardError
+        If objects are gone, and the index of another one is bad.
+
+    Notes
+    -----
+    Other errors are those of `finished`.
+    """
+    result = finished(job)
+    if result is None:
+        return Kept()
+    found = _compare(job.target, engine, job.plan.metadata if job.is_update else None)
+    label = job.target.label
+    if job.is_update:
+        if not found.are_there:
+            return Kept(result)
+        if len(found.changed) or not _covers(job, found):
+            raise found.error(label)
+        return Kept()
+    if len(found.changed) or _touches(found):
+        if job.options.mode == "w":
+            return Kept()
+        raise found.error(label)
+    # A run that wrote lost shards again may have been interrupted before its end.
+    if not len(found.lost) and tidied_run(job.target) is None:
+        return Kept(result)
+    return Kept(result, _there(label, engine, found))
+
+
+def _covers(job: Job, found: _Differences) -> bool:
+    """Whether an update writes all elements of the shards that are gone."""
+    region, grid = job.plan.array_region, found.array.metadata.grid
+    boxes = (
+        grid.shard_box(unravel(rank, grid.counts)).intersect(grid.whole)
+        for rank in found.lost.tolist()
+    )
+    return region is not None and all(box.intersect(region) == box for box in boxes)
+
+
+def _touches(found: _Differences) -> bool:
+    """Whether a later update has written to shards that are gone, or has made the array grow."""
+    receipt, grid = found.receipt, found.array.metadata.grid
+    if receipt is None or not receipt.updates or not len(found.lost):
+        return False
+    if receipt.has_all_updates and tuple(receipt.shape or grid.shape) == grid.shape:
+        planned = (receipt.identity.metadata or {}).get("shape")
+        touched = np.zeros(grid.counts, dtype=bool)
+        for update in receipt.updates:
+            touched[
+                tuple(
+                    slice(a // s, -(-b // s))
+                    for (a, b), s in zip(update.identity.region or (), grid.shards, strict=False)
+                )
+            ] = True
+        return planned != list(grid.shape) or bool(touched.ravel()[found.lost].any())
+    return True
+
+
+def _there(label: str, engine: Engine, found: _Differences) -> Ledger:
+    """Ledger of the shards that are not gone."""
+    array = found.array
+    there = np.setdiff1d(np.arange(array.metadata.grid.n_shards), found.lost)
+    table = inspect_shards(engine, array, there, deep=False)
+    if table.problems:
+        rank, message = table.problems[0]
+        raise CorruptShardError(
+            f"{label}: {len(found.lost)} shards are gone, and {found.key(rank)} is bad "
+            f"({message}); {HOW_TO_GO_ON}"
+        )
+    return ledger_of(array, table)
+
+
+def ledger_of(array: ShardedArray, table: ShardTable) -> Ledger:
+    """Ledger in which the shards of a table are done."""
+    ledger = Ledger(array.metadata.grid)
+    ledger.is_done[table.ranks] = True
+    ledger.nbytes[table.ranks] = table.stored_nbytes
+    ledger.n_chunks[table.ranks] = table.n_chunks
+    ledger.index_crcs[table.ranks] = table.index_crcs
+    return ledger

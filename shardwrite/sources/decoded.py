@@ -1,0 +1,100 @@
+"""Values of another source as the conventions of CF decode them, by xarray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.grid import Box
+from shardwrite.sources.base import RegionSource, Source, SourceMetadata
+from shardwrite.sources.common import as_attributes, require
+
+__all__ = ["DecodedSource", "decoded"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedSource(RegionSource):
+    """A source whose values are unpacked, masked and turned into times block by block.
+
+    Parameters
+    ----------
+    packed : Source
+        The source as the file holds it.
+    """
+
+    packed: Source
+
+    def _read(self, box: Box) -> npt.NDArray[Any]:
+        values = _decode(self.packed, self.packed[box.slices[:-1]])
+        found = np.asarray(values.data)
+        if found.dtype != self.dtype:
+            raise SpecError(
+                f"its values in {box.bounds} decode to {found.dtype}, and others to {self.dtype}",
+                field="decode_cf",
+                value=self.path,
+                remedy="convert it without --decode-cf",
+            )
+        return found
+
+
+def decoded(source: Source) -> Source:
+    """A source that decodes the values of another one by the conventions of CF.
+
+    The attributes that say how to decode, such as ``scale_factor``, are left out. Missing values
+    become NaN or NaT, which is then the fill value.
+
+    Parameters
+    ----------
+    source : Source
+        The source as the file holds it.
+
+    Raises
+    ------
+    SpecError
+        If xarray is not installed, or cannot decode the values. The error names the extra.
+    """
+    path = str(getattr(source, "path", source.identity))
+    require("xarray", "cf", path)
+    try:
+        found = _decode(source, np.zeros((1,) * len(source.shape), source.dtype))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise SpecError(
+            f"its values cannot be decoded: {error}",
+            field="decode_cf",
+            value=path,
+            remedy="convert it without --decode-cf",
+        ) from None
+    if found.dtype == source.dtype and dict(found.attrs) == dict(source.metadata.attributes):
+        return source
+    missing = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(found.dtype.kind)
+    kept = None if missing is None else np.asarray(missing, dtype=found.dtype)[()]
+    return DecodedSource(
+        path=path,
+        shape=source.shape,
+        dtype=found.dtype,
+        chunks=source.chunks,
+        identity=f"cf:{source.identity}",
+        packed=source,
+        metadata=SourceMetadata(
+            fill_value=source.metadata.fill_value if kept is None else kept,
+            dimension_names=source.metadata.dimension_names,
+            attributes=as_attributes(found.attrs, path),
+        ),
+    )
+
+
+def _decode(source: Source, values: npt.NDArray[Any]) -> Any:
+    """A variable of xarray with decoded values, and the attributes that are left."""
+    import xarray
+
+    known = source.metadata
+    names = [f"axis {axis}" for axis in range(values.ndim)]
+    attributes = {**known.attributes}
+    if "_FillValue" in attributes:  # in JSON it has another form
+        attributes["_FillValue"] = known.fill_value
+    packed = xarray.Variable(names, values, attributes)
+    return xarray.conventions.decode_cf_variable("values", packed).load()

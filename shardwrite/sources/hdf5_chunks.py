@@ -1,0 +1,115 @@
+"""Places of the chunks of an HDF5 dataset in its file."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Shape, ceil_div, ravel
+
+__all__ = ["ChunkTable", "locate"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTable:
+    """Places of the chunks that a dataset stores, by rank.
+
+    Attributes
+    ----------
+    ranks : numpy.ndarray of int64, shape (n,)
+        Row-major ranks of the chunks in the grid of chunks, ascending.
+    offsets, nbytes : numpy.ndarray of int64, shape (n,)
+        First byte in the file, and number of bytes.
+    is_odd : numpy.ndarray of bool, shape (n,)
+        Whether a chunk was not made by all filters of the dataset.
+    """
+
+    ranks: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    nbytes: npt.NDArray[np.int64]
+    is_odd: npt.NDArray[np.bool_]
+
+    def row(self, rank: int) -> int | None:
+        """Row of a chunk; None if it is not stored."""
+        row = int(np.searchsorted(self.ranks, rank))
+        return row if row < len(self.ranks) and self.ranks[row] == rank else None
+
+
+def locate(dataset: Any, path: str) -> ChunkTable | None:
+    """Find where the chunks of a dataset lie; None if the library does not tell it rightly.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset
+        A dataset of chunks.
+    path : str
+        Its file.
+    """
+    shape, chunks = dataset.shape, dataset.chunks
+    counts = tuple(ceil_div(n, c) for n, c in zip(shape, chunks, strict=True))
+    found = _stored(dataset)
+    index = np.array([info[0] for info in found], np.int64).reshape(-1, len(shape))
+    index //= np.array(chunks, np.int64)
+    places = np.array([info[1:] for info in found], np.int64).reshape(-1, 3)
+    is_inside = (index < np.array(counts, np.int64)).all(axis=1)
+    index, places = index[is_inside], places[is_inside]
+    ranks = np.array([ravel(at, counts) for at in index.tolist()], np.int64)
+    offset = _base(dataset, path, index, places)
+    if offset is None:
+        return None
+    is_odd: npt.NDArray[np.bool_] = np.not_equal(places[:, 2], 0)
+    if dataset.id.get_create_plist().get_nfilters():
+        # A program may store chunks at the edge without filters, and their masks do not tell.
+        raw = math.prod(chunks) * dataset.dtype.itemsize
+        np.logical_or(is_odd, (places[:, 1] == raw) & _is_partial(index, shape, chunks), out=is_odd)
+    order = np.argsort(ranks, kind="stable")
+    return ChunkTable(
+        ranks[order], (places[:, 0] + offset)[order], places[:, 1][order], is_odd[order]
+    )
+
+
+def _stored(dataset: Any) -> list[tuple[Shape, int, int, int]]:
+    """Position in elements, first byte, size and filter mask of each chunk that has a place."""
+    found: list[tuple[Shape, int, int, int]] = []
+
+    def note(info: Any) -> None:
+        if info.byte_offset is not None and info.size:
+            found.append((info.chunk_offset, info.byte_offset, info.size, info.filter_mask))
+
+    if hasattr(dataset.id, "chunk_iter"):
+        dataset.id.chunk_iter(note)
+    else:  # HDF5 before 1.12.3
+        for number in range(dataset.id.get_num_chunks()):
+            note(dataset.id.get_chunk_info(number))
+    return found
+
+
+def _is_partial(index: npt.NDArray[np.int64], shape: Shape, chunks: Shape) -> npt.NDArray[np.bool_]:
+    """Whether chunks reach past the end of the dataset."""
+    ends = (index + 1) * np.array(chunks, np.int64)
+    return np.asarray(np.any(ends > np.array(shape, np.int64), axis=1), dtype=bool)
+
+
+def _base(
+    dataset: Any, path: str, index: npt.NDArray[np.int64], places: npt.NDArray[np.int64]
+) -> int | None:
+    """Byte from which places count; None if the bytes there are not those of a chunk.
+
+    Some versions of the library do not count the user block at the start of the file. So one chunk
+    is read by the library, and compared.
+    """
+    if not len(places):
+        return 0
+    position = tuple(int(i) * c for i, c in zip(index[0], dataset.chunks, strict=True))
+    _, wanted = dataset.id.read_direct_chunk(position)
+    with open(path, "rb") as file:
+        for base in {0: None, dataset.file.userblock_size: None}:
+            there = os.pread(file.fileno(), int(places[0, 1]), int(places[0, 0]) + base)
+            if there == bytes(wanted):
+                return int(base)
+    return None

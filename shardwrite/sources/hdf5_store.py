@@ -1,0 +1,359 @@
+"""An HDF5 or NetCDF-4 file as a store: the Zarr hierarchy whose chunks lie in the file.
+
+Chunks whose filters equal codecs of Zarr are read by their place in the file, so that readers do
+not wait for the lock of the HDF5 library. All other values are read with h5py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numcodecs
+import numpy as np
+
+from shardwrite.codecs.documents import Codec, Document
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.format.document import ArrayOptions, make_metadata
+from shardwrite.format.hdf5 import Filter, Mapped, mapped
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT, group_document
+from shardwrite.grid import ravel, unravel
+from shardwrite.plan import resolve_shapes
+from shardwrite.sources import hdf5
+from shardwrite.sources.base import Request, Source, SourceMetadata
+from shardwrite.sources.common import require
+from shardwrite.sources.hdf5_chunks import ChunkTable, locate
+from shardwrite.stores import Contents, InsideStore, Member, Told
+
+__all__ = ["Hdf5Store"]
+
+_NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
+_CHECKSUM_NBYTES = 4
+_WHY_SOME = "filters of the dataset were left out when they were written"
+
+
+class Hdf5Store(InsideStore):
+    """The groups and datasets of an HDF5 file, as groups and arrays of Zarr v3."""
+
+    def look_through(self) -> Contents:
+        """See :meth:`InsideStore.look_through`."""
+        return _Tree(str(self.path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """A dataset as an array of Zarr.
+
+    Attributes
+    ----------
+    metadata : ArrayMetadata
+        Metadata of the array that has the chunks of the dataset.
+    codecs : Mapped
+        How its filters map; `why_not` says why values are read with h5py.
+    table : ChunkTable or None
+        Places of its chunks; None if the dataset has none.
+    source : Source
+        Its values.
+    """
+
+    metadata: ArrayMetadata
+    codecs: Mapped
+    table: ChunkTable | None
+    source: Source
+
+    def member(self, key: str) -> Member | None:
+        """The object of a chunk; None if it is not stored."""
+        index = self.metadata.shard_index(key)
+        if index is None:
+            return None
+        rank = ravel(index, self.metadata.grid.counts)
+        row = None if self.table is None else self.table.row(rank)
+        if self.table is not None and row is None:
+            return None
+        if self.table is None or row is None or self.codecs.why_not:
+            raw = math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
+            return Member(0, 0, lambda _: self._encoded(rank), raw)
+        offset, nbytes = int(self.table.offsets[row]), int(self.table.nbytes[row])
+        if self.table.is_odd[row]:
+            return Member(offset, nbytes, lambda _: self._encoded(rank))
+        if self.codecs.is_checked:
+            return Member(offset, nbytes, _without_checksum, max(0, nbytes - _CHECKSUM_NBYTES))
+        return Member(offset, nbytes)
+
+    def _encoded(self, rank: int) -> bytes:
+        """A chunk that is read with h5py and encoded here, padded with the fill value."""
+        metadata, grid = self.metadata, self.metadata.grid
+        box = grid.shard_box(unravel(rank, grid.counts))
+        inside = box.intersect(grid.whole)
+        chunk = np.full((1, *grid.chunks), metadata.fill_value, metadata.dtype)
+        here = inside.shift(box.start).slices
+        chunk[(0, *here)] = self.source[inside.slices].astype(metadata.dtype, copy=False)
+        (encoded,) = metadata.pipeline.encode(chunk)
+        return bytes(encoded)
+
+    @property
+    def told(self) -> Told:
+        """Facts that the document does not tell."""
+        if self.codecs.why_not:
+            return Told(why_decoded=self.codecs.why_not, values=self.source)
+        foreign = self.codecs.foreign
+        note = f"codecs that not every reader of v3 knows: {', '.join(foreign)}"
+        n_odd = 0 if self.table is None else int(self.table.is_odd.sum())
+        return Told((note,) if foreign else (), "", n_odd, _WHY_SOME if n_odd else "")
+
+
+def _without_checksum(read: Callable[[], bytes]) -> bytes:
+    """Bytes of a chunk without the fletcher32 checksum at its end, which is compared."""
+    data = read()
+    if len(data) <= _CHECKSUM_NBYTES:
+        raise CorruptShardError("too short for its fletcher32 checksum")
+    try:
+        return bytes(numcodecs.Fletcher32().decode(data))
+    except (RuntimeError, ValueError) as error:
+        raise CorruptShardError(f"fletcher32: {error}") from error
+
+
+class _Tree(Contents):
+    """Groups and datasets of a file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Raises
+    ------
+    SpecError
+        If it is no HDF5 file, or h5py is missing.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._groups: dict[str, Document] = {}
+        self._names: list[str] = []
+        self._arrays: dict[str, _Array] = {}
+        self._lock = threading.RLock()
+        left_out: list[tuple[str, str]] = []
+        try:
+            with hdf5.open_file(path) as file:
+                self._walk(file, "", left_out, {})
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            raise SpecError(
+                f"it cannot be read as hdf5: {error}",
+                field="src",
+                value=path,
+                remedy="check the file",
+            ) from error
+        self._known = frozenset(self._names)
+        self.left_out = tuple(left_out)
+
+    def _walk(
+        self, group: Any, name: str, left_out: list[tuple[str, str]], seen: dict[Any, str]
+    ) -> None:
+        """Note the nodes of a group. A group that has several names is noted once."""
+        h5py = require("h5py", "hdf5", self._path)
+        self._groups[name] = {
+            **group_document(),
+            "attributes": hdf5.attributes_of(group, self._path),
+        }
+        if not name:  # the documents of all nodes lie in one place, as in the file
+            self._groups[name]["consolidated_metadata"] = {"kind": "inline"}
+        seen[_address(h5py, group)] = name
+        for leaf in group:
+            path = f"{name}/{leaf}" if name else leaf
+            if not isinstance(group.get(leaf, getlink=True), h5py.HardLink):
+                left_out.append((path, "a link"))
+                continue
+            node = group[leaf]
+            if isinstance(node, h5py.Datatype):
+                continue
+            other = seen.get(_address(h5py, node))
+            why = _why_left_out(node) if other is None else f"another name of the group {other!r}"
+            if why:
+                left_out.append((path, why))
+            elif isinstance(node, h5py.Group):
+                self._walk(node, path, left_out, seen)
+            else:
+                self._names.append(path)
+
+    def find(self, name: str) -> Member | bytes | None:
+        """See :meth:`Contents.find`."""
+        node, _, leaf = name.rpartition("/")
+        if leaf == DOCUMENT and (node in self._groups or node in self._known):
+            if node in self._known:
+                return self._array(node).metadata.text.encode()
+            return json.dumps(self._groups[node], indent=2).encode()
+        parts = name.split("/")
+        for n in range(len(parts) - 1, 0, -1):
+            node = "/".join(parts[:n])
+            if node in self._known:
+                return self._array(node).member("/".join(parts[n:]))
+        return None
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """See :meth:`Contents.names`."""
+        for group in self._groups:
+            yield from _beginning(f"{group}/{DOCUMENT}".lstrip("/"), prefix)
+        for node in self._names:
+            if not (f"{node}/".startswith(prefix) or prefix.startswith(f"{node}/")):
+                continue
+            yield from _beginning(f"{node}/{DOCUMENT}", prefix)
+            for key in self._keys(node):
+                yield from _beginning(f"{node}/{key}", prefix)
+
+    def nodes(self) -> Iterator[tuple[str, str]]:
+        """See :meth:`Contents.nodes`."""
+        yield from ((name, "group") for name in self._groups)
+        yield from ((name, "array") for name in self._names)
+
+    def _keys(self, node: str) -> Iterator[str]:
+        found = self._array(node)
+        grid = found.metadata.grid
+        ranks = range(grid.n_shards) if found.table is None else found.table.ranks.tolist()
+        return (found.metadata.shard_key(unravel(rank, grid.counts)) for rank in ranks)
+
+    def told(self, name: str) -> Told:
+        """See :meth:`Contents.told`."""
+        return self._array(name).told if name in self._known else Told()
+
+    def _array(self, name: str) -> _Array:
+        """A dataset as an array, which is made when it is first asked for."""
+        found = self._arrays.get(name)
+        if found is None:
+            with self._lock:
+                if name not in self._arrays:
+                    self._arrays[name] = _as_array(self._path, name)
+                found = self._arrays[name]
+        return found
+
+
+def _beginning(name: str, prefix: str) -> Iterator[str]:
+    if name.startswith(prefix):
+        yield name
+
+
+def _address(h5py: Any, node: Any) -> Any:
+    """What tells a node from all others of the file."""
+    info = h5py.h5o.get_info(node.id)
+    return info.fileno, info.addr
+
+
+def _why_left_out(node: Any) -> str:
+    """Why a node is no array; empty if it is one, or a group."""
+    if not hasattr(node, "shape"):
+        return ""
+    if node.shape is None:
+        return "a dataset without a shape"
+    name = node.attrs.get("NAME", "")
+    if isinstance(name, str | bytes) and _as_bytes(name).startswith(_NO_VARIABLE):
+        return "a dimension without values"
+    return ""
+
+
+def _as_bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _as_array(path: str, name: str) -> _Array:
+    """A dataset as an array of Zarr.
+
+    Raises
+    ------
+    SpecError
+        If Zarr has no data type for its elements.
+    """
+    source = hdf5.open_(Request(path, dataset=name))
+    with hdf5.open_file(path) as file:
+        dataset = file[name]
+        plain = _plain(source.dtype, dataset, name)
+        codecs = _codecs(dataset, plain)
+        table = None
+        if dataset.chunks is not None:
+            table = locate(dataset, path)
+            if table is None and not codecs.why_not:
+                codecs = Mapped(why_not="places of chunks that the HDF5 library does not know")
+        chunks = dataset.chunks
+    if chunks is None:
+        chunks = resolve_shapes(source.shape, plain.itemsize, None, None, ())[1]
+    metadata = _metadata(source.metadata, source.shape, plain, chunks, codecs.codecs)
+    return _Array(metadata, codecs, table, source)
+
+
+def _plain(dtype: np.dtype[Any], dataset: Any, name: str) -> np.dtype[Any]:
+    """Data type of the values without what only h5py knows of it, and without gaps.
+
+    Raises
+    ------
+    SpecError
+        If elements have no fixed size, or are arrays.
+    """
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in "biufcmMSV":
+        raise SpecError(
+            f"its elements have no fixed size ({dataset.dtype})",
+            field="src",
+            value=name,
+            remedy="leave it out, or write its values from Python",
+        )
+    if dtype.names is None:
+        return np.dtype(dtype.str)
+    return np.dtype([(field, dtype[field]) for field in dtype.names])
+
+
+def _codecs(dataset: Any, plain: np.dtype[Any]) -> Mapped:
+    """Codecs for the filters of a dataset, if its chunks are those of an array of Zarr."""
+    properties = dataset.id.get_create_plist()
+    h5py = require("h5py", "hdf5", dataset.file.filename)
+    layout = properties.get_layout()
+    if layout != h5py.h5d.CHUNKED:
+        known = {
+            h5py.h5d.CONTIGUOUS: "a contiguous layout",
+            h5py.h5d.COMPACT: "a compact layout",
+            h5py.h5d.VIRTUAL: "a virtual layout",
+        }
+        return Mapped(why_not=f"{known.get(layout, 'an unknown layout')}, without chunks")
+    if plain.itemsize != dataset.dtype.itemsize:
+        return Mapped(why_not="elements with gaps between their fields")
+    if plain.names is not None and any(plain[field].str[0] == ">" for field in plain.names):
+        return Mapped(why_not="big-endian fields")
+    if h5py.h5t.py_create(dataset.dtype, logical=True) != dataset.id.get_type():
+        return Mapped(why_not="a data type that is stored in another way in Zarr")
+    filters = []
+    for number in range(properties.get_nfilters()):
+        code, _, values, _ = properties.get_filter(number)
+        filters.append(Filter(int(code), tuple(int(value) for value in values)))
+    return mapped(filters, plain.itemsize)
+
+
+def _metadata(
+    found: SourceMetadata,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    chunks: tuple[int, ...],
+    codecs: tuple[Codec, ...],
+) -> ArrayMetadata:
+    """Metadata of the array of Zarr that has the chunks of a dataset."""
+    is_big = dtype.names is None and dtype.str.startswith(">")
+    fill = found.fill_value
+    if dtype.names is not None and fill is not None:
+        fill = np.asarray(fill).astype(dtype)[()]
+    options = ArrayOptions(
+        compressors=None,
+        serializer={"name": "bytes", "configuration": {"endian": "big"}} if is_big else "auto",
+        fill_value=fill,
+        dimension_names=found.dimension_names,
+        attributes=found.attributes,
+        chunk_key_encoding="default",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr warns of dtypes without a specification
+        made = make_metadata(shape, dtype, None, chunks, options)
+    document = {**made.document, "codecs": [*made.document["codecs"], *codecs]}
+    return parse_metadata(json.dumps(document, indent=2), writing=True)

@@ -1,0 +1,83 @@
+"""Files that hold arrays whose chunks can be copied: which store reads them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import unquote
+
+from shardwrite.errors import SpecError
+from shardwrite.place.base import Place
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import resolve_place
+from shardwrite.sources.guess import guess
+from shardwrite.sources.hdf5_store import Hdf5Store
+from shardwrite.stores import InsideStore
+
+__all__ = ["place_of"]
+
+_FILE_URL = "file://"
+
+
+def place_of(source: Any) -> Place:
+    """Place of an array or group that exists: in a directory, in a store, or in a file.
+
+    Parameters
+    ----------
+    source : str, path, or store or node of zarr-python
+        As for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5 or NetCDF-4 file.
+
+    Raises
+    ------
+    SpecError
+        If there cannot be an array, or the file is of a format whose chunks cannot be copied.
+    StoreError
+        If the file cannot be read.
+    """
+    path, name = _split(source)
+    if path is None:
+        return resolve_place(source, None, is_read=True)
+    store = _store_of(path)
+    if not name:
+        return InStore(store)
+    return InStore(store, _checked(store, name))
+
+
+def _split(source: Any) -> tuple[str | None, str]:
+    """A file, and the name of a part of it; None if the source is no file."""
+    if not isinstance(source, str | os.PathLike) or not isinstance(os.fspath(source), str):
+        return None, ""
+    path, name = os.fspath(source), ""
+    if path.startswith(_FILE_URL):
+        path = unquote(path.removeprefix(_FILE_URL))
+    if "::" in path and not os.path.exists(path):
+        path, _, name = path.rpartition("::")
+    return (path, name.strip("/")) if os.path.isfile(path) else (None, "")
+
+
+def _store_of(path: str) -> InsideStore:
+    kind = guess(path)
+    if kind == "hdf5":
+        return Hdf5Store(path)
+    raise SpecError(
+        "a file whose chunks cannot be copied" if kind else "a file of an unknown format",
+        field="src",
+        value=path,
+        remedy="use shardwrite write, which reads values, or give a directory, or a file of "
+        "HDF5 or NetCDF-4",
+    )
+
+
+def _checked(store: InsideStore, name: str) -> str:
+    """Name of a part of a file, which must be there."""
+    known = [node for node, _ in store.nodes() if node]
+    if name in known:
+        return name
+    why = dict(store.contents.left_out).get(name)
+    listed = ", ".join(known[:20]) + (f" and {len(known) - 20} more" if len(known) > 20 else "")
+    raise SpecError(
+        f"it is {why}" if why else f"there is no such array or group in {store!r}",
+        field="src",
+        value=name,
+        remedy=f"choose one of: {listed}" if known else "give a file with an array",
+    )

@@ -1,0 +1,297 @@
+"""Stores whose objects lie in one file, which they only read.
+
+The file is looked through once in each process. Then objects are read by their place in the file,
+without the library of its format. A file that has changed since the store was made is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, Self
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.stores.base import ObjectReader, Store
+from shardwrite.stores.capabilities import Capability
+from shardwrite.stores.keys import check_key, check_prefix
+from shardwrite.stores.reading import PosixReader, Version, as_store_error, version_in
+from shardwrite.stores.whole import SnapshotReader
+
+__all__ = ["Contents", "InsideStore", "Member", "Told"]
+
+_MOST_FILES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An object in a file.
+
+    Attributes
+    ----------
+    offset, nbytes : int
+        Its bytes in the file.
+    load : callable, optional
+        Function of the bytes in the file that gives those of the object. By default they are the
+        same.
+    loaded_nbytes : int, optional
+        Number of bytes that `load` gives, if it is known.
+    """
+
+    offset: int
+    nbytes: int
+    load: Callable[[Callable[[], bytes]], bytes] | None = None
+    loaded_nbytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Facts about an array in a file that its Zarr document does not tell.
+
+    Attributes
+    ----------
+    notes : tuple of str
+        What a user should know of it.
+    why_decoded : str
+        Why no chunk can be copied; empty if chunks can.
+    n_decoded : int
+        Number of chunks that are decoded and re-encoded, although others are copied.
+    why_some : str
+        Why they are.
+    values : object, optional
+        Array of its values, with `shape`, `dtype`, `chunks` and `identity`, that can be indexed.
+    """
+
+    notes: tuple[str, ...] = ()
+    why_decoded: str = ""
+    n_decoded: int = 0
+    why_some: str = ""
+    values: Any = None
+
+
+class Contents(Protocol):
+    """Objects of one file, as they were found. Threads may share it."""
+
+    left_out: tuple[tuple[str, str], ...]
+    """Name of each thing in the file that is no object here, and why."""
+
+    def find(self, name: str) -> Member | bytes | None:
+        """An object, or its bytes if these do not lie in the file; None if it is missing."""
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Names of all objects that begin with a prefix."""
+
+    def nodes(self) -> Iterator[tuple[str, str]]:
+        """Names of all nodes, each with ``"group"`` or ``"array"``; the root's name is empty."""
+
+    def told(self, name: str) -> Told:
+        """Facts about an array."""
+
+
+class InsideStore(Store):
+    """A store whose objects lie in one file.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    version : tuple, optional
+        Version of the file that the store has. By default it is the one that is there.
+    prefix : str
+        Name of the part of the file that the store has; empty, or followed by a slash.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read.
+    """
+
+    capabilities = frozenset({Capability.SHARED})
+
+    def __init__(
+        self, path: str | os.PathLike[str], version: Version | None = None, prefix: str = ""
+    ) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.prefix = prefix
+        with as_store_error(str(self.path), "cannot read"):
+            self.file_version = version or version_in(os.stat(self.path))
+
+    @abstractmethod
+    def look_through(self) -> Contents:
+        """Find all objects of the file."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self.path), self.file_version, self.prefix)
+
+    def __repr__(self) -> str:
+        return str(self.path)
+
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        return f"{self.path}/{self.prefix}" if self.prefix else str(self.path)
+
+    @functools.cached_property
+    def _found(self) -> _Found:
+        with _lock:
+            return _looked_through(type(self), str(self.path), self.file_version)
+
+    @property
+    def contents(self) -> Contents:
+        """All objects of the file.
+
+        Raises
+        ------
+        SpecError
+            If the content of the file is not valid.
+        StoreError
+            If the file cannot be read, or has changed (ESTALE).
+        """
+        return self._found.contents
+
+    def told(self) -> Told:
+        """Facts about the array that the store has."""
+        told = self.contents.told(self.prefix.rstrip("/"))
+        return told if told.values is None else replace(told, values=_Values(self, told.values))
+
+    def check(self) -> None:
+        """Raise StoreError (ESTALE) if the file has changed since the store was made."""
+        self._found.check()
+
+    def open(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open`."""
+        found, name = self._found, self.prefix + check_key(key)
+        member = found.contents.find(name)
+        if member is None:
+            return None
+        if isinstance(member, bytes):
+            return SnapshotReader(key, member, self.file_version)
+        if member.load is not None and member.loaded_nbytes is None:
+            return SnapshotReader(key, found.load(member), self.file_version)
+        return _MemberReader(key, found, member)
+
+    def version(self, key: str) -> Any:
+        """See :meth:`Readable.version`; it is that of the file."""
+        name = self.prefix + check_key(key)
+        return None if self.contents.find(name) is None else self.file_version
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """See :meth:`Readable.list_keys`."""
+        for name in self.contents.names(self.prefix + check_prefix(prefix)):
+            yield name.removeprefix(self.prefix)
+
+    def nodes(self) -> list[tuple[str, str]]:
+        """Names and kinds of all nodes, each after the group above it; see `Contents.nodes`."""
+        found = [
+            (f"{name}/".removeprefix(self.prefix).rstrip("/"), kind)
+            for name, kind in self.contents.nodes()
+            if not self.prefix or f"{name}/".startswith(self.prefix)
+        ]
+        return sorted(found, key=lambda node: node[0].split("/") if node[0] else [])
+
+    def at(self, path: str) -> Self:
+        """See :meth:`Store.at`."""
+        below = object.__new__(type(self))
+        vars(below).update(vars(self))
+        below.prefix = f"{self.prefix}{check_key(path)}/" if path else self.prefix
+        return below
+
+    def transaction(self, *arguments: Any, **keywords: Any) -> NoReturn:  # noqa: ARG002 (refused)
+        """Raise SpecError, because nothing is written into the file."""
+        raise SpecError(
+            "a file that is only read",
+            field="store",
+            value=str(self.path),
+            remedy="write to a directory, or to a store of zarr-python",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values of an array in a file that must not change."""
+
+    store: InsideStore
+    values: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "values"), name)
+
+    def __getitem__(self, key: Any) -> Any:
+        found = self.values[key]
+        self.store.check()
+        return found
+
+
+class _Found:
+    """What was found in a file, and the file, which stays open."""
+
+    def __init__(self, kind: type[InsideStore], path: str, version: Version) -> None:
+        self._path, self._version = path, version
+        with as_store_error(path, "cannot read"):
+            self.reader = PosixReader(path, path)
+        self.check()
+        self.contents = kind(path, version).look_through()
+        self.check()
+
+    def __del__(self) -> None:
+        if hasattr(self, "reader"):
+            self.reader.__exit__()
+
+    def check(self) -> None:
+        """Raise StoreError (ESTALE) if the file is not the one that was looked through."""
+        with as_store_error(self._path, "cannot look at"):
+            there, opened = os.stat(self._path), os.fstat(self.reader.fd)
+        if not self._version == version_in(there) == version_in(opened):
+            raise StoreError(
+                f"{self._path!r} was changed meanwhile", key=self._path, errno=errno.ESTALE
+            )
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Read bytes of the file, which must not have changed since."""
+        data = self.reader.read(offset, nbytes)
+        self.check()
+        return data
+
+    def load(self, member: Member) -> bytes:
+        """All bytes of an object."""
+        if member.load is None:
+            return self.read(member.offset, member.nbytes)
+        data = member.load(lambda: self.reader.read(member.offset, member.nbytes))
+        self.check()
+        return data
+
+
+class _MemberReader(ObjectReader):
+    """An object in a file, open for reading."""
+
+    def __init__(self, key: str, found: _Found, member: Member) -> None:
+        self._key, self._found, self._member = key, found, member
+        self.nbytes = member.nbytes if member.load is None else member.loaded_nbytes or 0
+        self.version = found._version  # noqa: SLF001 (its own)
+        self._loaded: bytes | None = None
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """See :meth:`ObjectReader.read`."""
+        if offset + nbytes > self.nbytes:
+            message = f"{self._key!r} ends at byte {self.nbytes}"
+            raise StoreError(message, key=self._key, errno=errno.EIO)
+        if self._member.load is None:
+            return self._found.read(self._member.offset + offset, nbytes)
+        if self._loaded is None:
+            self._loaded = self._found.load(self._member)
+        return self._loaded[offset : offset + nbytes]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+# One thread looks through a file, and the others wait for it.
+_lock = threading.Lock()
+_looked_through = functools.lru_cache(maxsize=_MOST_FILES)(_Found)

@@ -1,0 +1,110 @@
+"""Comparison of encoded inner chunks with those that another array gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from dask.highlevelgraph import HighLevelGraph
+
+from shardwrite.engines import Engine
+from shardwrite.errors import ShardwriteError
+from shardwrite.format.passage import Passage
+from shardwrite.grid import Shape, unravel
+from shardwrite.read.array import ShardedArray
+from shardwrite.stores import Capability, require
+from shardwrite.write.copying import Shards, origins
+from shardwrite.write.donor import Donor
+
+__all__ = ["compare_encoded"]
+
+_BATCH_SHARDS = 64
+
+
+def compare_encoded(
+    engine: Engine, array: ShardedArray, donor: Donor, skip: set[int]
+) -> dict[int, str]:
+    """Compare the encoded inner chunks of an array with those that another array gives.
+
+    A chunk that only one of them stores differs, unless it holds only the fill value.
+
+    Parameters
+    ----------
+    engine : Engine
+        Engine that runs the tasks.
+    array : ShardedArray
+        The array.
+    donor : Donor
+        The other array, and how its bytes change.
+    skip : set of int
+        Ranks of the shards that are not compared.
+
+    Returns
+    -------
+    dict of int to str
+        For each shard that differs or cannot be read, its rank and a message.
+    """
+    if not engine.shares_memory:
+        require(donor.array.store, Capability.SHARED, field="against", value=repr(donor.array))
+    ranks = np.setdiff1d(np.arange(array.metadata.grid.n_shards), np.array(sorted(skip), np.int64))
+    name = f"shardwrite-compare-{id(ranks)}"
+    layer: dict[Any, Any] = {
+        (name, first): (_differing, array, donor, ranks[first : first + _BATCH_SHARDS])
+        for first in range(0, len(ranks), _BATCH_SHARDS)
+    }
+    found: dict[int, str] = {}
+    if layer:
+        keys: Sequence[Any] = list(layer)
+        engine.run(
+            HighLevelGraph({name: layer}, {name: set()}), keys, lambda _, part: found.update(part)
+        )
+    return found
+
+
+def _differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -> dict[int, str]:
+    """Messages about the shards that differ, by rank."""
+    found = {}
+    counts = array.metadata.grid.counts
+    with Shards(array) as ours, Shards(donor.array) as theirs:
+        for rank in ranks.tolist():
+            try:
+                message = _difference(unravel(rank, counts), rank, donor, ours, theirs)
+            except ShardwriteError as error:
+                message = f"cannot be compared: {error}"
+            if message:
+                found[rank] = message
+    return found
+
+
+def _difference(index: Shape, rank: int, donor: Donor, ours: Shards, theirs: Shards) -> str:
+    """How a shard differs; empty if it does not."""
+    grid, given_grid = ours.metadata.grid, theirs.metadata.grid
+    numbers, places = origins(grid, index, given_grid)
+    own = Donor(ours.array, Passage(), check=False, drop_empty=False)
+    differing = []
+    for chunk in np.flatnonzero(numbers >= 0).tolist():
+        number, at = int(numbers[chunk]), int(places[chunk])
+        source = unravel(number, given_grid.counts)
+        there = unravel(at, given_grid.chunks_per_shard)
+        given = theirs.encoded(number, source, at)
+        found = ours.encoded(rank, index, chunk)
+        place = unravel(chunk, grid.chunks_per_shard)
+        if given is not None and found is not None:
+            passed = donor.passed(given, source, there)
+            is_same = passed is not None and bytes(passed) == bytes(found)
+        elif given is not None:
+            is_same = donor.is_empty(theirs.metadata.pipeline.decode(given), source, there)
+        else:
+            is_same = found is None or own.is_empty(
+                ours.metadata.pipeline.decode(found), index, place
+            )
+        if not is_same:
+            differing.append(place)
+    if not differing:
+        return ""
+    return (
+        f"{len(differing):,} encoded inner chunks differ from those of the source, "
+        f"first {differing[0]}"
+    )

@@ -1,0 +1,100 @@
+"""The memory of a run: above what the process had, and without mapped pages."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import time
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+
+from shardwrite.host import memory
+
+MIB = 2**20
+on_linux = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="only Linux tells anonymous memory apart"
+)
+
+
+def noted(run):
+    """Take a sample now, however short the last one was ago."""
+    time.sleep(2 * memory._PAUSE_SECONDS)
+    memory.note_memory(run)
+
+
+@on_linux
+def test_only_what_came_after_the_baseline_counts():
+    before = np.ones(64 * MIB, np.uint8)
+    memory.watch_memory("a run")
+    assert memory.peak_memory_nbytes("a run") < 8 * MIB
+    during = np.ones(48 * MIB, np.uint8)
+    noted("a run")
+    del during
+    assert 46 * MIB < memory.peak_memory_nbytes("a run") < 64 * MIB, "the peak stays"
+    memory.watch_memory("another run")
+    assert memory.peak_memory_nbytes("another run") < 8 * MIB
+    memory.watch_memory("a run")
+    assert memory.peak_memory_nbytes("a run") < 8 * MIB, "the same run has begun again here"
+    assert before.all()
+
+
+@on_linux
+def test_mapped_pages_do_not_count(tmp_path):
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(48 * MIB))
+    memory.watch_memory("mapped")
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        assert sum(pages[:: mmap.PAGESIZE]) == 0
+        noted("mapped")
+    assert memory.peak_memory_nbytes("mapped") < 16 * MIB
+
+
+@on_linux
+def test_a_process_that_came_later_counts_what_its_first_task_holds():
+    array = np.ones(48 * MIB, np.uint8)
+    memory._watched.pop("late", None)
+    memory.note_memory("late", array.nbytes)
+    assert 40 * MIB < memory.peak_memory_nbytes("late") < 56 * MIB
+
+
+def test_runs_that_are_long_over_are_forgotten():
+    for number in range(memory._MOST_RUNS + 10):
+        memory.watch_memory(f"run {number}")
+    assert len(memory._watched) == memory._MOST_RUNS
+    assert f"run {memory._MOST_RUNS + 9}" in memory._watched
+
+
+def test_other_systems_tell_the_growth_of_the_resident_set(monkeypatch, tmp_path):
+    import resource
+    from types import SimpleNamespace
+
+    monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    peaks = iter([1000, 1000, 5000])
+    unit = 1 if sys.platform == "darwin" else 1024
+    monkeypatch.setattr(
+        resource, "getrusage", lambda who: SimpleNamespace(ru_maxrss=next(peaks) * MIB // unit)
+    )
+    memory.watch_memory("elsewhere")
+    assert memory.peak_memory_nbytes("elsewhere") == 0
+    assert memory.peak_memory_nbytes("elsewhere") == 4000 * MIB
+    memory._watched.clear()  # other systems' numbers
+
+
+@on_linux
+def test_a_result_tells_what_the_run_took_and_not_what_the_process_had(tmp_path):
+    warm = da.ones((64, 64), chunks=32)
+    warm.to_sharded_zarr(tmp_path / "warm", shards=32, chunks=16, durability="none")
+    before = np.ones(256 * MIB, np.uint8)
+    x = da.map_blocks(
+        lambda block_id: np.random.default_rng(block_id[0]).integers(0, 99, (8 * MIB,), "u1"),
+        chunks=((8 * MIB,) * 4,),
+        dtype="u1",
+    )
+    result = x.to_sharded_zarr(tmp_path / "x", shards=8 * MIB, chunks=MIB, durability="none")
+    (peak,) = result.peak_nbytes_by_process.values()
+    assert 8 * MIB < peak < 128 * MIB
+    assert before.all()
+    assert "above what it had" in str(result)

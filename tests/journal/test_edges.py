@@ -1,0 +1,83 @@
+"""What an append or a stream has written beyond the array goes when it is given up."""
+
+from __future__ import annotations
+
+import os
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+
+import shardwrite
+from shardwrite import AppendOnly, FixedOrder, ShardWriter, abandon, verify, write_region
+from shardwrite.journal.edges import clear_beyond
+from shardwrite.runs.session import Session
+
+
+def append(path, strategy):
+    """An append that is interrupted when its shards are committed, and then given up."""
+
+    def interrupt(session, result):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "publish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_region(NEW, path, "append", axis=1, strategy=strategy)
+    assert abandon(path) == [((0, 1), (5, 11))]
+
+
+def stream(path, strategy):
+    """A stream whose process dies when its shards are committed; the next one gives it up."""
+    writer = ShardWriter(path, axis=1, strategy=strategy)
+    writer.append(NEW.compute())
+    writer._commit_all()
+    writer._window.lease.close()
+    writer._jobs.shutdown()
+
+
+NEW = da.full((1, 6), 9, dtype="i4", chunks=2)
+LAYOUTS = {
+    "end": {"shards": (1, 9), "chunks": (1, 3)},
+    "start": {"shards": (1, 8), "chunks": (1, 4), "index_location": "start"},
+    "raw": {"shards": (1, 8), "chunks": (1, 2), "compressors": None},
+    "unsharded": {"shards": None, "chunks": (1, 8)},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("first", [0, 1], ids=["of fill values", "of data"])
+@pytest.mark.parametrize("write", [append, stream])
+def test_values_of_an_append_that_was_given_up_do_not_appear_later(tmp_path, layout, first, write):
+    path = tmp_path / "x.zarr"
+    x = np.full((1, 5), first, "i4")
+    da.from_array(x).to_sharded_zarr(path, **LAYOUTS[layout])
+    write(path, AppendOnly(in_place=True) if layout == "start" else FixedOrder())
+    with ShardWriter(path, axis=1) as writer:  # gives the stream up
+        writer[:, 20:21] = np.full((1, 1), 5, "i4")
+    expected = np.zeros((1, 21), "i4")
+    expected[:, :5], expected[:, 20] = first, 5
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], expected)
+    assert verify(path, deep=True).is_good
+    assert os.listdir(tmp_path) == ["x.zarr"]
+    write_region(NEW, path, "append", axis=1)
+    expected = np.concatenate([expected, np.full((1, 6), 9)], axis=1)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], expected)
+
+
+def test_a_damaged_shard_does_not_keep_an_append_from_being_given_up(tmp_path):
+    path = tmp_path / "x.zarr"
+    shardwrite.create(path, (1, 5), "i4", **LAYOUTS["end"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardwrite.journal.takeover.clear_beyond", _after_damage(path / "c/0/0"))
+        append(path, FixedOrder())
+    assert not verify(path).is_good
+
+
+def _after_damage(shard):
+    def clear(*arguments):
+        os.truncate(shard, 3)
+        return clear_beyond(*arguments)
+
+    return clear

@@ -1,0 +1,82 @@
+"""Test suites of other projects, fetched once by pip, unpacked, and run in a process of their own.
+
+They are kept below pytest's cache, which git ignores. Nothing of them is part of this repository.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _pip(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments],
+        capture_output=True, text=True, timeout=500, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"pip cannot fetch it here: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def source_of(project, cache):
+    """Unpacked source distribution of the installed version of a project."""
+    name = f"{project}-{version(project)}"
+    into = Path(cache.mkdir("neighbours"))
+    if not (into / name).is_dir():
+        _pip("download", "--no-deps", "--no-binary", project, "--dest", str(into),
+             name.replace("-", "==", 1))  # fmt: skip
+        with tarfile.open(into / f"{name}.tar.gz") as archive:
+            archive.extractall(into / "unpacked", filter="data")
+        (into / "unpacked" / name).rename(into / name)
+    return into / name
+
+
+def packages(names, cache):
+    """Directory with packages that only these suites need, without what they depend on."""
+    into = Path(cache.mkdir("neighbours")) / "-".join(names)
+    if not into.is_dir():
+        draft = into.with_name(f"{into.name}.{os.getpid()}")
+        _pip("install", "--no-deps", "--target", str(draft), *names)
+        draft.rename(into)
+    return into
+
+
+def run_suite(tmp_path, plugin, *arguments, cwd, paths=()):
+    """Run a suite under a plugin of this folder.
+
+    Returns
+    -------
+    outcomes : dict of str to int
+        Number of tests by outcome.
+    told : dict
+        What the plugin has left.
+    output : str
+        What pytest printed.
+    """
+    left = tmp_path / "told.json"
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT, Path(__file__).parent))),
+        "SHARDWRITE_TOLD": str(left),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider",
+               "--basetemp", str(tmp_path / "theirs"), "-p", plugin, *arguments]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=cwd, env=environ, capture_output=True, text=True, timeout=580, check=False
+    )
+    print(done.stdout[-3000:], done.stderr[-1000:])
+    last = next((n for n in reversed(done.stdout.splitlines()) if " in " in n), "")
+    outcomes = {word: int(n) for n, word in re.findall(r"(\d+) ([a-z]+)", last)}
+    told = json.loads(left.read_text()) if left.exists() else {}
+    return outcomes, told, done.stdout

@@ -1,0 +1,78 @@
+"""dask's own tests of Zarr and of stores, from the installed package, with `to_zarr` replaced.
+
+`dask_adapter.py` has every array of Zarr v3 written by `to_sharded_zarr`, also those without
+shards. A test that cannot pass is named here, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dask.array
+import pytest
+
+HERE = Path(__file__).parent
+SUITE = Path(dask.array.__file__).parent / "tests" / "test_array_core.py"
+NO_WARNING = (
+    "expects the warning that dask rechunks to chunks that fit the Zarr array; "
+    "shards are written whole from any chunks, so nothing is rechunked"
+)
+DEFENDED = {
+    "test_zarr_irregular_chunks[shape0-chunks0-True]": NO_WARNING,
+    "test_zarr_irregular_chunks[shape1-chunks1-True]": NO_WARNING,
+    "test_zarr_irregular_chunks[shape4-chunks4-True]": NO_WARNING,
+    "test_zarr_risky_shards_warns": NO_WARNING,
+    "test_zarr_group": (
+        "makes the same call twice and expects an error; the same call by the same source returns "
+        "the result of the first, so that a job that is started again succeeds"
+    ),
+}
+"""Tests that are left out. Each value is the reason."""
+
+
+def run_suite(chosen, tmp_path):
+    """Outcomes of dask's tests by name, and how often `to_zarr` was ours."""
+    if not SUITE.exists():
+        pytest.skip("this installation of dask has no tests")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider"]
+    command += ["-c", str(tmp_path / "pytest.ini"), "--rootdir", str(tmp_path)]
+    command += ["-p", "dask_adapter", str(SUITE), "-k", chosen]
+    found = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, [HERE, HERE.parents[1], *sys.path])),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    ).stdout
+    outcomes = re.findall(
+        r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL)\S* \S*::(\S+)", found, re.MULTILINE
+    )
+    print(found[-3000:])
+    return {name: outcome for outcome, name in outcomes}, int(
+        re.search(r"to_zarr was ours (\d+) times", found)[1]
+    )
+
+
+def check(outcomes):
+    """Every test passes but those that are defended, and these do fail."""
+    assert {name for name, outcome in outcomes.items() if outcome != "PASSED"} == {
+        name for name in DEFENDED if name in outcomes
+    }
+
+
+@pytest.mark.long
+def test_dasks_tests_of_zarr_and_of_stores(tmp_path):
+    outcomes, n_ours = run_suite("zarr or store", tmp_path)
+    check(outcomes)
+    assert len(outcomes) >= 38  # of dask 2025.7; 56 of dask 2026.8
+    assert n_ours >= 15
+    print(f"{len(outcomes) - len(DEFENDED)} of {len(outcomes)}, {n_ours} calls of to_zarr ours")

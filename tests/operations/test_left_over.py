@@ -1,0 +1,161 @@
+"""What is left of a run does not block an array that was made after its own array was removed."""
+
+from __future__ import annotations
+
+import shutil
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite import AppendOnly, JournalError, ShardWriter
+from shardwrite.cli import main
+from shardwrite.journal import find_run
+from shardwrite.journal.lost import has_lost_array
+from shardwrite.place.target import resolve_target
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+def source(shape, value, n_good=None):
+    """An array of one value; chunks after the first `n_good` cannot be computed."""
+    n_done = 0
+
+    def one(block, block_info=None):
+        nonlocal n_done
+        n_done += bool(block_info)
+        if block_info and n_good is not None and n_done > n_good:
+            raise ValueError("no source")
+        return block
+
+    return da.full(shape, value, chunks=4, dtype="i4").map_blocks(one, dtype="i4")
+
+
+def write(path, ndim, n_good=None):
+    more = {"shards": 4, "chunks": 2, "source_id": "ones"}
+    return source((12,) * ndim, 1, n_good).to_sharded_zarr(path, **more)
+
+
+def leave(path, kind, ndim):
+    """Leave a run of some kind behind, which has written a part of its shards."""
+    whole = (12,) * ndim
+    if kind != "make":
+        write(path, ndim)
+    if kind == "repair":
+        for key in ("0", "1", "2"):
+            (path / "c" / "/".join([key] * ndim)).unlink()
+    region = "append" if kind == "append" else (slice(0, 12),) * ndim
+    more = {"strategy": AppendOnly(in_place=True)} if kind == "in place" else {}
+    work = {
+        "make": lambda: write(path, ndim, 2),
+        "repair": lambda: shardwrite.repair(path, source(whole, 1, 1)),
+    }.get(kind, lambda: shardwrite.write_region(source(whole, 2, 2), path, region, **more))
+    with pytest.raises(ValueError, match="no source"):
+        work()
+
+
+def check(path, wanted):
+    for found in (zarr.open_array(path, mode="r")[...], shardwrite.open_sharded(path)[...]):
+        np.testing.assert_array_equal(found, wanted)
+    report = shardwrite.verify(path, deep=True)
+    assert report.is_good, report
+    assert report.warnings == ()
+    assert not path.with_name(path.name + ".shardwrite").exists()
+
+
+@pytest.mark.parametrize("program", ["ours", "zarr"])
+@pytest.mark.parametrize(("before", "ndim"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("kind", ["make", "region", "append", "in place", "repair"])
+def test_an_array_that_was_removed(tmp_path, kind, before, ndim, program):
+    path = tmp_path / "x"
+    leave(path, kind, before)
+    assert path.with_name("x.shardwrite").exists()
+    shutil.rmtree(path)
+    shape, wanted = (10,) * ndim, np.full((10,) * ndim, 5, "i4")
+    if program == "zarr":
+        made = zarr.create_array(
+            path, shape=shape, shards=(4,) * ndim, chunks=(2,) * ndim, dtype="i4"
+        )
+        made[...] = 5
+        report = shardwrite.verify(path, deep=True)
+        assert report.is_good
+        assert "was for an array that is gone; the next write removes" in report.warnings[0]
+        assert CliRunner().invoke(main, ["info", str(path)]).exit_code == 0
+        assert shardwrite.census(path).counts["bad"] == 0
+        assert shardwrite.repair(path).is_done
+    else:
+        source(shape, 5).to_sharded_zarr(path, shards=4, chunks=2)
+        check(path, wanted)
+    first = (slice(0, 3),) * ndim
+    shardwrite.write_region(source((3,) * ndim, 7), path, first)
+    wanted[first] = 7
+    check(path, wanted)
+    shardwrite.write_region(source((2, *shape[1:]), 8), path, "append")
+    with ShardWriter(path) as writer:
+        writer.append(np.full(shape[1:], 9, "i4"))
+    more = [np.full((2, *shape[1:]), 8), np.full((1, *shape[1:]), 9)]
+    check(path, np.concatenate([wanted, *more]))
+
+
+def test_the_same_call_starts_over(tmp_path):
+    """Its journal lists shards that were removed with the array."""
+    path = tmp_path / "x"
+    leave(path, "make", 2)
+    shutil.rmtree(path)
+    assert write(path, 2).n_resumed_shards == 0
+    check(path, np.ones((12, 12)))
+
+
+def test_an_append_is_not_taken_for_that_of_the_array_before(tmp_path):
+    path = tmp_path / "x"
+    more = {"source_id": "slices"}
+    write(path, 1)
+    with pytest.raises(ValueError, match="no source"):
+        shardwrite.write_region(source((12,), 2, 2), path, "append", **more)
+    shutil.rmtree(path)
+    source((6,), 5).to_sharded_zarr(path, shards=4, chunks=2)
+    shardwrite.write_region(source((12,), 2), path, "append", **more)
+    check(path, [5] * 6 + [2] * 12)
+
+
+def test_a_run_of_an_array_that_is_there_stays(tmp_path):
+    """Another program has only changed the attributes and the shape."""
+    path = tmp_path / "x"
+    leave(path, "region", 1)
+    array = zarr.open_array(path, mode="r+")
+    array.attrs["by"] = "zarr"
+    array.resize((14,))
+    with pytest.raises(JournalError, match="an update of the region"):
+        shardwrite.write_region(source((1,), 3), path, slice(0, 1))
+    shardwrite.abandon(path)
+    shardwrite.write_region(source((1,), 3), path, slice(0, 1))
+    assert shardwrite.open_sharded(path)[0] == 3
+
+
+def test_parts_that_have_only_written_empty_shards_are_kept(tmp_path):
+    """Their directory is there, although nothing is in it."""
+    path, x = tmp_path / "x", da.zeros((12, 12), chunks=4, dtype="i4")
+    more = {"source_id": "zeros"}
+    shardwrite.prepare(x, path, shardwrite.plan(x, shards=4, chunks=2, **more))
+    for directory in (path / "c").rglob("*"):
+        directory.rmdir()
+    (path / "c").rmdir()
+    for part in range(3):
+        shardwrite.write_part(x, path, part, 3, **more)
+    assert shardwrite.finalize(path).n_empty_shards == 9
+    check(path, np.zeros((12, 12)))
+
+
+def test_a_run_that_ends_between_two_looks_is_not_lost(tmp_path):
+    leave(tmp_path / "x", "repair", 1)
+    run = find_run(resolve_target(tmp_path / "x", None))
+    shutil.rmtree(run.path)
+    assert not has_lost_array(run)
