@@ -6,15 +6,19 @@ import os
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-LEAN = str(Path(__file__).parent / "lean")
+HERE = Path(__file__).parent
+LEAN = str(HERE / "lean")
+SLURM = HERE / "slurm"
 
 
 def pytest_collection_modifyitems(config, items):
     """Tests that may take longest begin first, so that no process is left alone with one of them
     while the others, which run tests beside it, have nothing to do.
 
-    The limit in time that a test has been given tells how long it takes.
+    The limit in time that a test has been given tells how long it takes. Tests on SLURM begin
+    before all others, because one process takes all of them.
     """
     usual = float(config.getini("timeout"))
 
@@ -22,7 +26,23 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("timeout")
         return float(marker.args[0]) if marker is not None else usual
 
-    items.sort(key=limit, reverse=True)
+    items.sort(key=lambda item: (SLURM in item.path.parents, limit(item)), reverse=True)
+
+
+class OneForSlurm(LoadScopeScheduling):
+    """Give tests out one by one, but all tests on SLURM to one process, because there is one cluster.
+
+    The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "slurm" if nodeid.startswith("tests/slurm/") else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Use this order of tests wherever they are shared by several processes."""
+    return OneForSlurm(config, log)
 
 
 def paths():

@@ -12,11 +12,6 @@ DIR=$(realpath -m "${2:?directory}")
 NODES=4
 CPUS=4
 MEMORY_MB=3000
-TAG=$(($(echo "$DIR" | cksum | cut -d' ' -f1) % 250)) # so that several may be up at once
-BASE_PORT=$((27000 + 10 * TAG))
-SUBNET=10.214.$TAG
-BRIDGE=swt${TAG}br
-NODE=swt${TAG}n # and a number: names of nodes, and of their namespaces
 export SLURM_CONF=$DIR/slurm.conf
 
 fail() {
@@ -26,6 +21,33 @@ fail() {
 
 [ "$(id -u)" = 0 ] || fail "only root can run several slurmd"
 [ "$(dirname "$DIR")" != / ] || fail "$DIR is no directory of its own"
+
+use_tag() { # TAG: a number below 250, from which ports, addresses and names follow
+    TAG=$1
+    BASE_PORT=$((27000 + 10 * TAG))
+    SUBNET=10.214.$TAG
+    BRIDGE=swt${TAG}br
+    NODE=swt${TAG}n # and a number: names of nodes, and of their namespaces
+}
+
+claim_tag() { # several clusters may be up at once: a link names the directory that has a tag
+    local first tag claim
+    first=$(($(echo "$DIR" | cksum | cut -d' ' -f1) % 250))
+    for tag in $(seq "$first" 249) $(seq 0 $((first - 1))); do
+        claim=${TMPDIR:-/tmp}/shardwrite-slurm-tag-$tag
+        # nobody works in a directory that is gone
+        if [ -L "$claim" ] && ! [ -d "$(readlink "$claim")" ]; then rm -f "$claim"; fi
+        ln -s -T "$DIR" "$claim" 2>/dev/null || continue
+        use_tag "$tag"
+        if ip link show "$BRIDGE" >/dev/null 2>&1; then # left by a cluster that was killed
+            rm -f "$claim"
+            continue
+        fi
+        echo "$tag" >"$DIR/tag"
+        return 0
+    done
+    fail "250 clusters are up"
+}
 
 is_ours() { # PID: lives, is no zombie, and works for this directory
     [ -n "$1" ] && [ -r "/proc/$1/stat" ] || return 1
@@ -52,7 +74,8 @@ stop() { # PID...: TERM, and KILL after five seconds
 
 down() {
     local pid path
-    [ -d "$DIR" ] || return 0
+    [ -f "$DIR/tag" ] || return 0
+    use_tag "$(cat "$DIR/tag")"
     if is_ours "$(pid_in "$DIR/slurmctld.pid")"; then
         timeout 10 scancel --state=PENDING --user=root || true # so that nothing new begins
         timeout 10 scancel --user=root || true                 # jobs outlive their slurmd
@@ -80,6 +103,7 @@ down() {
     for path in /sys/fs/cgroup/*/slurm_"$NODE"*; do
         [ -d "$path" ] && find "$path" -depth -type d -exec rmdir {} + 2>/dev/null
     done
+    rm -f "${TMPDIR:-/tmp}/shardwrite-slurm-tag-$TAG"
     return 0
 }
 
@@ -209,6 +233,7 @@ up() {
     down
     rm -rf "$DIR"
     mkdir -p "$DIR"/{munge,state,spool,log,local,scratch}
+    claim_tag
     for n in $(seq "$NODES"); do mkdir -p "$DIR/spool/$NODE$n" "$DIR/scratch/$NODE$n"; done
     can_have_namespaces && namespaces=1
     can_limit_memory && limits=1

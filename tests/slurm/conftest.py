@@ -24,16 +24,6 @@ SHAPE = (256, 256)
 N_SHARDS = 256
 
 
-def pytest_collection_modifyitems(items):
-    """All of them in one process of those that run tests side by side, as there is one cluster; and
-    first, as they take long."""
-    ours = {path for path in {item.path for item in items} if HERE in path.parents}
-    for item in items:
-        if item.path in ours:
-            item.add_marker(pytest.mark.xdist_group("slurm"))
-    items.sort(key=lambda item: item.path not in ours)
-
-
 class Cluster:
     """Commands of the private SLURM, and jobs in it."""
 
