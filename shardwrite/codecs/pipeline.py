@@ -393,7 +393,7 @@ def _native(
     serializer = rest.pop(0)
     vlen = None
     stored_dtype = dtype
-    if serializer["name"] == "bytes":
+    if serializer["name"] in ("bytes", "endian"):  # the proposal of 2023 called it so
         endian = serializer.get("configuration", {}).get("endian", "little")
         if dtype.hasobject or dtype.kind == "T":
             return None

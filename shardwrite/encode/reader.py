@@ -18,7 +18,7 @@ from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
 
-__all__ = ["Loaded", "Ranges", "ShardReader", "decode_object"]
+__all__ = ["Loaded", "Ranges", "ShardReader"]
 
 
 class Ranges(Protocol):
@@ -125,35 +125,3 @@ class ShardReader:
             raise error.located(
                 key=self.key, inner_chunk=position, offset=offset, nbytes=nbytes
             ) from error
-
-
-def decode_object(metadata: ArrayMetadata, key: str, source: Ranges) -> npt.NDArray[Any]:
-    """Decode a whole shard of an array that has codecs around its sharding.
-
-    Such a shard cannot be read in parts.
-
-    Parameters
-    ----------
-    metadata, key, source
-        See :class:`ShardReader`.
-
-    Returns
-    -------
-    numpy.ndarray
-        Elements of the shard, with the shape of a whole shard.
-
-    Raises
-    ------
-    CorruptShardError
-        If the object is larger than the codecs can make it, or cannot be decoded.
-    """
-    pipeline = metadata.shard_pipeline
-    most = pipeline.most_encoded_nbytes
-    try:
-        if source.nbytes > most:
-            raise CorruptShardError(  # noqa: TRY301
-                f"takes {source.nbytes} bytes where at most {most} can be"
-            )
-        return pipeline.decode(source.read(0, source.nbytes))
-    except CorruptShardError as error:
-        raise error.located(key=key) from error

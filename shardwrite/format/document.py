@@ -16,11 +16,20 @@ from typing import Any, Self
 
 import numpy as np
 import zarr
-from zarr.registry import get_codec_class
 
 from shardwrite.codecs.datatypes import check_fill, exact_fill, zarr_dtype
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
+from shardwrite.format.given import (
+    are_known,
+    as_document,
+    as_list,
+    document_of,
+    put_sharding,
+    refuse_numcodecs,
+    sharding_in,
+    with_documents,
+)
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
@@ -167,13 +176,12 @@ def make_metadata(
         why, remedy = f"{len(names)} for {len(shape)} axes", _REMEDIES["dimension_names"]
         raise SpecError(why, field="dimension_names", value=names, remedy=remedy)
     for field in ("filters", "serializer", "compressors"):
-        _refuse_numcodecs(field, getattr(options, field))
+        refuse_numcodecs(field, getattr(options, field))
+    sharding = sharding_in(options.serializer)
     chosen: Mapping[str, Any] = {
-        "filters": _named(options.filters),
-        "serializer": _named(options.serializer),
-        "compressors": DEFAULT_COMPRESSORS
-        if options.compressors == "auto"
-        else _named(options.compressors),
+        "filters": with_documents(options.filters),
+        "serializer": "auto" if sharding else with_documents(options.serializer),
+        "compressors": _compressors(options, is_sharding=bool(sharding)),
         "fill_value": options.fill_value,
         "chunk_key_encoding": _key_encoding(options.chunk_key_encoding),
         "dimension_names": options.dimension_names,
@@ -183,6 +191,9 @@ def make_metadata(
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
     check_fill(document, native, options.fill_value)
     document["fill_value"] = exact_fill(document, native, options.fill_value)
+    if sharding:
+        put_sharding(sharding, document["codecs"])
+        _warn_of_transposed(document["codecs"], chunks)
     if shards is None:
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
@@ -208,6 +219,19 @@ def warn_of_readers(native: np.dtype[Any]) -> None:
         warnings.warn(
             f"zarr-python before 3.4 cannot read a sharded array of the dtype {native}; "
             "shards=None writes one that it can read",
+            stacklevel=3,
+        )
+
+
+def _warn_of_transposed(codecs: Sequence[Document], chunks: Shape) -> None:
+    """Warn of a transposed sharding whose chunks zarr-python compares with the wrong axes."""
+    sharding = next(codec for codec in codecs if codec["name"] == ShardingIndexed.name)
+    inner = sharding["configuration"]["chunk_shape"]
+    is_transposed = codecs[0]["name"] == "transpose" and len(inner) == len(chunks)
+    if is_transposed and any(n % c for n, c in zip(chunks, inner, strict=True)):
+        warnings.warn(
+            f"zarr-python cannot open an array of chunks {chunks} whose transposed sharding has "
+            f"inner chunks {tuple(inner)}; tensorstore and zarrs can",
             stacklevel=3,
         )
 
@@ -243,10 +267,12 @@ def _shard_format_of(options: ArrayOptions) -> ShardFormat:
     """The format of shards that a user has chosen."""
     if options.shard_format is None:
         codecs = (
-            DEFAULT_INDEX_CODECS if options.index_codecs is None else _named(options.index_codecs)
+            DEFAULT_INDEX_CODECS
+            if options.index_codecs is None
+            else with_documents(options.index_codecs)
         )
         return ShardingIndexed(
-            [_as_json(codec) for codec in _listed(codecs)], options.index_location
+            [as_document(codec) for codec in as_list(codecs)], options.index_location
         )
     given = options.shard_format
     if type(given) is not shard_format_named(getattr(given, "name", "")):
@@ -269,38 +295,14 @@ def _refuse(options: ArrayOptions, usual: Mapping[str, Any], why: str, remedy: s
             raise SpecError(why, field=field, value=value, remedy=remedy)
 
 
-def _refuse_numcodecs(field: str, value: Any) -> None:
-    """Refuse codecs of numcodecs, which are those of Zarr v2, and name what stands for them.
+def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
+    """Compressors of the inner chunks.
 
-    Raises
-    ------
-    SpecError
-        If there is one.
+    By default there are none after a sharding, because inner chunks are compressed in it.
     """
-    for codec in _listed(value):
-        name = getattr(codec, "codec_id", None)
-        if isinstance(name, str) and not isinstance(codec, Mapping):
-            new = name if name in ("blosc", "crc32c", "gzip", "zstd") else f"numcodecs.{name}"
-            raise SpecError(
-                "a codec of numcodecs, which is for Zarr v2",
-                field=field,
-                value=value,
-                remedy=f'give the one of Zarr v3: "{new}", {{"name": "{new}", "configuration": '
-                "{...}}, or an object of zarr.codecs",
-            )
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-
-
-def _named(value: Any) -> Any:
-    """Turn bare codec names into the mappings that zarr takes."""
-    if isinstance(value, str) and value not in ("auto", "keep"):
-        return {"name": value, "configuration": {}}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_named(v) for v in value]
-    return value
+    if isinstance(options.compressors, str) and options.compressors == "auto":
+        return () if is_sharding else DEFAULT_COMPRESSORS
+    return with_documents(options.compressors)
 
 
 def _checked(attributes: Any) -> Document | None:
@@ -311,19 +313,6 @@ def _checked(attributes: Any) -> Document | None:
         raise SpecError(
             str(error), field="attributes", value=attributes, remedy=_REMEDIES["attributes"]
         ) from None
-
-
-def _as_json(codec: Any) -> Document:
-    if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
-        raise SpecError(
-            "not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"'
-        )
-    document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
-    if document.get("configuration") == {}:
-        del document["configuration"]
-    return json.loads(  # type: ignore[no-any-return]
-        json.dumps(document, default=lambda item: item.value)
-    )
 
 
 def _key_encoding(value: Any) -> Any:
@@ -349,13 +338,7 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         raise SpecError("a time without a unit", field="dtype", value=str(dtype), remedy=remedy)
     if not dtype.hasobject or dtype.kind == "T":  # kind "T" is numpy's StringDType
         return dtype
-    document = (
-        serializer
-        if isinstance(serializer, Mapping)
-        else serializer.to_dict()
-        if hasattr(serializer, "to_dict")
-        else {}
-    )
+    document = document_of(serializer)
     name = document.get("name")
     if name in _VLEN_DTYPES and dtype.fields is None:
         return zarr_dtype(_VLEN_DTYPES[name])
@@ -366,15 +349,6 @@ def _stored_dtype(dtype: np.dtype[Any], serializer: Any) -> Any:
         remedy="for text or bytes of variable length give "
         'serializer="vlen-utf8" or "vlen-bytes", else convert with astype',
     )
-
-
-def _are_known(codecs: Any) -> bool:
-    """Whether these are documents of codecs that zarr knows by their names."""
-    documents = [one for one in _listed(codecs) if isinstance(one, Mapping) and "name" in one]
-    try:
-        return bool([get_codec_class(str(document["name"])) for document in documents])
-    except LookupError:
-        return False
 
 
 def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) -> Document:
@@ -417,7 +391,7 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
                     else str(narrower)
                 )
                 remedy = _REMEDIES[field]
-                if _are_known(value) and "Expected a" not in why:
+                if are_known(value) and "Expected a" not in why:
                     remedy = f"correct its configuration; or {remedy}"
                 raise SpecError(why.rstrip("."), field=field, value=value, remedy=remedy) from None
         raise SpecError(

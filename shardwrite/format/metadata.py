@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
+from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
-from shardwrite.format.nested import build_with_sharding, transposed_axes
+from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import (
     ShardFormat,
@@ -34,7 +34,8 @@ __all__ = ["ArrayMetadata", "parse_metadata"]
 class ArrayMetadata:
     """The metadata document of an array, and the values derived from it.
 
-    The objects of an array without sharding count as shards of one inner chunk.
+    The objects of an array without sharding count as shards of one inner chunk. So do objects
+    whose sharding has other codecs around it, since those can be read only as a whole.
 
     Parameters
     ----------
@@ -76,15 +77,8 @@ class ArrayMetadata:
         return ShardGrid(
             tuple(self.document["shape"]) if self.window is None else self.window[1],
             tuple(self._regular_shape),
-            self._chunk_shape if self.is_sharded else tuple(self._regular_shape),
+            tuple(self.sharding["chunk_shape"]) if self.is_sharded else tuple(self._regular_shape),
         )
-
-    @property
-    def _chunk_shape(self) -> Shape:
-        """Shape of an inner chunk. The document gives it as transpositions before it leave it."""
-        stored = tuple(self.sharding["chunk_shape"])
-        axes = transposed_axes(self.codecs_around[0], len(stored))
-        return stored if axes is None else tuple(stored[axes.index(a)] for a in range(len(axes)))
 
     @property
     def _regular_shape(self) -> list[int]:
@@ -95,32 +89,48 @@ class ArrayMetadata:
     @cached_property
     def is_sharded(self) -> bool:
         """Whether an object holds several inner chunks and an index; else it is one chunk."""
-        return any(map(_is_shard_format, self.document["codecs"]))
-
-    @cached_property
-    def _position(self) -> int:
-        return [*map(_is_shard_format, self.document["codecs"])].index(True)
+        codecs = self.document["codecs"]
+        return len(codecs) == 1 and _is_shard_format(codecs[0])
 
     @property
     def sharding(self) -> Document:
         """Configuration of the codec that is the shard format, such as ``sharding_indexed``."""
-        configuration: Document = self.document["codecs"][self._position].get("configuration", {})
+        configuration: Document = self.document["codecs"][0].get("configuration", {})
         return configuration
 
-    @property
-    def codecs_around(self) -> tuple[list[Any], list[Any]]:
-        """Codecs before and after the shard format; both lists are empty in most arrays."""
-        if not self.is_sharded:
-            return [], []
+    @cached_property
+    def has_codecs_around(self) -> bool:
+        """Whether an object is a shard with other codecs around its sharding."""
         codecs = self.document["codecs"]
-        return codecs[: self._position], codecs[self._position + 1 :]
+        return len(codecs) > 1 and any(map(_is_shard_format, codecs))
+
+    @property
+    def without_codecs_around(self) -> ArrayMetadata:
+        """Metadata of this array as it would be without the codecs around its sharding.
+
+        It is this metadata itself if there are none. Transpositions before the sharding are
+        dropped, too, so its inner chunks have the axes of the array.
+        """
+        if not self.has_codecs_around:
+            return self
+        codecs = self.document["codecs"]
+        sharding = next(filter(_is_shard_format, codecs))
+        chunks = chunks_of_sharding(codecs, self.grid.ndim)
+        configuration = {**sharding["configuration"]}
+        if chunks is not None:
+            configuration["chunk_shape"] = list(chunks)
+        alone = [{**sharding, "configuration": configuration}]
+        return ArrayMetadata(json.dumps({**self.document, "codecs": alone}, indent=2), self.window)
 
     @property
     def inner_codecs(self) -> list[Document]:
         """Codecs of the inner chunks."""
         holder = self.sharding if self.is_sharded else self.document
         codecs: list[Document] = holder["codecs"]
-        return codecs
+        # "endian" is the name that the proposal of the sharding codec uses for "bytes".
+        return [
+            {**codec, "name": "bytes"} if codec["name"] == "endian" else codec for codec in codecs
+        ]
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:
@@ -147,19 +157,6 @@ class ArrayMetadata:
         )
 
     @cached_property
-    def shard_pipeline(self) -> Pipeline:
-        """Pipeline of all codecs on whole shards, for arrays with codecs around the sharding.
-
-        Raises
-        ------
-        CodecError
-            If a codec cannot be used here.
-        """
-        return build_with_sharding(
-            self.document["codecs"], self.grid.shards, self.dtype, self.document, self.fill_value
-        )
-
-    @cached_property
     def index_codec(self) -> ObjectFormat:
         """What stands around the inner chunks of a shard; `NoIndex` for an array without shards."""
         if self.shard_format is None:
@@ -171,7 +168,7 @@ class ArrayMetadata:
         """Format of the shards; None for an array without shards."""
         if not self.is_sharded:
             return None
-        name = self.document["codecs"][self._position]["name"]
+        name = self.document["codecs"][0]["name"]
         found = shard_format_named(name)
         return None if found is None else found.from_dict(self.sharding)
 
@@ -413,22 +410,10 @@ def _check_structure(metadata: ArrayMetadata) -> None:
 
 
 def _check_writable(metadata: ArrayMetadata) -> None:
-    before, after = metadata.codecs_around
-    if before or after:
-        name = metadata.document["codecs"][len(before)]["name"]
-        remedy = "give them as filters= or compressors="
-        raise SpecError(
-            f"codecs around {name} can be read but not written",
-            field="codecs",
-            value=[codec["name"] for codec in (*before, *after)],
-            remedy=remedy,
-        )
-    for codec in filter(_is_shard_format, metadata.inner_codecs):
-        message = "sharding within sharding can be read but not written"
-        raise SpecError(message, field="serializer", value=codec["name"], remedy="shard once")
     try:
         metadata.pipeline  # noqa: B018 (builds the pipeline)
-        _try_codecs(metadata)
+        for codecs, shape in trial_shapes(metadata.inner_codecs, metadata.grid.chunks):
+            _try_codecs(metadata, codecs, shape)
     except CodecError as error:
         remedy = "install or choose another codec"
         raise SpecError(
@@ -436,7 +421,7 @@ def _check_writable(metadata: ArrayMetadata) -> None:
         ) from None
 
 
-def _try_codecs(metadata: ArrayMetadata) -> None:
+def _try_codecs(metadata: ArrayMetadata, codecs: Sequence[Codec], chunks: Shape) -> None:
     """Encode and decode an inner chunk of the fill value.
 
     This shows that the libraries of the codecs are here, and that the codecs fit the dtype. A chunk
@@ -447,16 +432,16 @@ def _try_codecs(metadata: ArrayMetadata) -> None:
     CodecError
         If the codecs cannot encode a whole inner chunk, or do not give it back.
     """
-    codecs, chunks = metadata.inner_codecs, metadata.grid.chunks
+    dtype, fill_value = metadata.dtype, metadata.fill_value
     for shape in ((1,) * len(chunks), chunks):
-        batch = np.full((1, *shape), metadata.fill_value, dtype=metadata.dtype)
+        batch = np.full((1, *shape), fill_value, dtype=dtype)
         try:
-            pipeline = build_pipeline(codecs, shape, metadata.dtype, metadata.document)
+            pipeline = build_with_sharding(codecs, shape, dtype, metadata.document, fill_value)
             (encoded,) = pipeline.encode(batch)
             found = pipeline.decode(bytes(encoded))
-            if found.shape != shape or not is_same_type(found.dtype, metadata.dtype):
+            if found.shape != shape or not is_same_type(found.dtype, dtype):
                 raise TypeError(  # noqa: TRY301
-                    f"{metadata.dtype} of {shape} comes back as {found.dtype} of {found.shape}"
+                    f"{dtype} of {shape} comes back as {found.dtype} of {found.shape}"
                 )
         # Each codec and library raises errors of its own, ImportError among them.
         except Exception as error:

@@ -1,28 +1,29 @@
-"""Decoding of arrays with codecs around a sharding, or with a sharding inside another.
+"""Pipelines that contain a sharding: codecs around it, or a sharding inside another.
 
-Such arrays can be read but not written. They are decoded here, and not by zarr, so that the size of
-each part has a bound.
+Such a sharding is one step of a pipeline. So its shards are encoded and decoded as a whole, and
+readers of the array cannot take single inner chunks out of an object. They are decoded here, and
+not by zarr, so that the size of each part has a bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs import Pipeline, build_pipeline
+from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.pipeline import most_added, undo
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
 from shardwrite.errors import CodecError, CorruptShardError
-from shardwrite.format.index import IndexCodec
+from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
 
-__all__ = ["build_with_sharding", "transposed_axes"]
+__all__ = ["build_with_sharding", "chunks_of_sharding", "trial_shapes"]
 
 _NAME = "sharding_indexed"
 
@@ -63,6 +64,10 @@ class ShardingPipeline:
         Value of the elements of empty inner chunks.
     dtype : numpy.dtype
         Dtype in memory.
+
+    Notes
+    -----
+    Inner chunks lie in the shard in row-major order. Those of the fill value are left out.
     """
 
     encoded_nbytes: int | None = None
@@ -77,6 +82,7 @@ class ShardingPipeline:
         fill_value: Any,
         dtype: np.dtype[Any],
     ) -> None:
+        self._axes = axes
         self._stored_shape = tuple(shape[a] for a in axes)
         self._axes_back = tuple(axes.index(a) for a in range(len(axes)))
         self._counts = tuple(
@@ -100,13 +106,62 @@ class ShardingPipeline:
         """See :attr:`Pipeline.most_encoded_nbytes`."""
         return most_added(self._stages, self._limit_nbytes)
 
+    @property
+    def _fill(self) -> FillPattern:
+        return FillPattern(self._fill_value, self._inner.stored_dtype)
+
     def encode(
-        self,
-        batch: npt.NDArray[Any],  # noqa: ARG002
-        rows: npt.NDArray[np.int64] | None = None,  # noqa: ARG002
+        self, batch: npt.NDArray[Any], rows: npt.NDArray[np.int64] | None = None
     ) -> Sequence[Buffer]:
-        """Raise CodecError, because such arrays are not written."""
-        raise CodecError("can be read but not written", codec=_NAME)
+        """See :meth:`Pipeline.encode`."""
+        encoded: Sequence[Buffer] = [
+            self._encode_shard(batch[row].transpose(self._axes))
+            for row in (range(len(batch)) if rows is None else rows.tolist())
+        ]
+        for stage in self._stages:
+            encoded = stage.encode(encoded)
+        return encoded
+
+    def _encode_shard(self, stored: npt.NDArray[Any]) -> bytearray:
+        """Encode a shard, whose axes are in the order in which they are stored.
+
+        One row of inner chunks is cut out at a time, so that the shard is not copied as a whole.
+        """
+        n_chunks = math.prod(self._counts)
+        offsets, nbytes = np.zeros(n_chunks, dtype=np.int64), np.full(n_chunks, -1, dtype=np.int64)
+        out = bytearray(self._index_codec.base_nbytes)
+        first = 0
+        for row in self._rows(stored):
+            tiles = self._cut(row)
+            ranks = np.flatnonzero(~self._fill.empty(tiles))
+            for rank, buffer in zip(
+                (first + ranks).tolist(), self._inner.encode(tiles, ranks), strict=True
+            ):
+                offsets[rank] = len(out)
+                out += memoryview(buffer).cast("B")
+                nbytes[rank] = len(out) - offsets[rank]
+            first += len(tiles)
+        seal = self._index_codec.seal(ShardIndex.build(offsets, nbytes))
+        out[: len(seal.prefix)] = seal.prefix
+        out += seal.suffix
+        return out
+
+    def _rows(self, stored: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+        """Parts of a shard that are one inner chunk long along the first axis."""
+        if not self._chunks:
+            yield stored
+            return
+        for start in range(0, len(stored), self._chunks[0]):
+            yield stored[start : start + self._chunks[0]]
+
+    def _cut(self, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Inner chunks of a row as an array of shape (n, *chunks), in row-major order."""
+        counts = [n // c for n, c in zip(row.shape, self._chunks, strict=True)]
+        pairs = [size for pair in zip(counts, self._chunks, strict=True) for size in pair]
+        n_axes = len(self._chunks)
+        order = [*range(0, 2 * n_axes, 2), *range(1, 2 * n_axes, 2)]
+        apart = row.astype(self._inner.stored_dtype, copy=False).reshape(pairs)
+        return np.ascontiguousarray(apart.transpose(order).reshape(-1, *self._chunks))
 
     def decode(self, data: Buffer) -> npt.NDArray[Any]:
         """See :meth:`Pipeline.decode`."""
@@ -159,7 +214,7 @@ def build_with_sharding(
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:
         return build_pipeline(codecs, shape, dtype, document)
-    axes = transposed_axes(codecs[:at], len(shape))
+    axes = _transposed_axes(codecs[:at], len(shape))
     stages = [
         build_stage(codec["name"], codec.get("configuration", {}), 1) for codec in codecs[at + 1 :]
     ]
@@ -195,7 +250,34 @@ def _divides(chunks: Any, shape: Shape) -> bool:
     return all(type(c) is int and c > 0 and n % c == 0 for n, c in zip(shape, chunks, strict=True))
 
 
-def transposed_axes(codecs: Sequence[Codec], ndim: int) -> Shape | None:
+def chunks_of_sharding(codecs: Sequence[Codec], ndim: int) -> Shape | None:
+    """Shape of the inner chunks of a sharding among codecs, as the decoded array has its axes.
+
+    The document gives it as the transpositions before the sharding leave it. The result is None
+    without a sharding, and where something else than transpositions stands before it.
+    """
+    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    if at is None:
+        return None
+    axes, stored = _transposed_axes(codecs[:at], ndim), codecs[at]["configuration"]["chunk_shape"]
+    return None if axes is None else tuple(stored[axes.index(a)] for a in range(ndim))
+
+
+def trial_shapes(codecs: Sequence[Codec], shape: Shape) -> Iterator[tuple[Sequence[Codec], Shape]]:
+    """Lists of codecs to try, each with the shape of a small array that it must be able to encode.
+
+    These are the codecs of each sharding, down to the innermost, and all codecs for a shard of one
+    inner chunk. Without a sharding, they are the codecs for the whole shape.
+    """
+    at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
+    chunks = chunks_of_sharding(codecs, len(shape))
+    if at is not None:
+        inner = codecs[at]["configuration"]
+        yield from trial_shapes(inner["codecs"], tuple(inner["chunk_shape"]))
+    yield codecs, shape if chunks is None else chunks
+
+
+def _transposed_axes(codecs: Sequence[Codec], ndim: int) -> Shape | None:
     """Axes of the decoded array in the order that transpositions give them.
 
     The result is None if a codec is not a valid transposition.

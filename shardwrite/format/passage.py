@@ -73,7 +73,6 @@ def what_differs(source: ArrayMetadata, target: ArrayMetadata) -> list[str]:
         "the data types": (source.document["data_type"], target.document["data_type"]),
         "the fill values": (source.document["fill_value"], target.document["fill_value"]),
         "the codecs of the inner chunks": (_payload(source)[0], _payload(target)[0]),
-        "the codecs around the shards": (source.codecs_around, ([], [])),
     }
     return [name for name, (first, second) in facts.items() if first != second]
 

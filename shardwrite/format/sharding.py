@@ -59,7 +59,7 @@ class ShardFormat(Protocol):
         """
 
 
-_CODECS = frozenset({"bytes", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})
+_CODECS = frozenset({"bytes", "endian", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})
 _CODECS |= {"blosc", "gzip", "zstd"}  # what the specification and its extensions name
 _FORMATS: dict[str, type[ShardFormat]] = {}
 _Class = TypeVar("_Class", bound=type[Any])

@@ -165,11 +165,14 @@ class Assumptions:
         Whether every encoded block goes to a part file.
     compression_ratio : float
         Ratio of decoded to encoded size; 1 is the worst case.
+    chunk_nbytes : int
+        Decoded size of an inner chunk, in bytes. A batch holds at least one.
     """
 
     wave: Shape
     is_staged: bool
     compression_ratio: float
+    chunk_nbytes: int
 
 
 def estimate_memory(
@@ -213,7 +216,8 @@ def estimate_memory(
     n_tasks = min(resources.n_threads, max(1, partition.n_blocks))
     n_sets = n_tasks if not is_shared else ceil_div(n_tasks, n_sharing) + 0.25
     block_nbytes = itemsize * math.prod(partition.largest_block)
-    batches_nbytes = n_tasks * 2 * min(BATCH_NBYTES, block_nbytes)
+    # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
+    batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
     border_nbytes = (
         0

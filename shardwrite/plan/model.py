@@ -168,12 +168,13 @@ class PlanFacts:
         )
 
     def _estimate(self, ratio: float, wave: Shape) -> MemoryEstimate:
+        chunk_nbytes = math.prod(self.metadata.grid.chunks) * self.metadata.itemsize
         return estimate_memory(
             self.partition,
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
-            Assumptions(wave, self.is_staged, ratio),
+            Assumptions(wave, self.is_staged, ratio, chunk_nbytes),
         )
 
     @property

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 import shardwrite._dask as dask
-from shardwrite.encode.reader import Loaded, ShardReader, decode_object
+from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -165,9 +165,6 @@ class ShardedArray:
         cells = Box(first, last)
         n_inside = math.prod(grid.chunk_counts_in(grid.shard_box(index).intersect(grid.whole)))
         whole = cells.size >= _WHOLE_SHARE * n_inside and reader.nbytes <= self._most_at_once
-        if any(metadata.codecs_around):
-            out[...] = decode_object(metadata, key, reader)[inside.slices]
-            return
         found = ShardReader(metadata, key, Loaded(reader) if whole else reader)
         ranks = np.arange(grid.n_chunks_per_shard).reshape(grid.chunks_per_shard)[cells.slices]
         for rank in ranks[~found.index.is_empty[ranks]].tolist():

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
-from shardwrite.encode.reader import ShardReader, decode_object
+from shardwrite.encode.reader import ShardReader
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError
 from shardwrite.format.order import permutation
@@ -148,12 +148,6 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
     if reader is None:
         return None
     with reader:
-        if any(metadata.codecs_around):
-            # The index cannot be read without decoding the whole object.
-            decode_object(metadata, key, reader)
-            return ShardFacts(
-                reader.nbytes, reader.nbytes, 0, metadata.grid.n_chunks_per_shard, 0, 0, "other"
-            )
         shard = ShardReader(metadata, key, reader)
         if deep:
             for rank in shard.present():

@@ -182,7 +182,7 @@ def _layout(
     source: StoredArray, wanted: ConversionOptions
 ) -> tuple[ArrayMetadata, tuple[str, ...]]:
     """Metadata of the new array, and explanations of its shapes."""
-    old, notes = source.array.metadata, []
+    old, notes = source.array.metadata.without_codecs_around, []
     chunks = old.grid.chunks
     if wanted.chunks is not None:
         found = resolve_shapes(old.grid.shape, old.itemsize, None, wanted.chunks, ())

@@ -57,7 +57,5 @@ def by_inner_chunks(array: ShardedArray) -> dask.array.Array:
         If the dask array would have too many chunks.
     """
     metadata = array.metadata
-    # With codecs around it, a shard can be read only as a whole.
-    unit = metadata.grid.shards if any(metadata.codecs_around) else metadata.grid.chunks
-    sizes = merge_chunks(unit, array.shape, metadata.itemsize, target=_READ_NBYTES)
+    sizes = merge_chunks(metadata.grid.chunks, array.shape, metadata.itemsize, target=_READ_NBYTES)
     return as_dask_array(array, sizes)

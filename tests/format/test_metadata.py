@@ -13,6 +13,7 @@ from zarr.buffer.cpu import Buffer as ZarrBuffer
 
 from shardwrite.errors import CodecError, CorruptShardError, SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
+from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 
 pytestmark = [
@@ -150,7 +151,7 @@ def test_defaults():
     assert [c["name"] for c in metadata.inner_codecs] == ["bytes", "zstd", "crc32c"]
     assert metadata.document["codecs"][0]["configuration"]["index_location"] == "end"
     assert metadata.index_codec.encoded_nbytes == 16 * 8 + 4
-    assert metadata.codecs_around == ([], [])
+    assert not metadata.has_codecs_around
     assert metadata.raw_nbytes == 10 * 7 * 2
 
 
@@ -388,9 +389,22 @@ def test_unknown_dtype_is_refused():
     assert (error.field, error.value) == ("dtype", str(np.dtype(np.longdouble)))
 
 
-def test_sharding_within_sharding_is_refused():
-    error = refused(make, shape=(8,), shards=(8,), chunks=(4,), serializer=NESTED)
-    assert (error.field, error.value) == ("serializer", "sharding_indexed")
+def test_sharding_within_sharding():
+    """Its codec is the serializer of the inner chunks, which are not compressed again by default."""
+    metadata = make(shape=(8,), shards=(8,), chunks=(4,), serializer=NESTED)
+    assert [codec["name"] for codec in metadata.inner_codecs] == ["sharding_indexed"]
+    assert (metadata.is_sharded, metadata.grid.chunks_per_shard) == (True, (2,))
+    wrong = {"name": "sharding_indexed", "configuration": {"chunk_shape": [3], "codecs": [LITTLE]}}
+    error = refused(make, shape=(8,), shards=(8,), chunks=(4,), serializer=wrong)
+    assert "cannot be cut" in str(error)
+    error = refused(
+        make,
+        shape=(8,),
+        shards=(8,),
+        chunks=(4,),
+        serializer={**wrong, "configuration": {"chunk_shape": "x"}},
+    )
+    assert error.field == "serializer"
 
 
 CYCLE = {}
@@ -497,7 +511,7 @@ def test_an_array_without_shards_has_a_chunk_for_each_object():
     assert not metadata.is_sharded
     assert metadata.grid.shards == metadata.grid.chunks == (4, 3)
     assert metadata.grid.counts == (3, 2)
-    assert metadata.codecs_around == ([], [])
+    assert not metadata.has_codecs_around
     assert [codec["name"] for codec in metadata.inner_codecs] == ["bytes", "zstd"]
     assert metadata.index_codec.encoded_nbytes == 0
     assert metadata.index_codec.decode(b"", 77).table.tolist() == [[0, 77]]
@@ -533,22 +547,50 @@ AROUND = {
 
 
 @pytest.mark.parametrize("where", AROUND)
-def test_codecs_around_sharding_are_read_but_not_written(where):
+def test_an_object_with_codecs_around_its_sharding_is_one_chunk(where):
     text = with_codecs(AROUND[where])
-    metadata = parse_metadata(text)
-    before, after = metadata.codecs_around
-    assert (bool(before), bool(after)) == (where != "after", where != "before")
-    error = refused(parse_metadata, text, writing=True)
-    assert error.field == "codecs"
-    assert error.value == [c["name"] for c in (*before, *after)]
+    metadata = parse_metadata(text, writing=True)
+    assert (metadata.is_sharded, metadata.has_codecs_around) == (False, True)
+    assert metadata.grid.chunks == metadata.grid.shards == (8, 4)
+    alone = metadata.without_codecs_around
+    assert (alone.is_sharded, alone.has_codecs_around) == (True, False)
+    assert alone.grid.chunks == (2, 2)
+    assert alone.without_codecs_around is alone
+    values = np.arange(32, dtype="u2").reshape(1, 8, 4)
+    (encoded,) = metadata.pipeline.encode(values)
+    np.testing.assert_array_equal(metadata.pipeline.decode(encoded), values[0])
 
 
-def test_sharding_within_sharding_is_read_but_not_written():
-    document = json.loads(make(shape=(8,), shards=(8,), chunks=(4,)).text)
-    document["codecs"][0]["configuration"]["codecs"] = [NESTED]
-    parse_metadata(json.dumps(document))
-    error = refused(parse_metadata, json.dumps(document), writing=True)
-    assert error.value == "sharding_indexed"
+def test_a_codec_inside_a_sharding_that_cannot_encode_is_refused():
+    inner = {
+        "chunk_shape": [2, 2],
+        "codecs": [LITTLE, {"name": "zstd", "configuration": {"level": "x"}}],
+    }
+    inner["index_codecs"] = [LITTLE]
+    sharding = {"name": "sharding_indexed", "configuration": inner}
+    assert refused(make, serializer=sharding, shards=None, chunks=(8, 4)).field in (
+        "serializer",
+        "compressors",
+    )
+    text = with_codecs(lambda codecs: [sharding, CRC])
+    assert refused(parse_metadata, text, writing=True).field == "compressors"
+
+
+def test_the_name_that_the_proposal_gave_to_bytes():
+    """The document of ZEP 2 calls the codec `endian`."""
+    big = [{"name": "endian", "configuration": {"endian": "big"}}]
+    document = json.loads(make(chunks=(2, 2)).text)
+    configuration = document["codecs"][0]["configuration"]
+    configuration["codecs"], configuration["index_codecs"] = big, big
+    metadata = parse_metadata(json.dumps(document), writing=True)
+    (encoded,) = metadata.pipeline.encode(np.full((1, 2, 2), 258, dtype="u2"))
+    assert bytes(encoded) == b"\1\2" * 4
+    assert metadata.pipeline.decode(encoded).tolist() == [[258] * 2] * 2
+    assert [codec["name"] for codec in metadata.inner_codecs] == ["bytes"]
+    assert (
+        bytes(metadata.index_codec.seal(ShardIndex.build(np.arange(8), np.full(8, 8))).suffix)[:16]
+        == bytes(15) + b"\10"
+    )
 
 
 def test_two_shardings_are_refused():

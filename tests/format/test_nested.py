@@ -1,18 +1,20 @@
 """Shards in shards, and codecs around them: read as zarr-python reads them, and never more than the
-metadata allow."""
+metadata allow; and encoded so that zarr-python reads them."""
 
 from __future__ import annotations
 
 import json
 import struct
+import warnings
 
 import crc32c
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
-from shardwrite import CodecError, CorruptShardError, open_sharded
+from shardwrite import CodecError, CorruptShardError, open_sharded, verify, write_region
 from shardwrite.format.metadata import parse_metadata
 
 SHAPE = (24, 40)
@@ -74,10 +76,46 @@ def test_they_read_what_zarr_wrote(path):
     array = open_sharded(path)
     np.testing.assert_array_equal(array[:, :], VALUES)
     np.testing.assert_array_equal(array[3:19, 7:33], VALUES[3:19, 7:33])
-    metadata = array.metadata
-    pipeline = metadata.shard_pipeline if any(metadata.codecs_around) else metadata.pipeline
-    with pytest.raises(CodecError, match="not written"):
-        pipeline.encode(np.zeros((1, 16, 20), "u2"))
+
+
+def test_zarr_reads_what_they_write(path):
+    new = VALUES[::-1, ::-1].copy()
+    write_region(new, path, ...)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], new)
+    np.testing.assert_array_equal(open_sharded(path)[...], new)
+    assert verify(path, deep=True, against=new).is_good
+
+
+def test_inner_chunks_of_the_fill_value_are_left_out():
+    """The index of an inner shard tells them; the bytes are those of the codec's specification."""
+    sharding = ShardingCodec(chunk_shape=(2,), codecs=[BytesCodec()], index_location="start")
+    document = {**ARRAY, "shape": [6], "codecs": [sharding.to_dict(), {"name": "crc32c"}]}
+    document["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [6]}}
+    text = json.dumps(
+        document, default=lambda item: item.value if hasattr(item, "value") else list(item)
+    )
+    (encoded,) = parse_metadata(text, writing=True).pipeline.encode(
+        np.array([[1, 2, 0, 0, 3, 0]], "u2")
+    )
+    table = np.array([52, 4, 2**64 - 1, 2**64 - 1, 56, 4], dtype="<u8").tobytes()
+    shard = table + struct.pack("<I", crc32c.crc32c(table)) + struct.pack("<4H", 1, 2, 3, 0)
+    assert bytes(encoded) == shard + struct.pack("<I", crc32c.crc32c(shard))
+
+
+@pytest.mark.parametrize("dtype", ["?", ">f4", "<f8", "<c16", "S3", "<M8[s]", "U2"])
+def test_dtypes_and_axes(tmp_path, dtype):
+    values = np.arange(1, 61).reshape(3, 4, 5).astype("i8").astype(dtype)
+    sharding = ShardingCodec(chunk_shape=(2, 3, 1), codecs=[BytesCodec(), ZstdCodec()])
+    with warnings.catch_warnings(action="ignore"):
+        da.from_array(values, chunks=2).to_sharded_zarr(
+            tmp_path / "x",
+            shards=None,
+            chunks=(2, 2, 3),
+            filters=[TransposeCodec(order=(1, 2, 0))],
+            serializer=sharding,
+            compressors=[GzipCodec(level=1)],
+        )
+    np.testing.assert_array_equal(open_sharded(tmp_path / "x")[...], values)
 
 
 def test_bytes_that_are_wrong(path):

@@ -7,6 +7,7 @@ import errno
 import importlib
 import json
 import os
+import warnings
 
 import dask
 import dask.array as da
@@ -501,14 +502,20 @@ def test_in_place_wants_a_checksum_of_the_index(tmp_path, strategy):
     x[:8].to_sharded_zarr(path, region=slice(8, 16), strategy=AppendOnly())
 
 
-def test_codecs_around_the_sharding_are_refused(path):
-    document = json.loads((path / "zarr.json").read_text())
-    document["codecs"].append({"name": "crc32c"})
-    (path / "zarr.json").write_text(json.dumps(document))
-    with pytest.raises(
-        SpecError, match=r"codecs=.*around sharding_indexed can be read but not written"
-    ):
-        write(path, (slice(0, 8), slice(0, 8)))
+def test_codecs_around_the_sharding(tmp_path):
+    """Such objects are written as a whole, and zarr-python reads them."""
+    sharding = zarr.codecs.ShardingCodec(chunk_shape=(4, 4), codecs=[zarr.codecs.BytesCodec()])
+    values = np.arange(1, 401, dtype="u2").reshape(20, 20)
+    path = tmp_path / "around"
+    with warnings.catch_warnings(action="ignore"):
+        da.from_array(values, chunks=7).to_sharded_zarr(
+            path, shards=None, chunks=8, serializer=sharding, compressors="crc32c"
+        )
+        shardwrite.write_region(values[:5, :9] + 1000, path, (slice(3, 8), slice(6, 15)))
+        values[3:8, 6:15] = values[:5, :9] + 1000
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], values)
+    with pytest.raises(SpecError, match="strategy"):
+        shardwrite.write_region(values[:1], path, slice(0, 1), strategy=AppendOnly(in_place=True))
 
 
 def test_a_shard_that_another_program_replaces_meanwhile(path, monkeypatch):

@@ -707,3 +707,11 @@ def test_shards_that_are_no_multiple_say_what_would_be():
         resolve_shapes((100, 100), 1, (8, 10), (4, 4), ((100,), (100,)))
     assert "axis 1" in str(caught.value)
     assert "give 12 instead of 10" in caught.value.remedy
+
+
+@pytest.mark.parametrize("n_rows", [2**18, 2**20, 2**22])
+def test_inner_chunks_that_are_larger_than_a_batch_are_counted(n_rows):
+    """A task holds at least one inner chunk, and its encoded bytes."""
+    rows = (2**22,) * 4
+    plan = plan_of((2**24,), (2**22,), (n_rows,), (rows,), dtype="u8", threads=2, memory=4 * GB)
+    assert plan.memory.encode_nbytes >= 2 * 2 * 8 * n_rows

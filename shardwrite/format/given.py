@@ -1,0 +1,134 @@
+"""Codecs as users give them: names, documents, or objects of zarr-python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zarr.abc.codec import ArrayBytesCodec
+from zarr.codecs import ShardingCodec
+from zarr.registry import get_codec_class
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import SpecError
+from shardwrite.format.sharding import ShardingIndexed
+
+__all__ = [
+    "are_known",
+    "as_document",
+    "as_list",
+    "document_of",
+    "put_sharding",
+    "refuse_numcodecs",
+    "sharding_in",
+    "with_documents",
+]
+
+
+def as_list(value: Any) -> list[Any]:
+    """Items of a sequence; a list of the value itself if it is no sequence, or a text."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def with_documents(value: Any) -> Any:
+    """Turn bare codec names into the mappings that zarr takes."""
+    if isinstance(value, str) and value not in ("auto", "keep"):
+        return {"name": value, "configuration": {}}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [with_documents(v) for v in value]
+    return value
+
+
+def document_of(codec: Any) -> Mapping[str, Any]:
+    """Document of a codec, which may be one already; empty if it is no codec."""
+    if isinstance(codec, Mapping):
+        return codec
+    found: Document = codec.to_dict() if hasattr(codec, "to_dict") else {}
+    return found
+
+
+def as_document(codec: Any) -> Document:
+    """Document of a codec, as JSON holds it.
+
+    Raises
+    ------
+    SpecError
+        If it is no codec.
+    """
+    if not isinstance(codec, Mapping) and not hasattr(codec, "to_dict"):
+        raise SpecError(
+            "not a codec", field="index_codecs", value=codec, remedy='use "bytes" and "crc32c"'
+        )
+    document = dict(codec) if isinstance(codec, Mapping) else codec.to_dict()
+    if document.get("configuration") == {}:
+        del document["configuration"]
+    return json.loads(  # type: ignore[no-any-return]
+        json.dumps(document, default=lambda item: item.value)
+    )
+
+
+def are_known(codecs: Any) -> bool:
+    """Whether these are documents of codecs that zarr knows by their names."""
+    documents = [one for one in as_list(codecs) if isinstance(one, Mapping) and "name" in one]
+    try:
+        return bool([get_codec_class(str(document["name"])) for document in documents])
+    except LookupError:
+        return False
+
+
+def refuse_numcodecs(field: str, value: Any) -> None:
+    """Refuse codecs of numcodecs, which are those of Zarr v2, and name what stands for them.
+
+    Raises
+    ------
+    SpecError
+        If there is one.
+    """
+    for codec in as_list(value):
+        name = getattr(codec, "codec_id", None)
+        if isinstance(name, str) and not isinstance(codec, Mapping):
+            new = name if name in ("blosc", "crc32c", "gzip", "zstd") else f"numcodecs.{name}"
+            raise SpecError(
+                "a codec of numcodecs, which is for Zarr v2",
+                field=field,
+                value=value,
+                remedy=f'give the one of Zarr v3: "{new}", {{"name": "{new}", "configuration": '
+                "{...}}, or an object of zarr.codecs",
+            )
+
+
+def sharding_in(serializer: Any) -> Document | None:
+    """Document of a sharding that is given as the serializer; None if it is another codec.
+
+    zarr-python would compare the chunk shape of a sharding with that of the array even where a
+    transposition stands between them. So the sharding is put into the document here.
+
+    Raises
+    ------
+    SpecError
+        If it is no valid sharding.
+    """
+    document = document_of(serializer)
+    if document.get("name") != ShardingIndexed.name:
+        return None
+    try:
+        return as_document(ShardingCodec.from_dict(dict(document)))
+    # zarr raises many types here; each of them means that the configuration is wrong.
+    except Exception as error:
+        raise SpecError(
+            f"not a sharding: {error}",
+            field="serializer",
+            value=serializer,
+            remedy="give zarr.codecs.ShardingCodec(chunk_shape=..., codecs=...), or its document",
+        ) from error
+
+
+def put_sharding(sharding: Document, codecs: list[Document]) -> None:
+    """Replace the array-to-bytes codec in a list by a sharding."""
+    at = next(
+        i
+        for i, codec in enumerate(codecs)
+        if issubclass(get_codec_class(codec["name"]), ArrayBytesCodec)
+    )
+    codecs[at] = sharding
