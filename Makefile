@@ -23,10 +23,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[check,bench,demo,docs]"
 	touch $@
 
-# A reader in JavaScript is one of the oracles; without npm its tests are skipped, and say so.
+# A reader in JavaScript is one of the oracles, and a linter for prose and a type checker come from
+# npm. Without it, their tests are skipped, and say so.
 $(NODE_STAMP): tests/conformance/package.json
 	@if command -v npm >/dev/null; then cd tests/conformance && npm install --silent --no-audit --no-fund && touch node_modules/.installed; \
-	else echo "npm is not here: tests with zarrita will be skipped"; fi
+	else echo "npm is not here: tests with zarrita and pyright will be skipped, and prose is checked without write-good"; fi
 
 demo: $(STAMP)
 	$(BIN)/shardwrite demo
@@ -47,10 +48,11 @@ compat-lowest compat-newest: compat-%: .compat/%/.installed $(NODE_STAMP)
 	$(BIN)/python tests/compat/environment.py $* $(@D)
 	touch $@
 
-check: $(STAMP)
+check: $(STAMP) $(NODE_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python docs/readability.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

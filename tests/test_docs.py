@@ -76,7 +76,7 @@ def test_pages_without_examples_have_none():
 
 def test_the_readme_is_short_and_its_five_lines_run_twice(tmp_path):
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 70
+    assert len(text.splitlines()) <= 60
     ((_, example),) = EXAMPLE.findall(text)
     assert len(example.strip().splitlines()) == 5
     for _ in range(2):  # each in a process of its own, as a reader does it
@@ -119,29 +119,6 @@ def test_every_page_is_in_the_menu():
     menu = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     made = {"reference/commands.md", "changelog.md", "architecture.md"}
     assert menu == made | {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
-
-
-def sentences(text):
-    """Sentences of a page, without code, tables, headings and what programs have written."""
-    text = re.sub(r"<!-- (\S+) -->.*?<!-- end of \1 -->", "", text, flags=re.DOTALL)
-    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
-    for block in re.split(r"\n\s*\n", text):
-        prose = [line for line in block.split("\n") if not re.match(r" {4}|[|#<!]|\s*$", line)]
-        for item in re.split(r"\n(?=\s*(?:[-*:]|\d+\.)\s)", "\n".join(prose)):
-            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "X", item))
-            yield from re.split(r"(?<=[.!?:])\s+(?=[A-Z\[*(]|zarr-python|glibc)", plain)
-
-
-@pytest.mark.parametrize(
-    "page",
-    [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))],
-    ids=lambda p: str(p.relative_to(ROOT)),
-)
-def test_sentences_are_short(page):
-    """One thought a sentence: no more than 17 words on average, and never more than 36."""
-    lengths = {s: len(s.split()) for s in sentences(page.read_text()) if len(s.split()) > 2}
-    assert {s: n for s, n in lengths.items() if n > 36} == {}
-    assert sum(lengths.values()) <= 17 * len(lengths)
 
 
 @pytest.mark.long

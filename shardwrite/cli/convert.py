@@ -29,7 +29,7 @@ shards_option = click.option(
 index_option = click.option(
     "--index-location",
     type=click.Choice(["end", "start"]),
-    help="As in SRC by default, or at the end.",
+    help="Where a shard holds its index. Default: as in SRC, or at the end.",
 )
 
 
@@ -40,56 +40,57 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--checksum/--no-checksum",
                 default=None,
-                help="End each chunk with a crc32c, or drop that after a check. As in SRC by "
-                "default.",
+                help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
+                "Default: as in SRC.",
             ),
             click.option("--check", is_flag=True, help="Decode each chunk before it is copied."),
             click.option(
                 "--drop-empty",
                 is_flag=True,
-                help="Leave out chunks that hold only the fill value; all chunks are decoded.",
+                help="Leave out chunks that hold only the fill value. This decodes all chunks.",
             ),
             click.option(
                 "--dimension-names",
                 type=Names(),
-                help="Name of each axis, such as time,y,x; those of SRC by default.",
+                help="Names of the axes, such as time,y,x. Default: those of SRC.",
             ),
             click.option(
                 "--include",
                 multiple=True,
                 metavar="PATTERN",
-                help="Convert only arrays of SRC whose paths fit, such as images/*; repeatable.",
+                help="Convert only arrays whose paths fit, such as images/*. May be repeated.",
             ),
             click.option(
                 "--exclude",
                 multiple=True,
                 metavar="PATTERN",
-                help="Leave out arrays of SRC whose paths fit; repeatable.",
+                help="Leave out arrays whose paths fit. May be repeated.",
             ),
             click.option(
                 "--min-chunks",
                 type=click.IntRange(0),
                 default=2,
-                help="In a group, arrays of fewer inner chunks keep the shards that they have.",
+                help="In a group, arrays with fewer inner chunks keep their shards.",
             ),
-            click.option("--memory-limit", help="Memory of a worker process, such as 4GB."),
-            click.option("--dry-run", is_flag=True, help="Show the plan. Nothing is written."),
-            click.option("--overwrite", is_flag=True, help="Replace an array that exists."),
+            click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
+            click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
+            click.option("--overwrite", is_flag=True, help="Replace DST if it exists."),
             click.option(
                 "--restart",
                 is_flag=True,
-                help="Take away what a run that did not end has written, and start over.",
+                help="Remove what an interrupted run has written, and start over.",
             ),
             click.option(
                 "--recheck",
                 is_flag=True,
-                help="Before going on with such a run, decode the shards that it has committed.",
+                help="Decode the shards that an interrupted run has written before it goes on.",
             ),
             click.option(
                 "--durability",
                 type=click.Choice(["full", "batch", "none"]),
                 default="full",
-                help="Sync shards one by one, many at a time, or not at all.",
+                help="What survives a power cut: full and batch sync shards to the disk, none does "
+                "not.",
             ),
             engine_options,
             requeue_option,
@@ -144,10 +145,11 @@ def _convert(
 def shard(src: str, dst: str | None, **options: Any) -> None:
     """Put the encoded chunks of SRC into shards.
 
-    DST is a new array. Without it, SRC is converted in its place. SRC may be a group: all of its
-    arrays are converted. It may be a file of HDF5 or NetCDF-4, or a dataset in one, FILE::PATH.
-    Nothing is decoded that need not be. After an interruption the same command goes on where it
-    was. If SRC has the layout already, nothing is done.
+    DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
+    are converted. SRC can also be a file of HDF5 or NetCDF-4, or a dataset FILE::PATH in it.
+
+    Chunks are copied without decoding wherever that is possible. If the command was interrupted,
+    run it again: it continues where it stopped. If SRC has these shards already, nothing is done.
     """
     if options["shards"] is None:
         raise click.UsageError("shards are needed; unshard makes an array without them")
@@ -162,9 +164,9 @@ def shard(src: str, dst: str | None, **options: Any) -> None:
 def unshard(src: str, dst: str | None, **options: Any) -> None:
     """Make one file of each encoded chunk of SRC.
 
-    DST is a new array. Without it, SRC is converted in its place. SRC may be a group: all of its
-    arrays are converted. Nothing is decoded. After an interruption the same command goes on where
-    it was. If SRC has no shards, nothing is done.
+    DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
+    are converted. Nothing is decoded. If the command was interrupted, run it again: it continues
+    where it stopped. If SRC has no shards, nothing is done.
     """
     _convert(src, dst, shards=None, **options)
 
@@ -173,12 +175,16 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
 @click.argument("src", shell_complete=files)
 @click.argument("dst", shell_complete=directories, required=False)
 @shards_option
-@click.option("--chunks", type=Sizes(), help="Inner chunk shape in elements, or 1MB; as in SRC.")
+@click.option(
+    "--chunks",
+    type=Sizes(),
+    help="Size of an inner chunk: 64 or 64,64,16 elements, or 512kB. Default: as in SRC.",
+)
 @click.option(
     "--compressors",
     type=Json(),
     default="keep",
-    help="JSON list of codecs, a codec's name, none, auto (zstd and crc32c), or keep.",
+    help="A codec's name, a JSON list of codecs, none, auto (zstd with a checksum), or keep.",
 )
 @index_option
 @_converting
@@ -186,9 +192,10 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
 def reshard(src: str, dst: str | None, **options: Any) -> None:
     """Write SRC again with other shards, inner chunks or codecs.
 
-    DST is a new array. Without it, SRC is converted in its place. SRC may be a group: all of its
-    arrays are converted. Encoded chunks are copied where inner chunks and codecs stay; otherwise
-    all are decoded and re-encoded. After an interruption the same command goes on where it was.
+    DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
+    are converted. If inner chunks and codecs stay the same, encoded chunks are copied. Otherwise
+    all are decoded and encoded again. If the command was interrupted, run it again: it continues
+    where it stopped.
     """
     if options["compressors"] == [{"name": "keep", "configuration": {}}]:
         options["compressors"] = "keep"

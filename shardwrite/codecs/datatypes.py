@@ -1,7 +1,7 @@
 """Conversion of data types and fill values between JSON and numpy, without loss of a bit.
 
-zarr-python provides the data types. Its JSON of a float is ``"NaN"`` for every payload. Where bits
-would be lost, the document holds them in hexadecimal, as the specification allows.
+zarr-python provides the data types. It writes ``"NaN"`` into JSON for each payload of a float.
+Where bits would be lost, the document holds them in hexadecimal, as the specification allows.
 """
 
 from __future__ import annotations

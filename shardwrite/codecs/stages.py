@@ -274,7 +274,7 @@ class GzipStage:
 
 
 def _bounded(decompressor: Callable[[], Any], data: Buffer, limit_nbytes: int) -> bytes:
-    """Decompress streams that lie end to end to at most `limit_nbytes` bytes in all.
+    """Decompress streams that follow each other, to at most `limit_nbytes` bytes in all.
 
     Raises
     ------

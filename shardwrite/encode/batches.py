@@ -1,9 +1,9 @@
 """Encoding of many small shards at a time.
 
 For a small shard, most of the cost is in the steps of the interpreter, which has one lock for all
-threads. Where a batch has room for several shards, these steps are taken once for all of them: one
-copy, one test for empty inner chunks and one call of the codecs. The bytes are the same as those of
-shards that are encoded one by one.
+threads. Where a batch has room for several shards, these steps are taken once for all of them. A
+batch makes one copy, one test for empty inner chunks and one call of the codecs. The bytes are the
+same as those of shards that are encoded one by one.
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class ClusterEngine:
         """Compute keys, as :meth:`Engine.run` does.
 
         When a worker dies, dask counts that against all tasks that ran on it. Tasks that it gives
-        up are therefore run again once the others are done, and in the last attempt one by one, so
-        that only a task that kills its workers can fail.
+        up are therefore run again once the others are done. In the last attempt they run one by
+        one, so that only a task that kills its workers can fail.
         """
         left = self._run_once(graph, keys, on_result, explain)
         for attempt in range(1, _ATTEMPTS):

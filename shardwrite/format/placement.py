@@ -115,8 +115,8 @@ def own_ranges(old: Stored, nbytes: Ranks) -> tuple[Stored, Shared]:
     """Layout of a shard in which no two inner chunks have the same bytes.
 
     Bytes that several chunks share belong to one of them. It is one that the update keeps, if there
-    is any. So a strategy neither overwrites them nor takes them for free, and a rewrite copies them
-    once.
+    is any. So a strategy neither overwrites them nor regards them as unused, and a rewrite copies
+    them once.
 
     Parameters
     ----------

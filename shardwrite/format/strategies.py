@@ -38,8 +38,8 @@ class FixedOrder:
     in_place : bool
         Update existing shards in place, which is not atomic for readers. A new inner chunk
         overwrites the old one if it is not larger, and otherwise goes after the end. If all inner
-        chunks have the same encoded size, shards that an update writes anew keep a place in the
-        order for every inner chunk, also for those that are empty.
+        chunks have the same encoded size, shards that an update writes anew keep a place for every
+        inner chunk. Empty inner chunks have a place, too.
     max_unused : float
         Fraction of unused bytes, from 0 to 1, above which an update in place writes the shard anew
         instead. Above the same fraction of empty inner chunks, no places are kept for them.

@@ -1,10 +1,10 @@
 """Memory that a run takes in this process, above what the process had when the run began.
 
 Only anonymous memory counts on Linux (``RssAnon`` of ``/proc/self/status``): arrays, buffers and
-Python objects. Pages of files that are mapped, such as libraries or a source that is a memory map,
-can be dropped by the system at any time, so no limit needs room for them. Other systems do not tell
-anonymous memory apart. There it is the growth of the peak of the resident set, which includes
-mapped pages, and which is 0 until the run needs more than the process ever had before.
+Python objects. The system can drop pages of mapped files at any time, such as those of libraries or
+of a memory map. So no limit needs room for them. Other systems do not tell anonymous memory apart.
+There the growth of the peak of the resident set counts. It includes mapped pages, and it is 0 until
+the run needs more than the process ever had before.
 
 Tasks take samples while they hold most: when their source has been loaded, after each batch that
 they encode, and when they commit. Nothing runs in the background.

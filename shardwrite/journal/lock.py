@@ -3,7 +3,7 @@
 A claim is a directory. A process takes it by renaming a directory of its own to the claim's name,
 which fails where a directory stands that is not empty. Like leases, claims use no file locks,
 because some cluster file systems grant them to everybody. A holder reads and writes files in its
-claim through a descriptor of that very directory. So a process that was frozen and thaws cannot
+claim through a descriptor of that directory. So a process that was frozen and thaws cannot
 touch the claim of a successor.
 
 A claim holds these files:

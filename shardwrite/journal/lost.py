@@ -14,7 +14,7 @@ __all__ = ["has_lost_array"]
 
 
 def has_lost_array(run: RunDirectory) -> bool:
-    """Whether the array that a run was for was removed, and maybe another one stands there.
+    """Whether the array of a run was removed. Another one may stand there.
 
     An array counts as another one if its number of axes, data type, shards, chunks or codecs are
     others. It is not compared with a run that replaces an array.

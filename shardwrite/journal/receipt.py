@@ -497,7 +497,7 @@ def read_receipt(target: Target) -> Receipt | None:
 
 @lru_cache(maxsize=2)
 def _decoded(data: bytes) -> Receipt:
-    """Receipt in a file. An update looks at its array's receipt several times, mostly unchanged."""
+    """Decode a receipt, once for all the times that an update looks at it."""
     return Receipt.decode(data)
 
 

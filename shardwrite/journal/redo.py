@@ -80,7 +80,7 @@ def old_records(
     path : pathlib.Path
         The record or lock.
     change : Redo or None
-        The interrupted change. None if the file can simply be removed.
+        The interrupted change. None if the file can be removed.
 
     Raises
     ------

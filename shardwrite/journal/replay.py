@@ -66,8 +66,8 @@ class Replay:
     n_redone : int
         Number of times that a line commits a shard which an earlier line has committed.
     lost_boot : bool
-        Whether lines may be lost, because the run began on another host or before this host was
-        last started, or a journal of a dead process was written there or then.
+        Whether lines may be lost: the run began on another host or before this host was last
+        started, or a dead process wrote its journal there or then.
     """
 
     ledger: Ledger

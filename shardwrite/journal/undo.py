@@ -14,7 +14,7 @@ A process that finds a record gives the shard its old content back, in a **new f
 renamed over the old one. There are two reasons for a new file. First, after a failed sync the
 system can hold bytes in memory that are not on disk and are no longer marked as unwritten: reading
 them back proves nothing. Second, a process that was frozen amid a change still has the old file
-open: what it writes after it thaws goes into a file that no longer has a name.
+open. What it writes after it thaws goes into a file that no longer has a name.
 
 The old content is copied through this process, because a copy inside the system may share blocks
 that were never written to disk. It is compared with the checksums of the index and of the inner

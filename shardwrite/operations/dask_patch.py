@@ -32,7 +32,7 @@ _replaced: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def patch_dask() -> DaskPatch:
-    """Have `dask.array.to_zarr` and the method ``to_zarr`` write shards safely.
+    """Have `dask.array.to_zarr` and the method ``to_zarr`` write whole shards.
 
     A call that writes shards is then made by :func:`to_sharded_zarr`: one with ``shards=``, or one
     into a `zarr.Array` that has shards. All other calls are dask's own, as before.
@@ -45,11 +45,15 @@ def patch_dask() -> DaskPatch:
 
     Notes
     -----
-    A call that is made here differs from dask's in this: the chunks of the dask array need not fit
-    the shards, and it is never rechunked; inner chunks carry a crc32c unless `compressors` are
-    given; with ``compute=True`` it returns a `WriteResult`; a cast that loses more than precision
-    is an error, unless ``casting="unsafe"`` is given; and an interrupted call goes on when it is
-    made again. Keywords of :func:`to_sharded_zarr`, such as `source_id`, are taken, too. Without
+    A call that is made here differs from dask's in five ways:
+
+    - The chunks of the dask array need not fit the shards, and it is never rechunked.
+    - Inner chunks carry a crc32c, unless `compressors` are given.
+    - With ``compute=True``, the call returns a `WriteResult`.
+    - A cast that loses more than precision is an error, unless ``casting="unsafe"`` is given.
+    - An interrupted call goes on when it is made again.
+
+    Keywords of :func:`to_sharded_zarr`, such as `source_id`, are taken, too. Without
     `chunks`, an inner chunk is a chunk of the dask array, as in dask.
 
     A reference to dask's function that was taken before the patch is not changed by it.

@@ -62,8 +62,8 @@ class Report:
     n_stored_chunks : int
         Number of inner chunks that hold data.
     raw_nbytes, stored_nbytes, used_nbytes, unused_nbytes : int
-        Sizes in bytes: of the decoded array, of the readable shard files, of the inner chunks in
-        them, and of the space in them that belongs to no inner chunk and no index.
+        Bytes of the decoded array, of the readable shard files, and of the inner chunks in them.
+        Unused bytes in these files belong to no inner chunk and no index.
     orders : dict of str to int
         Number of shards for each order of inner chunks: ``C``, ``F``, ``morton`` or ``other``;
         ``any`` counts shards with fewer than two inner chunks that hold data.

@@ -214,7 +214,7 @@ def verify(
         path of a Zarr array is also a source; if the array could have taken its encoded chunks as
         they are, these are compared, and nothing is decoded.
     accept : bool
-        Accept the array as it is, if no shard is bad: its receipt then says that shards without an
+        Accept the array as it is, if no shard is bad. Its receipt then says that shards without an
         object are empty, and that the others and the metadata are right.
     on_shards : callable, optional
         Function that is called with the number of shards that were checked since its last call.

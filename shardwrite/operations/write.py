@@ -142,7 +142,7 @@ def to_sharded_zarr(
         ``region=...`` does, and ``"a"`` too, or makes the array if there is none. The metadata of
         an array that exists stay; keywords that say otherwise are refused. The mode matters only
         when a run begins: if the run is interrupted, the same call continues it. If the run has
-        ended, the same call returns its result and writes nothing; with ``"w"``, and into an array
+        ended, the same call returns its result and writes nothing. With ``"w"``, and into an array
         that exists, it does so only if `source_id` says that the data are the same.
     overwrite : bool, optional
         True is another word for ``mode="w"``, and False for ``mode="w-"``.

@@ -30,9 +30,9 @@ def shards_of_chunks(
     Parameters
     ----------
     shards : int, sequence of int, str or None
-        Inner chunks along all axes or along each axis of a shard; a decoded size such as
-        ``"256MB"``; ``"auto"``; or dimensions that a shard spans whole, as letters (``"XYZ"``) or
-        as names with commas between them (``"lat,lon"``). None stands for no shards.
+        Inner chunks along all axes, or along each axis of a shard. Or a decoded size such as
+        ``"256MB"``, or ``"auto"``. Or dimensions that a shard spans whole, as letters (``"XYZ"``)
+        or as names with commas between them (``"lat,lon"``). None stands for no shards.
     shape, chunks : tuple of int
         Shapes of the array and of an inner chunk, in elements.
     itemsize : int

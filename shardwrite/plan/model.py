@@ -340,11 +340,11 @@ class PlanFacts:
         threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
         raise PlanError(
             f"a worker process of {threads} needs {needed:,} bytes "
-            f"({self.memory.source_nbytes:,} for the source's chunks, "
+            f"and may use {allowed:,}; "
+            f"it needs {self.memory.source_nbytes:,} for the source's chunks, "
             f"{self.memory.border_nbytes:,} for those that wait for a second task, "
-            f"{self.memory.encode_nbytes:,} for units that are encoded, "
-            f"{self.memory.waiting_nbytes:,} for units that wait for their shard), "
-            f"and may use {allowed:,}",
+            f"{self.memory.encode_nbytes:,} to encode units, and "
+            f"{self.memory.waiting_nbytes:,} for units that wait for their shard",
             needed_nbytes=needed,
             allowed_nbytes=allowed,
             knob=f"{knob}, or raise memory_limit",

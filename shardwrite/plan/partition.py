@@ -31,7 +31,7 @@ Runs = tuple[tuple[int, int], ...]
 class Cuts:
     """Edges of groups and blocks along each axis, as they are stored on disk.
 
-    A long axis has very many edges, so they are given as runs of equal steps.
+    A long axis has millions of edges, so they are given as runs of equal steps.
 
     Parameters
     ----------

@@ -97,8 +97,9 @@ def resolve_shapes(
     Raises
     ------
     SpecError
-        If a shape has the wrong number of axes, a size is not a positive integer or is larger than
-        2**62, a text is not a number of bytes, or `shards` is not a multiple of `chunks`.
+        If a shape has the wrong number of axes, or a size is not a positive integer or is larger
+        than 2**62. Also if a text is not a number of bytes, or `shards` is not a multiple of
+        `chunks`.
     """
     notes = []
     check_extents("shape", shape, shape)

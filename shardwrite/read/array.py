@@ -2,8 +2,8 @@
 
 The readers of zarr and xarray make one task for each inner chunk. Here a task reads one shard, or
 the part of it that is needed, and opens it once. If at least half of the shard's inner chunks are
-needed, it is read as a whole, unless it is too large; else only its index and the ranges of these
-inner chunks are read.
+needed, it is read as a whole, unless it is too large. Otherwise, only its index and the ranges of
+these inner chunks are read.
 """
 
 from __future__ import annotations

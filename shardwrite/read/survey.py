@@ -1,7 +1,7 @@
 """Survey of an array before its conversion: its objects, their sizes and chunks.
 
-The array is listed once. Sizes and chunks are those of all objects, or of a sample where there are
-very many.
+The array is listed once. Sizes and chunks are those of all objects, or of a sample of a large
+array.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The values of a dask array as a source of chunks.
 
-If tasks do not share this process's memory, a chunk that reaches beyond a task's box is cut by a
-task of its own, so that only the elements that are needed are sent. Otherwise each task cuts its
-chunks itself, because that copies nothing.
+If tasks do not share this process's memory, a task of its own cuts each chunk that reaches beyond a
+task's box. So only the elements that are needed are sent. Otherwise each task cuts its chunks
+itself, because that copies nothing.
 """
 
 from __future__ import annotations

@@ -74,9 +74,9 @@ def take(x: Any, field: str = "x") -> Given:
     Parameters
     ----------
     x : array_like
-        A dask array or another collection of dask with a shape and a dtype; a numpy array, a
-        `zarr.Array`, an `xarray.DataArray`, a source of :mod:`shardwrite.sources`, or any object
-        with ``__array__`` and a shape.
+        A dask array, a numpy array, a `zarr.Array`, an `xarray.DataArray` or a source of
+        :mod:`shardwrite.sources`. Another collection of dask needs a shape and a dtype. Any other
+        object needs ``__array__`` and a shape.
     field : str
         Name of the argument, for errors.
 

@@ -238,8 +238,8 @@ class Session:
     def publish(self, result: WriteResult) -> WriteResult:
         """Take steps 5 and 6 of a run, which `journal.rundir` describes; return the same result.
 
-        If another process takes them at the same time, an error here is ignored, provided that
-        the receipt shows that this run has ended.
+        If another process takes them at the same time, an error here is ignored if the receipt
+        shows that this run has ended.
 
         Raises
         ------

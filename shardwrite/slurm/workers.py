@@ -279,8 +279,9 @@ def arguments_of(workers: Workers) -> dict[str, Any]:
 def _address(workers: Workers, options: dict[str, Any]) -> dict[str, Any]:
     """Scheduler options of dask that say where the scheduler listens.
 
-    This is the interface that the user asks for; or else what `options` say; or else the workers'
-    interface, if this machine has one of that name; or else the address that dask finds.
+    The interface that the user asks for comes first, and what `options` say comes second. Without
+    them, it is the workers' interface if this machine has one of that name. The last resort is the
+    address that dask finds.
 
     Raises
     ------

@@ -173,7 +173,7 @@ def _keep_acl(fd: int, name: str, wanted: bytes | None) -> bool:
 def _is_done(call: Callable[..., None], *arguments: Any) -> bool:
     """Make a system call, and return whether it succeeded.
 
-    A call that is not permitted or not supported has not succeeded; other errors are raised.
+    A call that is not permitted or not supported has failed. Other errors are raised.
     """
     try:
         call(*arguments)

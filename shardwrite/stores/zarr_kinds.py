@@ -112,7 +112,7 @@ class Kind:
         await self.store.delete(name)
 
     async def names(self, prefix: str) -> list[str]:
-        """Names of the objects that begin with a prefix, and maybe of others."""
+        """Names of the objects that begin with a prefix, and possibly of others."""
         try:
             return [name async for name in self.store.list_prefix(prefix)]
         except (FileNotFoundError, NotADirectoryError):
@@ -170,8 +170,8 @@ class _BucketKind(_FsspecKind):
         """See :meth:`Kind.connect`.
 
         The connections of a file system belong to one event loop, and zarr-python uses the given
-        one on another. fsspec keeps one file system for each thread, so all adapters of a process
-        share that of the thread of the event loop.
+        one on another. Because fsspec keeps one file system for each thread, all adapters of a
+        process share that of the thread of the event loop.
         """
         given, fs = self.store, self.store.fs
         self.store = FsspecStore(

@@ -2,7 +2,7 @@
 
 A commit task takes these steps. The text in italics says what a crash after the step leaves:
 
-1. Enter into the journal the name of the attempt and the shards that it is about to write.
+1. Write into the journal the name of the attempt and the shards that it is about to write.
    *Nothing, or temporaries that can be found by that name.*
 2. Commit the shards (see `stores`). *Whole shards that the journal does not know. They are written
    again.*
@@ -95,7 +95,7 @@ class _Progress:
         return time.perf_counter() - self._begun
 
     def begin(self, group: Box, attempt: str) -> None:
-        """Enter into the journal what an attempt is about to write (step 1)."""
+        """Write into the journal what an attempt is about to write (step 1)."""
         beginning = _beginning(self._spec, group, attempt)
         self._journal.append(beginning.to_dict())
         keys = cache(partial(_keys, self._spec.metadata, beginning))
