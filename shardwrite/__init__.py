@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
+    from shardwrite.operations.stores_in_place import shard_store, unshard_store
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
@@ -59,6 +60,7 @@ else:
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
+            "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
@@ -133,9 +135,11 @@ __all__ = [
     "repair",
     "reshard",
     "shard",
+    "shard_store",
     "store",
     "to_sharded_zarr",
     "unshard",
+    "unshard_store",
     "verify",
     "write_part",
     "write_region",

@@ -5,22 +5,18 @@ Encoded inner chunks are copied where they can be, and no chunk is decoded for t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from shardwrite.engines import Engine, active_engine
+from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError
 from shardwrite.grid import Sized
 from shardwrite.operations.conversion import Conversion, ConversionPlan
-from shardwrite.operations.converting import Call, Progress, Wanted, convert_all, plan_all, planned
+from shardwrite.operations.converting import Call, Progress, Wanted, plan_all, planned
 from shardwrite.operations.hierarchy import Patterns
-from shardwrite.operations.in_place import convert_in_place, finish_in_place
-from shardwrite.place.target import resolve_place
+from shardwrite.operations.whole_trees import AUTO, IN_PLACE, checked, convert_tree, short_form
 from shardwrite.plan import PlanOptions
 from shardwrite.read.hierarchy import open_hierarchy
-from shardwrite.read.stored_array import check_apart
 from shardwrite.runs.conversion import ConversionOptions
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.sources.opening import place_of
@@ -197,8 +193,8 @@ def unshard(src: Any, dst: Any = None, **keywords: Any) -> Conversion:
 @public
 def reshard(
     src: Any,
-    dst: Any = None,
-    shards: Sized = "auto",
+    dst: Any = IN_PLACE,
+    shards: Sized = AUTO,
     *,
     chunks: Sized = None,
     compressors: Any = "keep",
@@ -209,7 +205,7 @@ def reshard(
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
     exclude: str | Sequence[str] = (),
-    min_chunks: int = 2,
+    min_chunks: int | None = None,
     strategy: Any = "fixed-order",
     mode: str = "w-",
     durability: str | None = None,
@@ -225,10 +221,16 @@ def reshard(
     As long as inner chunks and codecs stay, encoded chunks are copied as they are. Otherwise all
     chunks are decoded and re-encoded, and the result says why.
 
+    ``reshard(path, 4)`` is :func:`shard_store`, and ``reshard(path, None)`` is
+    :func:`unshard_store`.
+
     Parameters
     ----------
-    src, dst
+    src
         See :func:`shard`.
+    dst : str, path, or store or node of zarr-python, optional
+        See :func:`shard`. An int or a sequence of int stands for `shards`, and None for
+        ``shards=None`` unless `shards` is given; then `src` is converted in its place.
     shards : int, sequence of int, str or None
         See :func:`shard`. None makes an array without shards.
     chunks : int, sequence of int or str, optional
@@ -237,8 +239,10 @@ def reshard(
     compressors : codec, sequence of codec, "auto", "keep" or None
         Compressors of the inner chunks, as in :func:`to_sharded_zarr`. ``"keep"`` leaves them as
         they are.
-    checksum, index_location, dimension_names, check, drop_empty, include, exclude, min_chunks
+    checksum, index_location, dimension_names, check, drop_empty, include, exclude
         See :func:`shard`.
+    min_chunks : int, optional
+        See :func:`shard`. By default 2, and 0 in ``reshard(path, 4)`` and ``reshard(path, None)``.
     source_id
         See :func:`shard`.
     strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
@@ -264,6 +268,7 @@ def reshard(
     >>> done.n_chunks_encoded, done.arrays[0].why
     (20, ('the shapes of the inner chunks differ',))
     """
+    dst, shards, is_store = short_form(dst, shards)
     call = Call(
         dst,
         Wanted(
@@ -278,7 +283,8 @@ def reshard(
                 drop_empty=drop_empty,
             ),
             Patterns.of(include, exclude),
-            _checked(min_chunks),
+            checked((0 if is_store else 2) if min_chunks is None else min_chunks),
+            is_store,
         ),
         PlanOptions(strategy=strategy, memory_limit=memory_limit, source_id=source_id),
         for_new_array(
@@ -287,7 +293,7 @@ def reshard(
         run_dir,
         progress,
     )
-    return _convert(src, call, active_engine())
+    return convert_tree(src, call, active_engine())
 
 
 @public
@@ -354,7 +360,7 @@ def plan_reshard(
             drop_empty=drop_empty,
         ),
         Patterns.of(include, exclude),
-        _checked(min_chunks),
+        checked(min_chunks),
     )
     engine, options = active_engine(), PlanOptions(memory_limit=memory_limit)
     tree = open_hierarchy(place_of(src), wanted.patterns.want)
@@ -364,34 +370,4 @@ def plan_reshard(
         arrays=tuple(planned(one, engine) for one in made),
         left_out=tree.left_out,
         is_one_file=isinstance(tree.place.store, InsideStore),
-    )
-
-
-def _checked(min_chunks: int) -> int:
-    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
-        raise SpecError(
-            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
-        )
-    return min_chunks
-
-
-def _convert(src: Any, call: Call, engine: Engine) -> Conversion:
-    """Convert an array, or a hierarchy array by array."""
-    start = time.perf_counter()
-    source = place_of(src)
-    is_finished = call.dst is None and finish_in_place(source)
-    tree = open_hierarchy(source, call.wanted.patterns.want)
-    made = plan_all(tree, call.wanted, engine, call.options)
-    if call.dst is None:
-        arrays, path = convert_in_place(tree, made, call, engine, is_finished), tree.place.label
-    else:
-        place = resolve_place(call.dst, None)
-        check_apart(tree.place, place)
-        arrays, path = convert_all(tree, made, call.dst, call, engine), place.label
-    return Conversion(
-        source=tree.place.label,
-        path=path,
-        arrays=arrays,
-        seconds=time.perf_counter() - start,
-        left_out=tree.left_out,
     )

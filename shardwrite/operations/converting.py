@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
 from shardwrite.place.target import resolve_target
@@ -28,11 +29,51 @@ Progress = bool | Callable[[GroupReport], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a call makes of which arrays."""
+    """What a call makes of which arrays.
+
+    Attributes
+    ----------
+    options : ConversionOptions
+        What an array becomes.
+    patterns : Patterns
+        Which arrays of a hierarchy are wanted.
+    min_chunks : int
+        Arrays of a hierarchy that have fewer inner chunks keep the shards that they have.
+    is_store : bool
+        Whether the root tells of the shards, and arrays that have another number of dimensions
+        than a shard keep the shards that they have.
+    """
 
     options: ConversionOptions
     patterns: Patterns
     min_chunks: int
+    is_store: bool = False
+
+    @property
+    def _n_axes(self) -> int | None:
+        """Number of dimensions that arrays must have to get the shards; None for any."""
+        shards = self.options.shards
+        if not self.is_store or shards is None or isinstance(shards, (str, int)):
+            return None
+        return len(shards)
+
+    def keeps(self, grid: ShardGrid) -> str:
+        """Why an array of a hierarchy keeps its shards; empty if it does not."""
+        if grid.n_inner_chunks < self.min_chunks:
+            return f"of fewer than {self.min_chunks} inner chunks (min_chunks)"
+        if self._n_axes not in (None, len(grid.shape)):
+            return f"{len(grid.shape)} dimensions, and shards of {self._n_axes} were asked for"
+        return ""
+
+    def check_fits(self, n_axes: Collection[int]) -> None:
+        """Refuse a shape of shards that fits no array; they have these numbers of dimensions."""
+        if self._n_axes is not None and self._n_axes not in n_axes:
+            raise SpecError(
+                f"no array has {self._n_axes} dimensions",
+                field="shards",
+                value=self.options.shards,
+                remedy=f"give as many numbers as an array has dimensions {tuple(n_axes)}, or one",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +134,13 @@ def plan_all(tree: Hierarchy, wanted: Wanted, engine: Engine, options: PlanOptio
             remedy='give patterns that fit paths of arrays, such as "images/*"',
         )
     made = []
+    shapes = [source.array.metadata.grid.shape for _, source in tree.arrays]
+    wanted.check_fits(sorted({len(shape) for shape in shapes}))
     for name, source in tree.arrays:
-        what, kept = wanted.options, ""
+        what = wanted.options
         grid = source.array.metadata.grid
-        if not tree.is_array and grid.n_inner_chunks < wanted.min_chunks:
-            kept = f"of fewer than {wanted.min_chunks} inner chunks (min_chunks)"
+        kept = "" if tree.is_array else wanted.keeps(grid)
+        if kept:
             shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
             what = ConversionOptions(
                 shards=shards, check=what.check, drop_empty=what.drop_empty, checksum=what.checksum

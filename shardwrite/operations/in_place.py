@@ -11,7 +11,7 @@ import json
 import re
 import stat
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,9 +48,16 @@ from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.runs.reencoded import by_inner_chunks
-from shardwrite.stores import as_store_error, copy_rights, listed, make_directories, mode_of
+from shardwrite.stores import (
+    as_store_error,
+    copy_rights,
+    listed,
+    make_directories,
+    mode_of,
+    parse_json,
+)
 
-__all__ = ["abandon_in_place", "convert_in_place", "finish_in_place"]
+__all__ = ["abandon_in_place", "convert_in_place", "enter_above", "finish_in_place"]
 
 _DOCUMENTS = {DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2}
 _CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
@@ -352,15 +359,36 @@ def _finish(work: InPlace) -> None:
     """Do what is left after the exchange of names."""
     work.settle()
     place = Directory(work.path)
-    above = [g for g in place.groups_above() if has_consolidated(document_of(g), g)]
-    if above:
-        tree = open_hierarchy(place, lambda _: True)
-        for group in above:
-            _enter(place, group, _documents_of(tree))
+    enter_above(place, lambda: _documents_of(open_hierarchy(place, lambda _: True)))
     work.finish()
 
 
-def _enter(place: Directory, group: Place, nodes: Mapping[str, Document]) -> None:
+def enter_above(place: Place, nodes: Callable[[], Mapping[str, Document]]) -> None:
+    """Enter the nodes of a tree into the consolidated metadata of all groups above it.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the tree.
+    nodes : callable
+        Returns the documents of the nodes by their paths in the tree. It is called if there is
+        such a group.
+
+    Raises
+    ------
+    SpecError
+        If consolidated metadata are not valid.
+    StoreError
+        If the storage refuses.
+    """
+    above = [g for g in place.groups_above() if has_consolidated(document_of(g), g)]
+    if above:
+        entered = nodes()
+        for group in above:
+            _enter(place, group, entered)
+
+
+def _enter(place: Place, group: Place, nodes: Mapping[str, Document]) -> None:
     """Enter the nodes of a tree into the consolidated metadata of a group above it."""
     at = place.name_in(group)
     for _ in range(_MAX_TRIES):
@@ -369,7 +397,8 @@ def _enter(place: Directory, group: Place, nodes: Mapping[str, Document]) -> Non
         for name, node in nodes.items():
             read = partial(_document_in, group)
             add_member(document, f"{at}/{name}" if name else at, node, read)
-
+        if before is not None and document == parse_json(before):
+            return
         if replace_document(group, before, document, "full", f"conversion.{uuid.uuid4().hex}"):
             return
     raise StoreError(

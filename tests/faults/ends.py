@@ -30,6 +30,7 @@ import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
+from shardwrite.format.notes import with_note
 from shardwrite.journal import in_place
 
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
@@ -186,6 +187,17 @@ def shard_by_two_renames(path: Path) -> object:
         return shard_in_place(path)
 
 
+def shard_store(path: Path) -> object:
+    """The array tells of its shards once the call has returned."""
+    done = shardwrite.shard_store(path, 2)
+    assert with_note(document_at(path)["attributes"]) == document_at(path)["attributes"]
+    return done
+
+
+def document_at(path: Path) -> dict:
+    return json.loads((path / "zarr.json").read_text())
+
+
 def create(path: Path) -> None:
     """Make an array without data; where it has just been made, that is told."""
     try:
@@ -234,6 +246,7 @@ OPERATIONS = {
     ),
     "shard in place": Operation(make_flat, shard_in_place, NEW),
     "shard by two renames": Operation(make_flat, shard_by_two_renames, NEW),
+    "shard a store": Operation(make_flat, shard_store, NEW),
     "unshard in place": Operation(
         lambda path: source(NEW).to_sharded_zarr(path, **LAYOUT),
         lambda path: shardwrite.unshard(path),

@@ -28,13 +28,14 @@ def _pip(*arguments):
         pytest.skip(f"pip cannot fetch it here: {done.stderr.strip().splitlines()[-1:]}")
 
 
-def source_of(project, cache):
-    """Unpacked source distribution of the installed version of a project."""
-    name = f"{project}-{version(project)}"
+def source_of(project, cache, release=None):
+    """Unpacked source distribution of a project, by default of the version that is installed."""
+    release = release or version(project)
+    name = f"{project.replace('-', '_')}-{release}"
     into = Path(cache.mkdir("neighbours"))
     if not (into / name).is_dir():
         _pip("download", "--no-deps", "--no-binary", project, "--dest", str(into),
-             name.replace("-", "==", 1))  # fmt: skip
+             f"{project}=={release}")  # fmt: skip
         with tarfile.open(into / f"{name}.tar.gz") as archive:
             archive.extractall(into / "unpacked", filter="data")
         (into / "unpacked" / name).rename(into / name)

@@ -1,0 +1,201 @@
+"""One call converts a whole tree, to another place or in its place; the short form of `reshard`.
+
+The short form, ``reshard(path, 4)``, also has the root tell of the shards.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+import uuid
+from enum import Enum
+from numbers import Integral
+from typing import Any, Final
+
+from shardwrite.codecs.documents import Document
+from shardwrite.engines import Engine
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.node import DOCUMENT
+from shardwrite.format.notes import with_note, without_note
+from shardwrite.grid import Sized
+from shardwrite.journal import replace_document
+from shardwrite.operations.conversion import Conversion
+from shardwrite.operations.converting import Call, convert_all, plan_all
+from shardwrite.operations.in_place import convert_in_place, enter_above, finish_in_place
+from shardwrite.place.base import Place
+from shardwrite.place.target import document_of, resolve_place
+from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
+from shardwrite.read.stored_array import check_apart
+from shardwrite.sources.opening import place_of
+from shardwrite.stores import Capability
+
+__all__ = ["AUTO", "IN_PLACE", "checked", "convert_tree", "short_form"]
+
+_MAX_TRIES = 100
+_SCOPE = "note"
+
+
+class _Default(str):
+    """A default that is told from the same word when a user gives it."""
+
+    __slots__ = ()
+
+
+class _Where(Enum):
+    IN_PLACE = "in place"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+AUTO: Final = _Default("auto")
+"""Default of `shards`."""
+
+IN_PLACE: Final = _Where.IN_PLACE
+"""Default of `dst`."""
+
+
+def short_form(dst: Any, shards: Sized) -> tuple[Any, Sized, bool]:
+    """Read the arguments `dst` and `shards`, whose short form is ``reshard(path, 4)``.
+
+    Parameters
+    ----------
+    dst : str, path, store, int, sequence of int or None
+        Where the new data go, or the shape of a shard in inner chunks.
+    shards : int, sequence of int, str or None
+        Shape of a shard in inner chunks.
+
+    Returns
+    -------
+    dst : str, path, store or None
+        Where the new data go.
+    shards : int, sequence of int, str or None
+        Shape of a shard in inner chunks.
+    is_short : bool
+        Whether it was the short form.
+
+    Raises
+    ------
+    SpecError
+        If there are two shapes of a shard.
+    """
+    if dst is IN_PLACE:
+        return None, shards, False
+    if dst is None:
+        return (None, None, True) if shards is AUTO else (None, shards, False)
+    if not isinstance(dst, (Integral, tuple, list)):
+        return dst, shards, False
+    if shards is not AUTO:
+        raise SpecError(
+            "a shape of shards stands in the place of dst, and shards is given too",
+            field="dst",
+            value=dst,
+            remedy="give one of them, as in reshard(path, 4) or reshard(path, other, 4)",
+        )
+    return None, dst if isinstance(dst, (tuple, list)) else _count(dst), True
+
+
+def _count(given: Any) -> Any:
+    """An int of Python, unless it is a bool, which is refused with the field's name later."""
+    return given if isinstance(given, bool) else int(given)
+
+
+def checked(min_chunks: int) -> int:
+    """A number of chunks that a user gives.
+
+    Raises
+    ------
+    SpecError
+        If it is none.
+    """
+    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
+        raise SpecError(
+            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
+        )
+    return min_chunks
+
+
+def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
+    """Convert an array, or a hierarchy array by array.
+
+    Parameters
+    ----------
+    src : str, path, or store or node of zarr-python
+        The source.
+    call : Call
+        What is asked for.
+    engine : Engine
+        The engine that runs the tasks.
+    """
+    start = time.perf_counter()
+    source = place_of(src)
+    is_finished = call.dst is None and finish_in_place(source)
+    tree = open_hierarchy(source, call.wanted.patterns.want)
+    made = plan_all(tree, call.wanted, engine, call.options)
+    if call.wanted.is_store:
+        _noted(_attributes_of(tree), call)
+    if call.dst is None:
+        arrays, path = convert_in_place(tree, made, call, engine, is_finished), tree.place.label
+    else:
+        place = resolve_place(call.dst, None)
+        check_apart(tree.place, place)
+        arrays, path = convert_all(tree, made, call.dst, call, engine), place.label
+    if call.wanted.is_store:
+        _note(tree.place, call)
+    return Conversion(
+        source=tree.place.label,
+        path=path,
+        arrays=arrays,
+        seconds=time.perf_counter() - start,
+        left_out=tree.left_out,
+    )
+
+
+def _attributes_of(tree: Hierarchy) -> Document:
+    """Attributes of the root of a tree.
+
+    Raises
+    ------
+    SpecError
+        If no node is there, but only below.
+    """
+    documents = {group.name: group.document for group in tree.groups}
+    documents |= {name: source.array.metadata.document for name, source in tree.arrays}
+    if "" not in documents:
+        raise SpecError(
+            "no array or group is there but only below, so the note on sharding has no place",
+            field="src",
+            value=tree.place.label,
+            remedy="make it a group, for instance with zarr.open_group, or call shard or unshard",
+        )
+    found: Document = documents[""].get("attributes", {})
+    return found
+
+
+def _noted(attributes: Document, call: Call) -> Document:
+    """Attributes of a root that tell of shards, or no longer do."""
+    is_flat = call.wanted.options.shards is None
+    return without_note(attributes) if is_flat else with_note(attributes)
+
+
+def _note(place: Place, call: Call) -> None:
+    """Add the note on sharding to the root of a tree, or remove it; other changes stay."""
+    is_durable = Capability.DURABLE in place.store.capabilities
+    level = call.run.durability or ("full" if is_durable else "none")
+    place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
+    for _ in range(_MAX_TRIES):
+        before = place.read(DOCUMENT)
+        document = document_of(place)
+        old: Document = document.get("attributes", {})
+        attributes = _noted(old, call)
+        new = {**document, "attributes": attributes}
+        attempt = f"{_SCOPE}.{uuid.uuid4().hex}"
+        if attributes == old or replace_document(place, before, new, level, attempt):
+            new.pop("consolidated_metadata", None)
+            # A call that was killed may have left out what follows.
+            return enter_above(place, {"": new}.copy)
+    raise StoreError(
+        f"{place.label}/{DOCUMENT} is written by others all the time; make the same call again",
+        key=place.label,
+        errno=errno.EBUSY,
+    )
