@@ -145,9 +145,9 @@ def shard(src: str, dst: str | None, **options: Any) -> None:
     """Put the encoded chunks of SRC into shards.
 
     DST is a new array. Without it, SRC is converted in its place. SRC may be a group: all of its
-    arrays are converted. It may be a file of HDF5 or NetCDF-4, or a dataset in one, FILE::PATH.
-    Nothing is decoded that need not be. After an interruption the same command goes on where it
-    was. If SRC has the layout already, nothing is done.
+    arrays are converted. It may be a file of HDF5 or NetCDF-4, a Zarr store in a ZIP file, or a
+    part of one, FILE::PATH. Nothing is decoded that need not be. After an interruption the same
+    command goes on where it was. If SRC has the layout already, nothing is done.
     """
     if options["shards"] is None:
         raise click.UsageError("shards are needed; unshard makes an array without them")
