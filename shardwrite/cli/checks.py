@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.operations.verify import open_begun, verify_opened
 from shardwrite.picture import html, terminal_picture, write_png
-from shardwrite.read.stored_array import open_stored
+from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.outcome import INCOMPLETE
+from shardwrite.sources.opening import place_of
 
 __all__ = ["census", "check", "exit_unless_good", "repair", "verify"]
 
@@ -73,14 +73,14 @@ def verify(
 
 
 def _compared(against: str, options: dict[str, Any]) -> Any:
-    """What an array is compared with: a Zarr array as it is stored, or a dask array.
+    """What an array is compared with: an array as it is stored, or a dask array.
 
-    A Zarr array that cannot be taken as it is stored is read with zarr-python.
+    An array that cannot be taken as it is stored is read by its values.
     """
     is_plain = all(options[name] is None for name in ("source_format", "dataset", "shape", "dtype"))
-    if is_plain and os.path.isdir(against):
+    if is_plain:
         with contextlib.suppress(SpecError):
-            open_stored(against)
+            stored_at(place_of(against))
             return against
     return open_as_dask(against, options)[0]
 

@@ -146,7 +146,8 @@ def shard(src: str, dst: str | None, **options: Any) -> None:
     """Put the encoded chunks of SRC into shards.
 
     DST is a new array. Without DST, SRC is converted in place. If SRC is a group, all of its arrays
-    are converted. SRC can also be a file of HDF5 or NetCDF-4, or a dataset FILE::PATH in it.
+    are converted. SRC can also be a file of HDF5 or NetCDF-4, a Zarr store in
+    a ZIP file, or a part of one, FILE::PATH.
 
     Chunks are copied without decoding wherever that is possible. If the command was interrupted,
     run it again: it continues where it stopped. If SRC has these shards already, nothing is done.

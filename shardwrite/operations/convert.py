@@ -60,8 +60,8 @@ def shard(
     ----------
     src : str, path, or store or node of zarr-python
         The array that exists, or a group with all that it holds: a directory or ``file://`` URL;
-        or a store of zarr-python, or a node in one. It may be of Zarr v2. Or a file of HDF5 or
-        NetCDF-4; ``file.h5::path`` is a group or a dataset in it.
+        or a store of zarr-python, or a node in one. It may be of Zarr v2, and lie in a ZIP file.
+        Or a file of HDF5 or NetCDF-4. ``file.h5::path`` is a group or an array in a file.
     dst : str, path, or store or node of zarr-python, optional
         Where the new array or group goes. Without it, `src` is converted in its place, unless it
         has the layout already. The new data are written beside the old data, compared with them,

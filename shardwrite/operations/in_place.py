@@ -49,6 +49,7 @@ from shardwrite.place.target import Target, document_of
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.runs.reencoded import by_inner_chunks
 from shardwrite.stores import (
+    InsideStore,
     as_store_error,
     copy_rights,
     listed,
@@ -229,7 +230,10 @@ def _check(tree: Hierarchy, call: Call) -> Path:
 
     path = _path_of(tree.place)
     if path is None:
-        raise refused("it lies in no directory")
+        is_file = isinstance(tree.place.store, InsideStore)
+        raise refused(
+            "it lies in a file, which is only read" if is_file else "it lies in no directory"
+        )
     if call.run.durability == "none":
         raise refused(
             "the old data are removed, so the new data must be durable",

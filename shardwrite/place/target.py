@@ -34,6 +34,7 @@ __all__ = [
     "Target",
     "document_of",
     "is_array",
+    "is_zip_store",
     "resolve_place",
     "resolve_target",
 ]
@@ -268,6 +269,12 @@ def is_array(store: Any) -> bool:
         kind.__module__.partition(".")[0] == "zarr" and kind.__name__ in ("Array", "AsyncArray")
         for kind in type(store).__mro__
     )
+
+
+def is_zip_store(store: Any) -> bool:
+    """Whether what a user gives for a store is a store of zarr-python that is one ZIP file."""
+    kind = type(store)
+    return kind.__module__.partition(".")[0] == "zarr" and kind.__name__ == "ZipStore"
 
 
 def _joined(path: str, name: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardwrite.errors import SpecError
-from shardwrite.format.metadata import parse_metadata
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.format.v2 import translated
 from shardwrite.place.base import Place
@@ -99,13 +99,30 @@ def open_stored(source: Any) -> StoredArray:
 
 def stored_at(place: Place) -> StoredArray:
     """Open the array at a place; see `open_stored`."""
+    told = place.store.told() if isinstance(place.store, InsideStore) else Told()
     if place.has(DOCUMENT) or not place.has(_ARRAY_OF_V2):
-        told = place.store.told() if isinstance(place.store, InsideStore) else Told()
-        return StoredArray(place, open_at(place), notes=told.notes, told=told)
-    found = translated(parsed_at(place, _ARRAY_OF_V2), parsed_at(place, ATTRIBUTES_OF_V2))
-    metadata = parse_metadata(json.dumps(found.document, indent=2))
-    array = ShardedArray(metadata, place.store)
-    return StoredArray(place, array, _ARRAY_OF_V2, found.notes, found.has_fill)
+        found = StoredArray(place, open_at(place), notes=told.notes, told=told)
+    else:
+        v2 = translated(parsed_at(place, _ARRAY_OF_V2), parsed_at(place, ATTRIBUTES_OF_V2))
+        metadata = parse_metadata(json.dumps(v2.document, indent=2))
+        array = ShardedArray(metadata, place.store)
+        notes = (*v2.notes, *told.notes)
+        found = StoredArray(place, array, _ARRAY_OF_V2, notes, v2.has_fill, told)
+    if isinstance(place.store, InsideStore):
+        place.store.check_sizes(_sizes_of(found.array.metadata))
+    return found
+
+
+def _sizes_of(metadata: ArrayMetadata) -> Callable[[str], int | None]:
+    """Function of a key that returns how large the object of a chunk or shard can be.
+
+    A shard may have twice the size of all its inner chunks, because of what updates have replaced.
+    """
+    most = metadata.pipeline.most_encoded_nbytes
+    if metadata.is_sharded:
+        n_chunks = metadata.grid.n_chunks_per_shard
+        most = 2 * (n_chunks * most + metadata.index_codec.encoded_nbytes)
+    return lambda key: None if metadata.shard_index(key) is None else most
 
 
 def parsed_at(place: Place, leaf: str) -> Any:

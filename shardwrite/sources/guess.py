@@ -31,6 +31,7 @@ _LIKELY = {
     ".tiff": "tiff",
     ".cdf": "netcdf3",
     ".zarr": "zarr",
+    ".zip": "zarr",
 }
 
 

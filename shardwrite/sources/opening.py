@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from typing import Any
 from urllib.parse import unquote
 
 from shardwrite.errors import SpecError
 from shardwrite.place.base import Place
 from shardwrite.place.objects import InStore
-from shardwrite.place.target import resolve_place
+from shardwrite.place.target import is_zip_store, resolve_place
 from shardwrite.sources.guess import guess
 from shardwrite.sources.hdf5_store import Hdf5Store
-from shardwrite.stores import InsideStore
+from shardwrite.sources.zip_store import ZippedStore
+from shardwrite.stores import InsideStore, as_store_error
 
 __all__ = ["place_of"]
 
 _FILE_URL = "file://"
+_ZIP = b"PK\x03\x04"
 
 
 def place_of(source: Any) -> Place:
@@ -25,7 +28,8 @@ def place_of(source: Any) -> Place:
     Parameters
     ----------
     source : str, path, or store or node of zarr-python
-        As for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5 or NetCDF-4 file.
+        As for :func:`shardwrite.shard`; ``file::path`` names a part of an HDF5, NetCDF-4 or ZIP
+        file. A `zarr.storage.ZipStore` stands for its file.
 
     Raises
     ------
@@ -39,12 +43,17 @@ def place_of(source: Any) -> Place:
         return resolve_place(source, None, is_read=True)
     store = _store_of(path)
     if not name:
+        _check_root(store)
         return InStore(store)
     return InStore(store, _checked(store, name))
 
 
 def _split(source: Any) -> tuple[str | None, str]:
     """A file, and the name of a part of it; None if the source is no file."""
+    node = getattr(source, "store_path", source)  # of a group or an array of zarr-python
+    store = getattr(node, "store", node)
+    if is_zip_store(store):
+        return os.fspath(store.path), "" if node is store else node.path
     if not isinstance(source, str | os.PathLike) or not isinstance(os.fspath(source), str):
         return None, ""
     path, name = os.fspath(source), ""
@@ -59,13 +68,37 @@ def _store_of(path: str) -> InsideStore:
     kind = guess(path)
     if kind == "hdf5":
         return Hdf5Store(path)
+    if kind in (None, "zarr") and _begins_as_zip(path):
+        return ZippedStore(path)
     raise SpecError(
         "a file whose chunks cannot be copied" if kind else "a file of an unknown format",
         field="src",
         value=path,
         remedy="use shardwrite write, which reads values, or give a directory, or a file of "
-        "HDF5 or NetCDF-4",
+        "HDF5 or NetCDF-4, or a ZIP file",
     )
+
+
+def _begins_as_zip(path: str) -> bool:
+    """Whether a file is a ZIP file, or the beginning of one; something may stand before it."""
+    with as_store_error(path, "cannot read"):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, len(_ZIP), 0) == _ZIP or zipfile.is_zipfile(path)
+        finally:
+            os.close(fd)
+
+
+def _check_root(store: InsideStore) -> None:
+    """Refuse a file whose nodes all lie in a part of it that is no node."""
+    nodes = [node for node, _ in store.nodes()]
+    if "" not in nodes:
+        raise SpecError(
+            f"holds no Zarr array or group at its top, but there is {nodes[0]!r}",
+            field="src",
+            value=str(store.path),
+            remedy=f"give {store.path}::{nodes[0]}",
+        )
 
 
 def _checked(store: InsideStore, name: str) -> str:

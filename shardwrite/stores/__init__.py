@@ -22,7 +22,7 @@ from shardwrite.stores.files import (
     sync_entry,
     write_file,
 )
-from shardwrite.stores.inside import Contents, InsideStore, Member, Told
+from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.looking import (
     configured_nbytes,
@@ -71,6 +71,7 @@ __all__ = [
     "Opened",
     "PosixStore",
     "Proof",
+    "Ranges",
     "Readable",
     "Store",
     "Told",

@@ -23,9 +23,20 @@ from shardwrite.stores.keys import check_key, check_prefix
 from shardwrite.stores.reading import PosixReader, Version, as_store_error, version_in
 from shardwrite.stores.whole import SnapshotReader
 
-__all__ = ["Contents", "InsideStore", "Member", "Told"]
+__all__ = ["Contents", "InsideStore", "Member", "Ranges", "Told"]
 
 _MOST_FILES = 16
+
+
+class Ranges(Protocol):
+    """An object of which ranges are read; one thread has it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Read exactly `nbytes` bytes from byte `offset` on, which the object has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +46,22 @@ class Member:
     Attributes
     ----------
     offset, nbytes : int
-        Its bytes in the file.
+        Its bytes in the file. With `ranges`, only the size of the object counts.
     load : callable, optional
         Function of the bytes in the file that gives those of the object. By default they are the
         same.
     loaded_nbytes : int, optional
         Number of bytes that `load` gives, if it is known.
+    ranges : callable, optional
+        Function that opens the object, of a function that reads a range of the file. It is for
+        objects that are neither read as they are nor loaded whole.
     """
 
     offset: int
     nbytes: int
     load: Callable[[Callable[[], bytes]], bytes] | None = None
     loaded_nbytes: int | None = None
+    ranges: Callable[[Callable[[int, int], bytes]], Ranges] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +106,28 @@ class Contents(Protocol):
 
     def told(self, name: str) -> Told:
         """Facts about an array."""
+
+    def check_sizes(
+        self,
+        prefix: str,  # noqa: ARG002 (they claim nothing)
+        most_of: Callable[[str], int | None],  # noqa: ARG002
+    ) -> None:
+        """Compare what objects claim of their sizes with the metadata of their array.
+
+        Parameters
+        ----------
+        prefix : str
+            Beginning of the names of all objects of the array.
+        most_of : callable
+            Function of the key of an object that returns its largest possible size in bytes; None
+            if it holds no chunks.
+
+        Raises
+        ------
+        CorruptShardError
+            If an object claims more.
+        """
+        return
 
 
 class InsideStore(Store):
@@ -158,6 +195,10 @@ class InsideStore(Store):
         """Facts about the array that the store has."""
         told = self.contents.told(self.prefix.rstrip("/"))
         return told if told.values is None else replace(told, values=_Values(self, told.values))
+
+    def check_sizes(self, most_of: Callable[[str], int | None]) -> None:
+        """Compare the sizes of the array's objects with its metadata; see `Contents`."""
+        self.contents.check_sizes(self.prefix, most_of)
 
     def check(self) -> None:
         """Raise StoreError (ESTALE) if the file has changed since the store was made."""
@@ -274,12 +315,15 @@ class _MemberReader(ObjectReader):
         self.nbytes = member.nbytes if member.load is None else member.loaded_nbytes or 0
         self.version = found._version  # noqa: SLF001 (its own)
         self._loaded: bytes | None = None
+        self._ranges = None if member.ranges is None else member.ranges(found.read)
 
     def read(self, offset: int, nbytes: int) -> bytes:
         """See :meth:`ObjectReader.read`."""
         if offset + nbytes > self.nbytes:
             message = f"{self._key!r} ends at byte {self.nbytes}"
             raise StoreError(message, key=self._key, errno=errno.EIO)
+        if self._ranges is not None:
+            return self._ranges.read(offset, nbytes)
         if self._member.load is None:
             return self._found.read(self._member.offset + offset, nbytes)
         if self._loaded is None:
