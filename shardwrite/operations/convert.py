@@ -11,18 +11,13 @@ from typing import Any
 
 from shardwrite.engines import Engine, active_engine
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError
 from shardwrite.grid import Sized
 from shardwrite.operations.conversion import Conversion, ConversionPlan
-from shardwrite.operations.converting import Call, Progress, Wanted, convert_all, plan_all, planned
-from shardwrite.operations.hierarchy import Patterns
+from shardwrite.operations.converting import Call, Progress, call_of, convert_all, plan_all, planned
 from shardwrite.operations.in_place import convert_in_place, finish_in_place
 from shardwrite.place.target import resolve_place
-from shardwrite.plan import PlanOptions
 from shardwrite.read.hierarchy import open_hierarchy
 from shardwrite.read.stored_array import check_apart
-from shardwrite.runs.conversion import ConversionOptions
-from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import InsideStore
 
@@ -264,28 +259,28 @@ def reshard(
     >>> done.n_chunks_encoded, done.arrays[0].why
     (20, ('the shapes of the inner chunks differ',))
     """
-    call = Call(
+    call = call_of(
         dst,
-        Wanted(
-            ConversionOptions(
-                shards=shards,
-                chunks=chunks,
-                compressors=compressors,
-                checksum=checksum,
-                index_location=index_location,
-                dimension_names=dimension_names,
-                check=check,
-                drop_empty=drop_empty,
-            ),
-            Patterns.of(include, exclude),
-            _checked(min_chunks),
-        ),
-        PlanOptions(strategy=strategy, memory_limit=memory_limit, source_id=source_id),
-        for_new_array(
-            RunOptions(mode=mode, durability=durability, restart=restart, recheck=recheck)
-        ),
-        run_dir,
-        progress,
+        shards,
+        chunks=chunks,
+        compressors=compressors,
+        checksum=checksum,
+        index_location=index_location,
+        dimension_names=dimension_names,
+        check=check,
+        drop_empty=drop_empty,
+        include=include,
+        exclude=exclude,
+        min_chunks=min_chunks,
+        strategy=strategy,
+        mode=mode,
+        durability=durability,
+        run_dir=run_dir,
+        restart=restart,
+        recheck=recheck,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        progress=progress,
     )
     return _convert(src, call, active_engine())
 
@@ -342,37 +337,30 @@ def plan_reshard(
     >>> plan.n_files_before, plan.n_files_after, plan.n_chunks_copied, plan.n_chunks_encoded
     (100, 2, 100, 0)
     """
-    wanted = Wanted(
-        ConversionOptions(
-            shards=shards,
-            chunks=chunks,
-            compressors=compressors,
-            checksum=checksum,
-            index_location=index_location,
-            dimension_names=dimension_names,
-            check=check,
-            drop_empty=drop_empty,
-        ),
-        Patterns.of(include, exclude),
-        _checked(min_chunks),
+    call = call_of(
+        None,
+        shards,
+        chunks=chunks,
+        compressors=compressors,
+        checksum=checksum,
+        index_location=index_location,
+        dimension_names=dimension_names,
+        check=check,
+        drop_empty=drop_empty,
+        include=include,
+        exclude=exclude,
+        min_chunks=min_chunks,
+        memory_limit=memory_limit,
     )
-    engine, options = active_engine(), PlanOptions(memory_limit=memory_limit)
-    tree = open_hierarchy(place_of(src), wanted.patterns.want)
-    made = plan_all(tree, wanted, engine, options)
+    engine = active_engine()
+    tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
+    made = plan_all(tree, call.wanted, engine, call.options)
     return ConversionPlan(
         source=tree.place.label,
         arrays=tuple(planned(one, engine) for one in made),
         left_out=tree.left_out,
         is_one_file=isinstance(tree.place.store, InsideStore),
     )
-
-
-def _checked(min_chunks: int) -> int:
-    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
-        raise SpecError(
-            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
-        )
-    return min_chunks
 
 
 def _convert(src: Any, call: Call, engine: Engine) -> Conversion:
