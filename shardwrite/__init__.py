@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.conversion import Conversion, ConversionPlan
     from shardwrite.operations.convert import plan_reshard, reshard, shard, unshard
+    from shardwrite.operations.convert_parts import (
+        convert_part,
+        finalize_conversion,
+        prepare_conversion,
+    )
     from shardwrite.operations.create import create
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
     from shardwrite.operations.parts import finalize, prepare, write_part
@@ -53,6 +58,11 @@ else:
             "shardwrite.operations.compact": ("Compaction", "compact"),
             "shardwrite.operations.conversion": ("Conversion", "ConversionPlan"),
             "shardwrite.operations.convert": ("plan_reshard", "reshard", "shard", "unshard"),
+            "shardwrite.operations.convert_parts": (
+                "convert_part",
+                "finalize_conversion",
+                "prepare_conversion",
+            ),
             "shardwrite.operations.create": ("create",),
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
@@ -120,9 +130,11 @@ __all__ = [
     "abandon",
     "census",
     "compact",
+    "convert_part",
     "create",
     "erase",
     "finalize",
+    "finalize_conversion",
     "from_sharded_zarr",
     "open_sharded",
     "patch_dask",
@@ -130,6 +142,7 @@ __all__ = [
     "plan_region",
     "plan_reshard",
     "prepare",
+    "prepare_conversion",
     "register_shard_format",
     "register_strategy",
     "repair",

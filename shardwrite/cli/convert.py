@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,88 +12,39 @@ import click
 import shardwrite
 from shardwrite.cli.common import command, engine, requeueing
 from shardwrite.cli.completion import directories, files
+from shardwrite.cli.convert_options import (
+    begin_options,
+    codec_options,
+    conversion_options,
+    index_option,
+    keep_codecs,
+    shards_option,
+)
+from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
+from shardwrite.cli.elastic import cluster_options, convert_with_jobs, taken
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import engine_options, json_option, requeue_option
 from shardwrite.cli.terminal import echo
-from shardwrite.cli.values import Json, Names, Sizes
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["reshard", "shard", "unshard"]
-
-shards_option = click.option(
-    "--shards",
-    type=Sizes(),
-    default="auto",
-    help="Inner chunks of a shard: 8 along each axis or 4,4,16. Or its decoded size, 256MB. Or the "
-    "dimensions that it spans whole, XYZ or lat,lon. Or none.",
-)
-index_option = click.option(
-    "--index-location",
-    type=click.Choice(["end", "start"]),
-    help="Where a shard holds its index. Default: as in SRC, or at the end.",
-)
 
 
 def _converting(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that all conversions have."""
     for decorate in reversed(
         (
-            click.option(
-                "--checksum/--no-checksum",
-                default=None,
-                help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
-                "Default: as in SRC.",
-            ),
-            click.option("--check", is_flag=True, help="Decode each chunk before it is copied."),
-            click.option(
-                "--drop-empty",
-                is_flag=True,
-                help="Leave out chunks that hold only the fill value. This decodes all chunks.",
-            ),
-            click.option(
-                "--dimension-names",
-                type=Names(),
-                help="Names of the axes, such as time,y,x. Default: those of SRC.",
-            ),
-            click.option(
-                "--include",
-                multiple=True,
-                metavar="PATTERN",
-                help="Convert only arrays whose paths fit, such as images/*. May be repeated.",
-            ),
-            click.option(
-                "--exclude",
-                multiple=True,
-                metavar="PATTERN",
-                help="Leave out arrays whose paths fit. May be repeated.",
-            ),
-            click.option(
-                "--min-chunks",
-                type=click.IntRange(0),
-                default=2,
-                help="In a group, arrays with fewer inner chunks keep their shards.",
-            ),
-            click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
+            conversion_options,
+            begin_options,
             click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
-            click.option("--overwrite", is_flag=True, help="Replace DST if it exists."),
-            click.option(
-                "--restart",
-                is_flag=True,
-                help="Remove what an interrupted run has written, and start over.",
-            ),
             click.option(
                 "--recheck",
                 is_flag=True,
                 help="Decode the shards that an interrupted run has written before it goes on.",
             ),
-            click.option(
-                "--durability",
-                type=click.Choice(["full", "batch", "none"]),
-                default="full",
-                help="What survives a power cut: full and batch sync shards to the disk, none does "
-                "not.",
-            ),
             engine_options,
+            cluster_options,
+            parts_options,
             requeue_option,
             json_option,
         )
@@ -109,29 +61,34 @@ _IN_PLACE = (
 _OF_RUNS = ("durability", "restart", "recheck", "overwrite")
 
 
-def _convert(
-    src: str,
-    dst: str | None,
-    *,
-    dry_run: bool,
-    threads: int | None,
-    workers: int | None,
-    address: str | None,
-    n_requeues: int | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Convert an array, or show the plan for that."""
+def _convert(src: str, dst: str | None, **options: Any) -> None:
+    """Convert an array, show the plan for that, or do one step of a conversion in parts."""
+    has_jobs, given = taken(options)
+    if is_in_parts(options, has_jobs=has_jobs):
+        convert_in_parts(src, dst, options)
+        return
+    for name in ("begins", "part", "ends", "n_parts", "resubmit"):
+        options.pop(name)
+    threads, workers, address = (options.pop(key) for key in ("threads", "workers", "address"))
+    if has_jobs and (threads, workers, address) != (None, None, None):
+        raise click.UsageError("--cluster brings its own workers: give --cores")
+    n_requeues, as_json = options.pop("n_requeues"), options.pop("as_json")
     run = {name: options.pop(name) for name in _OF_RUNS}
-    with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
+    dry_run = options.pop("dry_run")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(requeueing(n_requeues))
+        stack.enter_context(handling_signals())
+        if not has_jobs or dry_run:
+            stack.enter_context(engine(threads, workers, address))
         if dry_run:
             made = shardwrite.plan_reshard(src, **options)
             echo(made.to_json() if as_json else str(made))
             if dst is None and not as_json:
                 echo(_IN_PLACE)
             return
-        mode = "w" if run.pop("overwrite") else "w-"
-        done = shardwrite.reshard(src, dst, mode=mode, progress=not as_json, **run, **options)
+        run["mode"] = "w" if run.pop("overwrite") else "w-"
+        convert = convert_with_jobs(given) if has_jobs else shardwrite.reshard
+        done = convert(src, dst, progress=not as_json, **run, **options)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
 
 
@@ -176,17 +133,7 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
 @click.argument("src", shell_complete=files)
 @click.argument("dst", shell_complete=directories, required=False)
 @shards_option
-@click.option(
-    "--chunks",
-    type=Sizes(),
-    help="Size of an inner chunk: 64 or 64,64,16 elements, or 512kB. Default: as in SRC.",
-)
-@click.option(
-    "--compressors",
-    type=Json(),
-    default="keep",
-    help="A codec's name, a JSON list of codecs, none, auto (zstd with a checksum), or keep.",
-)
+@codec_options
 @index_option
 @_converting
 @command
@@ -198,6 +145,5 @@ def reshard(src: str, dst: str | None, **options: Any) -> None:
     all are decoded and encoded again. If the command was interrupted, run it again: it continues
     where it stopped.
     """
-    if options["compressors"] == [{"name": "keep", "configuration": {}}]:
-        options["compressors"] = "keep"
+    keep_codecs(options)
     _convert(src, dst, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,11 +13,12 @@ from shardwrite.cli.common import engine
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
+from shardwrite.operations.conversion import Conversion
 from shardwrite.place.target import resolve_target
 from shardwrite.runs.result import WriteResult
-from shardwrite.slurm import opened, refuse_second, workers_of
+from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
 
-__all__ = ["cluster_options", "taken", "write_with_jobs"]
+__all__ = ["cluster_options", "convert_with_jobs", "taken", "write_with_jobs"]
 
 _FIELDS = {
     "jobs": "jobs",
@@ -160,3 +162,38 @@ def write_with_jobs(
         return shardwrite.to_sharded_zarr(  # type: ignore[no-any-return]
             x, dst, source_id=identity, progress=progress, **options
         )
+
+
+def convert_with_jobs(given: dict[str, Any]) -> Callable[..., Conversion]:
+    """Function like :func:`shardwrite.reshard` whose workers are SLURM jobs.
+
+    A conversion into another place begins in this process, so that what cannot be planned is
+    refused before any job waits in the queue. One in its place is planned first. No job is
+    submitted if there is nothing left to do.
+    """
+    workers = workers_of(**given)
+
+    def convert(
+        src: str, dst: str | None, *, restart: bool, recheck: bool, progress: bool, **options: Any
+    ) -> Conversion:
+        options["memory_limit"] = options["memory_limit"] or workers.memory_limit_nbytes
+        target = resolve_target(src if dst is None else dst, None)
+        refuse_second(target)  # before anything is changed
+        with engine(workers.settings.cores, None, None):
+            if dst is not None:
+                shardwrite.prepare_conversion(src, dst, restart=restart, **options)
+                is_done, restart = not runs_at(target), False
+            else:
+                layout = {k: v for k, v in options.items() if k not in ("mode", "durability")}
+                is_done = all(
+                    array.how == "skipped"
+                    for array in shardwrite.plan_reshard(src, **layout).arrays
+                )
+            if is_done:
+                return shardwrite.reshard(src, dst, restart=restart, recheck=recheck, **options)
+        with opened(workers, target, lambda text: echo(f"shardwrite: {text}", err=True)):
+            return shardwrite.reshard(
+                src, dst, restart=restart, recheck=recheck, progress=progress, **options
+            )
+
+    return convert

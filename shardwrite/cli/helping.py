@@ -22,6 +22,7 @@ _SECTIONS = {
         "--overwrite --restart --recheck --publish --durability --dry-run --drop-empty --check "
         "--in-place --casting --requeue"
     ),
+    "Parts, for job arrays": "--init --part --finalize --resubmit",
     "Threads, processes and memory": "--threads --workers --scheduler --memory-limit",
     "SLURM jobs": (
         "--cluster --jobs --minimum-jobs --parts --nodes --workers-per-node --program "

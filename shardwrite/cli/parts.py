@@ -29,7 +29,15 @@ from shardwrite.place.target import Target, resolve_target
 from shardwrite.runs.outcome import handling_signals
 from shardwrite.slurm import check_directory, read_scripts, resubmission
 
-__all__ = ["MEMORY_OF_A_THREAD", "finalize", "init", "stripe_option", "write_part"]
+__all__ = [
+    "MEMORY_OF_A_THREAD",
+    "PartOf",
+    "finalize",
+    "how_to_resubmit",
+    "init",
+    "stripe_option",
+    "write_part",
+]
 
 MEMORY_OF_A_THREAD = 2**30
 
@@ -225,24 +233,26 @@ def finalize(
         except IncompleteError as error:
             if resubmit and error.fields["parts"]:
                 error.add_note(
-                    _how_to_resubmit(error.fields["parts"], resubmit, resolve_target(dst, name))
+                    how_to_resubmit(
+                        error.fields["parts"], Path(resubmit), resolve_target(dst, name)
+                    )
                 )
             raise
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
-def _how_to_resubmit(parts: Sequence[int], directory: str, target: Target) -> str:
+def how_to_resubmit(parts: Sequence[int], directory: Path, target: Target) -> str:
     """Command line that submits parts again, or a text that says why there is none.
 
     There is none if `directory` holds no scripts, or scripts of another array.
     """
     try:
-        if read_scripts(Path(directory)) is None:
+        if read_scripts(directory) is None:
             return (
                 f"{directory} has no scripts to submit them with; "
                 "shardwrite slurm script makes them"
             )
-        check_directory(Path(directory), target)
+        check_directory(directory, target)
     except SpecError as error:
         return f"{error.message}, in {directory}: shardwrite slurm script makes those of this array"
-    return resubmission(parts, directory, target)
+    return resubmission(parts, str(directory), target)

@@ -14,6 +14,7 @@ from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped, write_commands
 from shardwrite.cli.options import json_option, layout_options, name_option, source_options
+from shardwrite.cli.slurm_convert import reshard, shard, unshard
 from shardwrite.cli.slurm_options import (
     layout_arguments,
     settings_from,
@@ -285,5 +286,5 @@ def show_doctor(directory: Path, patience: float, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-slurm.add_command(submit)
-slurm.add_command(resubmit)
+for _command in (submit, resubmit, shard, unshard, reshard):
+    slurm.add_command(_command)

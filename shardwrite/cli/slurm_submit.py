@@ -24,11 +24,11 @@ from shardwrite.cli.slurm_options import (
 )
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.journal import find_run
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.plan import parse_nbytes
+from shardwrite.plan import Stretch, parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
+    Settings,
     array_script,
     check_directory,
     default_directory,
@@ -38,12 +38,41 @@ from shardwrite.slurm import (
     read_scripts,
     record_jobs,
     refuse_second,
+    runs_at,
     submit_chain,
     submitting,
+    targets_at,
     write_scripts,
 )
 
-__all__ = ["resubmit", "submit"]
+__all__ = ["parts_settings", "resubmit", "scripts_of", "show_scripts", "submit", "submit_scripts"]
+
+
+def parts_settings(function: Any) -> Any:
+    """Add the options of a job array to a command that submits one."""
+    for option in reversed(
+        (
+            click.option(
+                "--parts",
+                "n_parts",
+                type=click.IntRange(1),
+                help="Number of parts. Default: as many as let each task last at least ten "
+                "minutes.",
+            ),
+            click.option(
+                "--throughput",
+                default="200MB",
+                help="Decoded bytes per second that you expect of a task.",
+            ),
+            click.option(
+                "--directory",
+                type=click.Path(file_okay=False),
+                help="Directory for scripts and logs. Default: one for each array.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
 
 
 @click.command(cls=Grouped)
@@ -65,22 +94,7 @@ __all__ = ["resubmit", "submit"]
     help="What survives a power cut: full and batch sync shards to the disk, none does not.",
 )
 @stripe_option
-@click.option(
-    "--parts",
-    "n_parts",
-    type=click.IntRange(1),
-    help="Number of parts. Default: as many as let each task last at least ten minutes.",
-)
-@click.option(
-    "--throughput",
-    default="200MB",
-    help="Decoded bytes per second that you expect of a task.",
-)
-@click.option(
-    "--directory",
-    type=click.Path(file_okay=False),
-    help="Directory for scripts and logs. Default: one for each array.",
-)
+@parts_settings
 @settings_options
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
 @json_option
@@ -134,18 +148,11 @@ def submit(
         source_options=arguments,
         name=name or "",
     )
-    scripts = {
-        "array.sbatch": exact(array_script(job, settings)),
-        "finalize.sbatch": exact(finalize_script(job, settings)),
-    }
+    scripts = scripts_of(job, settings)
     where = Path(directory or default_directory(target)).absolute()
     check_directory(where, target)
     if dry_run:
-        echo(f"# in {where}, with a directory logs:")
-        echo("""sbatch --parsable array.sbatch
-sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch""")
-        for leaf, text in scripts.items():
-            emit(f"\n# {leaf}\n{text}", nl=False)
+        show_scripts(where, scripts)
         return
     refuse_second(target)  # before anything is changed
     mode = "w" if overwrite else "w-"
@@ -159,21 +166,59 @@ sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch""")
         restart=restart,
         stripe_count=stripe_count,
     )
-    _submit(target, where, n_parts, "", as_json, scripts)
+    submit_scripts(target, {target: None}, where, n_parts, as_json, scripts)
 
 
-def _submit(
-    target: Target, where: Path, n_parts: int, tasks: str, as_json: bool, scripts: Mapping[str, str]
+def scripts_of(job: ArrayJob, settings: Settings) -> dict[str, str]:
+    """Texts of the scripts of a job array and of the job after it, by file name."""
+    return {
+        "array.sbatch": exact(array_script(job, settings)),
+        "finalize.sbatch": exact(finalize_script(job, settings)),
+    }
+
+
+def show_scripts(where: Path, scripts: Mapping[str, str]) -> None:
+    """Print what a submission would do."""
+    echo(f"# in {where}, with a directory logs:")
+    echo("""sbatch --parsable array.sbatch
+sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch""")
+    for leaf, text in scripts.items():
+        emit(f"\n# {leaf}\n{text}", nl=False)
+
+
+def submit_scripts(
+    target: Target,
+    runs: Mapping[Target, Stretch | None],
+    where: Path,
+    n_parts: int,
+    as_json: bool,
+    scripts: Mapping[str, str],
+    tasks: str = "",
 ) -> None:
-    """Submit a job array and the job after it, note both beside the run, and print their ids.
+    """Submit a job array and the job after it, note both beside the runs, and print their ids.
 
-    `scripts` are written first; if there are none, those in `where` are used. `tasks` is given to
-    ``sbatch --array``; if it is empty, all tasks are submitted.
+    Parameters
+    ----------
+    target : Target
+        The array or group.
+    runs : mapping of Target to Stretch or None
+        The arrays whose runs are written, and the place of each among several.
+    where : Path
+        Directory of the scripts.
+    n_parts : int
+        Number of parts.
+    as_json : bool
+        Whether to print JSON.
+    scripts : mapping of str to str
+        Texts to write first; if there are none, the scripts that are there are used.
+    tasks : str
+        Given to ``sbatch --array``; if it is empty, all tasks are submitted.
     """
     with submitting(target):
         write_scripts(where, target, scripts)
         array, last = submit_chain(where / "array.sbatch", where / "finalize.sbatch", tasks)
-        record_jobs(target, array, last, n_parts)
+        for run, among in runs.items():
+            record_jobs(run, array, last, n_parts, among)
     if as_json:
         echo(
             json.dumps(
@@ -224,8 +269,10 @@ def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_j
             "no list of parts", field="array", value=tasks, remedy="give for instance 1,3-5"
         )
     check_directory(where, target)
-    if find_run(target) is None:
+    if not runs_at(target):
         raise IncompleteError(
             f"nothing was begun for {target.label}, or it is done; use submit", missing=[]
         )
-    _submit(target, where, scripts.n_parts, f"{tasks}{scripts.at_once}", as_json, {})
+    runs = dict.fromkeys(targets_at(target))
+    tasks = f"{tasks}{scripts.at_once}"
+    submit_scripts(target, runs, where, scripts.n_parts, as_json, {}, tasks)

@@ -12,7 +12,7 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
-from shardwrite.journal.in_place import InPlace, find_in_place, refuse_in_place
+from shardwrite.journal.in_place import InPlace, find_in_place, new_tree_of, refuse_in_place
 from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, elements_in_shards
@@ -113,6 +113,7 @@ __all__ = [
     "look_beside",
     "make_way",
     "neighbours",
+    "new_tree_of",
     "note_job",
     "own_journals",
     "probe",

@@ -58,7 +58,7 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["InPlace", "find_in_place", "refuse_in_place"]
+__all__ = ["InPlace", "find_in_place", "new_tree_of", "refuse_in_place"]
 
 _SUFFIX = f".conversion{RUN_SUFFIX}"
 _RECORD, _WORK = "record.json", "work.json"
@@ -150,6 +150,21 @@ def find_in_place(path: Path) -> bool:
             return True
         _tidy(home, "" if record is None else record.first)
     return False
+
+
+def new_tree_of(path: Path) -> Path | None:
+    """Path of the new tree, while the tree at a path is converted in its place; None otherwise.
+
+    Nothing is changed. The path may be gone a moment later, if another process takes over.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    works = listed(_home(path), "work-")
+    found = (work / "new" / path.name for work in works if is_there(work / _RECORD))
+    return next((new for new in found if is_there(new)), None)
 
 
 def refuse_in_place(path: Path) -> None:

@@ -12,13 +12,9 @@ from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.grid import Sized
 from shardwrite.operations.conversion import Conversion, ConversionPlan
-from shardwrite.operations.converting import Call, Progress, Wanted, plan_all, planned
-from shardwrite.operations.hierarchy import Patterns
-from shardwrite.operations.whole_trees import AUTO, IN_PLACE, checked, convert_tree, short_form
-from shardwrite.plan import PlanOptions
+from shardwrite.operations.converting import Progress, call_of, plan_all, planned
+from shardwrite.operations.whole_trees import AUTO, IN_PLACE, convert_tree, short_form
 from shardwrite.read.hierarchy import open_hierarchy
-from shardwrite.runs.conversion import ConversionOptions
-from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import InsideStore
 
@@ -269,29 +265,29 @@ def reshard(
     (20, ('the shapes of the inner chunks differ',))
     """
     dst, shards, is_store = short_form(dst, shards)
-    call = Call(
+    call = call_of(
         dst,
-        Wanted(
-            ConversionOptions(
-                shards=shards,
-                chunks=chunks,
-                compressors=compressors,
-                checksum=checksum,
-                index_location=index_location,
-                dimension_names=dimension_names,
-                check=check,
-                drop_empty=drop_empty,
-            ),
-            Patterns.of(include, exclude),
-            checked((0 if is_store else 2) if min_chunks is None else min_chunks),
-            is_store,
-        ),
-        PlanOptions(strategy=strategy, memory_limit=memory_limit, source_id=source_id),
-        for_new_array(
-            RunOptions(mode=mode, durability=durability, restart=restart, recheck=recheck)
-        ),
-        run_dir,
-        progress,
+        shards,
+        chunks=chunks,
+        compressors=compressors,
+        checksum=checksum,
+        index_location=index_location,
+        dimension_names=dimension_names,
+        check=check,
+        drop_empty=drop_empty,
+        include=include,
+        exclude=exclude,
+        min_chunks=(0 if is_store else 2) if min_chunks is None else min_chunks,
+        is_store=is_store,
+        strategy=strategy,
+        mode=mode,
+        durability=durability,
+        run_dir=run_dir,
+        restart=restart,
+        recheck=recheck,
+        memory_limit=memory_limit,
+        source_id=source_id,
+        progress=progress,
     )
     return convert_tree(src, call, active_engine())
 
@@ -348,23 +344,24 @@ def plan_reshard(
     >>> plan.n_files_before, plan.n_files_after, plan.n_chunks_copied, plan.n_chunks_encoded
     (100, 2, 100, 0)
     """
-    wanted = Wanted(
-        ConversionOptions(
-            shards=shards,
-            chunks=chunks,
-            compressors=compressors,
-            checksum=checksum,
-            index_location=index_location,
-            dimension_names=dimension_names,
-            check=check,
-            drop_empty=drop_empty,
-        ),
-        Patterns.of(include, exclude),
-        checked(min_chunks),
+    call = call_of(
+        None,
+        shards,
+        chunks=chunks,
+        compressors=compressors,
+        checksum=checksum,
+        index_location=index_location,
+        dimension_names=dimension_names,
+        check=check,
+        drop_empty=drop_empty,
+        include=include,
+        exclude=exclude,
+        min_chunks=min_chunks,
+        memory_limit=memory_limit,
     )
-    engine, options = active_engine(), PlanOptions(memory_limit=memory_limit)
-    tree = open_hierarchy(place_of(src), wanted.patterns.want)
-    made = plan_all(tree, wanted, engine, options)
+    engine = active_engine()
+    tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
+    made = plan_all(tree, call.wanted, engine, call.options)
     return ConversionPlan(
         source=tree.place.label,
         arrays=tuple(planned(one, engine) for one in made),

@@ -12,17 +12,27 @@ from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
 from shardwrite.place.target import resolve_target
-from shardwrite.plan import PlanOptions
+from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.survey import survey
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job
-from shardwrite.runs.options import RunOptions
+from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.write.context import GroupReport
 
-__all__ = ["HAS_LAYOUT", "Call", "One", "Progress", "Wanted", "convert_all", "plan_all", "planned"]
+__all__ = [
+    "HAS_LAYOUT",
+    "Call",
+    "One",
+    "Progress",
+    "Wanted",
+    "call_of",
+    "convert_all",
+    "plan_all",
+    "planned",
+]
 
 Progress = bool | Callable[[GroupReport], None]
 
@@ -86,6 +96,68 @@ class Call:
     run: RunOptions
     run_dir: Any
     progress: Progress
+
+
+def call_of(
+    dst: Any,
+    shards: Sized,
+    *,
+    chunks: Sized = None,
+    compressors: Any = "keep",
+    checksum: bool | None = None,
+    index_location: str | None = None,
+    dimension_names: Sequence[str | None] | None = None,
+    check: bool = False,
+    drop_empty: bool = False,
+    include: str | Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
+    min_chunks: int = 2,
+    is_store: bool = False,
+    strategy: Any = "fixed-order",
+    mode: str = "w-",
+    durability: str | None = None,
+    run_dir: Any = None,
+    restart: bool = False,
+    recheck: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    progress: Progress = False,
+) -> Call:
+    """Check the keywords of :func:`shardwrite.reshard`, and make one value of them.
+
+    Raises
+    ------
+    SpecError
+        If a keyword has a value that it cannot have.
+    """
+    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
+        raise SpecError(
+            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
+        )
+    wanted = Wanted(
+        ConversionOptions(
+            shards=shards,
+            chunks=chunks,
+            compressors=compressors,
+            checksum=checksum,
+            index_location=index_location,
+            dimension_names=dimension_names,
+            check=check,
+            drop_empty=drop_empty,
+        ),
+        Patterns.of(include, exclude),
+        min_chunks,
+        is_store,
+    )
+    run = RunOptions(mode=mode, durability=durability, restart=restart, recheck=recheck)
+    return Call(
+        dst,
+        wanted,
+        PlanOptions(strategy=strategy, memory_limit=memory_limit, source_id=source_id),
+        for_new_array(run),
+        run_dir,
+        progress,
+    )
 
 
 @dataclass(frozen=True, slots=True)

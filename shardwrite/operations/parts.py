@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from shardwrite.engines import local_threads
 from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
-from shardwrite.journal import RunDirectory, read_receipt, tidied_run, tidy
+from shardwrite.journal import Receipt, RunDirectory, read_receipt, tidied_run, tidy
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -30,7 +30,9 @@ from shardwrite.runs.result import WriteResult, result_from_receipt
 from shardwrite.runs.source import NoChunks
 from shardwrite.write.context import GroupReport
 
-__all__ = ["finalize", "prepare", "write_part"]
+__all__ = ["finalize", "options_of_run", "prepare", "working_on", "write_part"]
+
+_Done = TypeVar("_Done")
 
 
 @public
@@ -167,10 +169,14 @@ def write_part(
             plan.check_fits()
             with reporting(progress, part.raw_nbytes) as on_report:
                 return execute_part(
-                    Job(ArrayChunks(x), plan, target, _options(run)), run, part, engine, on_report
+                    Job(ArrayChunks(x), plan, target, options_of_run(run)),
+                    run,
+                    part,
+                    engine,
+                    on_report,
                 )
 
-        return _working_on(target, write, identity)
+        return working_on(target, write, lambda receipt: receipt.identity.source == identity)
 
 
 @public
@@ -217,26 +223,27 @@ def finalize(
 
         def finish(run: RunDirectory) -> WriteResult:
             plan = plan_begun(run, resources_of(engine))
-            return finish_parts(Job(NoChunks(), plan, target, _options(run)), run, engine, n_parts)
+            job = Job(NoChunks(), plan, target, options_of_run(run))
+            return finish_parts(job, run, engine, n_parts)
 
-        return _working_on(target, finish, look=partial(check_kept, target, engine))
+        return working_on(target, finish, look=partial(check_kept, target, engine))
 
 
-def _options(run: RunDirectory) -> RunOptions:
+def options_of_run(run: RunDirectory) -> RunOptions:
     """Mode and durability with which the run was begun."""
     return RunOptions(mode=run.record.mode, durability=run.record.durability)
 
 
-def _working_on(
+def working_on(
     target: Target,
-    work: Callable[[RunDirectory], WriteResult],
-    identity: str | None = None,
+    work: Callable[[RunDirectory], _Done],
+    is_ours: Callable[[Receipt], bool] = lambda _: True,
     look: Callable[[], None] = lambda: None,
-) -> WriteResult:
+) -> _Done | WriteResult:
     """Call `work` on the unfinished run of an array, or take the result from its receipt.
 
-    The receipt counts only if it is of the source `identity`; without `identity` any source does.
-    `look` is called before the result of a run that had ended before is returned.
+    The receipt counts only if `is_ours` says so. `look` is called before the result of a run that
+    had ended before is returned.
 
     Raises
     ------
@@ -254,10 +261,9 @@ def _working_on(
         except RunEndedError as error:
             ended = error
     receipt = read_receipt(target) if target.place.kind() == "array" else None
-    is_ours = receipt is not None and identity in (None, receipt.identity.source)
     result = (
         result_from_receipt(receipt.result, target.label)
-        if receipt is not None and is_ours
+        if receipt is not None and is_ours(receipt)
         else None
     )
     if result is not None:

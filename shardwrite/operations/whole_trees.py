@@ -29,7 +29,7 @@ from shardwrite.read.stored_array import check_apart
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import Capability
 
-__all__ = ["AUTO", "IN_PLACE", "checked", "convert_tree", "short_form"]
+__all__ = ["AUTO", "IN_PLACE", "convert_tree", "short_form"]
 
 _MAX_TRIES = 100
 _SCOPE = "note"
@@ -98,21 +98,6 @@ def short_form(dst: Any, shards: Sized) -> tuple[Any, Sized, bool]:
 def _count(given: Any) -> Any:
     """An int of Python, unless it is a bool, which is refused with the field's name later."""
     return given if isinstance(given, bool) else int(given)
-
-
-def checked(min_chunks: int) -> int:
-    """A number of chunks that a user gives.
-
-    Raises
-    ------
-    SpecError
-        If it is none.
-    """
-    if isinstance(min_chunks, bool) or not isinstance(min_chunks, int) or min_chunks < 0:
-        raise SpecError(
-            "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
-        )
-    return min_chunks
 
 
 def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:

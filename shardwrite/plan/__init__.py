@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shardwrite.plan.model import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, SourceLayout
     from shardwrite.plan.options import PlanOptions, memory_limit_of
     from shardwrite.plan.partition import Cuts, Partition, make_partition
-    from shardwrite.plan.plan import Part, Plan
+    from shardwrite.plan.plan import Part, Plan, Stretch
     from shardwrite.plan.regions import Region, ShardRef, as_box, as_region, index_of_each_axis
     from shardwrite.plan.sizes import Sized, parse_nbytes, resolve_shapes
     from shardwrite.plan.waves import Wave
@@ -29,7 +29,7 @@ else:
             ),
             "shardwrite.plan.options": ("PlanOptions", "memory_limit_of"),
             "shardwrite.plan.partition": ("Cuts", "Partition", "make_partition"),
-            "shardwrite.plan.plan": ("Part", "Plan"),
+            "shardwrite.plan.plan": ("Part", "Plan", "Stretch"),
             "shardwrite.plan.regions": (
                 "Region",
                 "ShardRef",
@@ -59,6 +59,7 @@ __all__ = [
     "ShardWindow",
     "Sized",
     "SourceLayout",
+    "Stretch",
     "Update",
     "Wave",
     "as_box",

@@ -17,7 +17,23 @@ from shardwrite.plan.model import PlanFacts
 from shardwrite.plan.regions import ShardRef
 from shardwrite.plan.render import plan_text
 
-__all__ = ["Part", "Plan"]
+__all__ = ["Part", "Plan", "Stretch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Place of a plan among several plans that are cut into parts together.
+
+    Attributes
+    ----------
+    before_nbytes : int
+        Decoded bytes of the plans before it.
+    total_nbytes : int
+        Decoded bytes of all plans.
+    """
+
+    before_nbytes: int
+    total_nbytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +84,12 @@ class Plan(PlanFacts):
     def _repr_html_(self) -> str:
         return card_html(plan_card(self))
 
-    def part(self, index: int, count: int) -> Part:
+    def part(self, index: int, count: int, among: Stretch | None = None) -> Part:
         """Return part `index` of `count`.
 
         A part consists of whole groups. Parts are balanced by decoded bytes, and depend only on
-        the plan and the two numbers.
+        the plan and the two numbers. If several plans are cut together, `among` is this plan's
+        place among them; the part may then be empty.
 
         Raises
         ------
@@ -86,27 +103,33 @@ class Plan(PlanFacts):
                 value=(index, count),
                 remedy="give index i of count n with 0 <= i < n",
             )
-        first, last = self._part_edges(count)[index : index + 2]
+        first, last = self._part_edges(count, among)[index : index + 2]
         return Part(self, index, count, range(first, last))
 
-    def _part_edges(self, count: int) -> list[int]:
+    def _part_edges(self, count: int, among: Stretch | None) -> list[int]:
         """Rank of the first group of each part, followed by the number of groups."""
         sizes = np.ones((), dtype=np.float64)
         for edges in self.partition.group_edges:
             sizes = np.multiply.outer(sizes, np.diff(np.asarray(edges, dtype=np.float64)))
         ends = np.cumsum(sizes.ravel())
-        total = ends[-1] if len(ends) else 0.0
+        before, total = 0.0, ends[-1] if len(ends) else 0.0
+        if among is not None:
+            itemsize = self.metadata.itemsize
+            before, total = among.before_nbytes / itemsize, among.total_nbytes / itemsize
         # a group belongs to the part that contains its middle
-        middles = ends - sizes.ravel() / 2
+        middles = before + ends - sizes.ravel() / 2
         found = np.searchsorted(middles, total * np.arange(count, dtype=np.float64) / count)
         return [*(int(first) for first in found), len(ends)]
 
-    def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
+    def parts_with(
+        self, n_left: npt.NDArray[np.int64], count: int, among: Stretch | None = None
+    ) -> list[int]:
         """List the unfinished parts out of `count`.
 
-        `n_left` holds the number of unfinished shards of each group, in row-major order.
+        `n_left` holds the number of unfinished shards of each group, in row-major order. For
+        `among`, see `part`.
         """
-        edges = self._part_edges(count)
+        edges = self._part_edges(count, among)
         return [
             k
             for k, (first, last) in enumerate(itertools.pairwise(edges))

@@ -11,7 +11,7 @@ from shardwrite.errors import IncompleteError
 from shardwrite.grid import ravel
 from shardwrite.host.lustre import set_stripes
 from shardwrite.journal import Ledger, RunDirectory
-from shardwrite.plan import Part
+from shardwrite.plan import Part, Stretch
 from shardwrite.runs.begin import begin, join
 from shardwrite.runs.compute import compute_waves
 from shardwrite.runs.finished import finished, incomplete
@@ -20,7 +20,7 @@ from shardwrite.runs.kept import check_kept
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 
-__all__ = ["execute_part", "finish_parts", "prepare_jobs"]
+__all__ = ["execute_part", "finish_parts", "prepare_jobs", "remedy_of_parts"]
 
 
 def prepare_jobs(jobs: Sequence[Job], engine: Engine, stripe_count: int | None = None) -> None:
@@ -118,7 +118,13 @@ def execute_part(
         return session.result(time.perf_counter() - start, n_tasks=len(part.groups))
 
 
-def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | None) -> WriteResult:
+def finish_parts(
+    job: Job,
+    run: RunDirectory,
+    engine: Engine,
+    n_parts: int | None,
+    among: Stretch | None = None,
+) -> WriteResult:
     """Check the index of every shard of a run, and publish the array if no shard is missing.
 
     Parameters
@@ -131,6 +137,8 @@ def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | Non
         The engine that checks the shards.
     n_parts : int, optional
         Number of parts, so that the error can name the parts to write again.
+    among : Stretch, optional
+        Place of the plan among several that are cut into parts together.
 
     Raises
     ------
@@ -145,14 +153,22 @@ def finish_parts(job: Job, run: RunDirectory, engine: Engine, n_parts: int | Non
         missing = session.ledger.missing
         if len(missing):
             left = session.ledger.left_in_groups(plan.partition.group_edges)
-            parts = [] if n_parts is None else plan.parts_with(left, n_parts)
-            error = incomplete(plan.metadata, job.target, missing, _remedy(parts, n_parts))
+            parts = [] if n_parts is None else plan.parts_with(left, n_parts, among)
+            error = incomplete(plan.metadata, job.target, missing, remedy_of_parts(parts, n_parts))
             raise IncompleteError(error.message, missing=error.fields["missing"], parts=parts)
         return session.finish(time.perf_counter() - start)
 
 
-def _remedy(parts: Sequence[int], n_parts: int | None) -> str:
-    """Text that says which parts must be written again."""
+def remedy_of_parts(parts: Sequence[int], n_parts: int | None) -> str:
+    """Text that says which parts must be written again.
+
+    Parameters
+    ----------
+    parts : sequence of int
+        The parts.
+    n_parts : int or None
+        Number of all parts, if it is known.
+    """
     if n_parts is None:
         return "write their parts again; give the number of parts to be told which"
     listed = f"{', '.join(map(str, parts[:20]))}{', ...' if len(parts) > 20 else ''}"

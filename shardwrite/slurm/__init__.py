@@ -4,6 +4,7 @@ Nothing here prints, and nothing needs `sacct`.
 """
 
 from shardwrite.host.resources import job_id
+from shardwrite.slurm.below import runs_at, targets_at
 from shardwrite.slurm.client import (
     as_array_indices,
     max_array_size,
@@ -64,9 +65,11 @@ __all__ = [
     "resubmission",
     "run_scheduler",
     "run_worker",
+    "runs_at",
     "status",
     "submit_chain",
     "submitting",
+    "targets_at",
     "workers_of",
     "write_scripts",
 ]

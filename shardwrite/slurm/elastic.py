@@ -40,8 +40,8 @@ from shardwrite.errors import (
 )
 from shardwrite.host.environment import configured
 from shardwrite.host.stopping import is_draining, on_leaving, request_drain, reset_drain
-from shardwrite.journal import find_run
 from shardwrite.place.target import Target, resolve_target
+from shardwrite.slurm.below import runs_at
 from shardwrite.slurm.client import cancel, endings, queue
 from shardwrite.slurm.jobs import DriverNote, Submitted, cancel_left, refuse_second
 from shardwrite.slurm.keys import make_keys, security_of, write_keys
@@ -279,8 +279,7 @@ class _Jobs:
         with contextlib.suppress(ShardwriteError, OSError):
             if not has_ended and self._note.is_kept(self.ids):
                 return
-            run = find_run(self._target)
-            if run is not None:
+            for run in runs_at(self._target)[:1]:
                 self._note.keep(run, self.ids[:], has_ended=has_ended)
 
     def look_whether_cancelled(self) -> bool:

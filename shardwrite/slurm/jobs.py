@@ -21,6 +21,8 @@ from shardwrite.journal import JOBS_PREFIX, RunDirectory, find_run, live_holders
 from shardwrite.journal.lease import is_alive, lease_times, this_process
 from shardwrite.journal.lock import exclusive
 from shardwrite.place.target import Target
+from shardwrite.plan import Stretch
+from shardwrite.slurm.below import runs_at, targets_at
 from shardwrite.slurm.client import cancel, command_words, queue
 from shardwrite.stores import as_store_error, is_there, listed, read_file
 
@@ -90,12 +92,15 @@ class Submitted:
         Ids of job arrays, of the jobs that follow them, and of jobs that have noted themselves.
     n_parts : int
         Number of parts of the job array that was submitted last; 0 if there was none.
+    among : Stretch or None
+        Place of the run among those that this job array cuts into parts together.
     """
 
     drivers: tuple[Driver, ...] = ()
     workers: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     n_parts: int = 0
+    among: Stretch | None = None
 
     @property
     def ids(self) -> list[str]:
@@ -108,14 +113,31 @@ class Submitted:
         return [driver.job for driver in self.drivers if driver.job]
 
 
-def record_jobs(target: Target, array: str, finalize: str, n_parts: int) -> None:
-    """Note a job array beside the run that it was submitted for, unless this run has ended."""
+def record_jobs(
+    target: Target, array: str, finalize: str, n_parts: int, among: Stretch | None = None
+) -> None:
+    """Note a job array beside the run that it was submitted for, unless this run has ended.
+
+    Parameters
+    ----------
+    target : Target
+        The array, or one of several that are cut into parts together.
+    array, finalize : str
+        Ids of the job array, and of the job that follows it.
+    n_parts : int
+        Number of parts.
+    among : Stretch, optional
+        Place of the array among several. By default as in the note before.
+    """
     run = find_run(target)
-    if run is not None:
-        write_note(
-            run.path / f"{JOBS_PREFIX}{array}.json",
-            {"array": array, "finalize": finalize, "n_parts": n_parts},
-        )
+    if run is None:
+        return
+    among = among or submitted(run).among
+    place = {} if among is None else {"among": [among.before_nbytes, among.total_nbytes]}
+    write_note(
+        run.path / f"{JOBS_PREFIX}{array}.json",
+        {"array": array, "finalize": finalize, "n_parts": n_parts, **place},
+    )
 
 
 class DriverNote:
@@ -213,7 +235,16 @@ def submitted(run: RunDirectory) -> Submitted:
             ),
             0,
         ),
+        among=next(
+            (among for facts in reversed(notes) if (among := _stretch_in(facts)) is not None), None
+        ),
     )
+
+
+def _stretch_in(facts: dict[str, Any]) -> Stretch | None:
+    found = facts.get("among")
+    is_one = isinstance(found, list) and len(found) == 2 and all(isinstance(n, int) for n in found)
+    return Stretch(*found) if isinstance(found, list) and is_one else None
 
 
 def _parse(data: bytes) -> dict[str, Any]:
@@ -315,7 +346,8 @@ def cancel_all(target: Target) -> Cancelled:
     SubmitError
         If SLURM's commands cannot be called or fail, or if jobs are left after half a minute.
     """
-    runs = [run for each in (target, *target.others) if (run := find_run(each)) is not None]
+    targets = (each for one in targets_at(target) for each in (one, *one.others))
+    runs = [run for each in targets if (run := find_run(each)) is not None]
 
     def find() -> Submitted:
         known = _together([submitted(run) for run in runs])
@@ -365,10 +397,10 @@ def refuse_second(target: Target) -> None:
     SubmitError
         If the run is being written, naming the jobs and the remedy. Also if SLURM cannot be asked.
     """
-    run = find_run(target)
-    if run is None:
+    runs = runs_at(target)
+    if not runs:
         return
-    known, own = submitted(run), job_id(os.environ)
+    known, own = _together([submitted(run) for run in runs]), job_id(os.environ)
     there = queue(known.ids)
     ids = {job["id"] for job in there}
     leading = [
@@ -410,10 +442,10 @@ def submitting(target: Target) -> Iterator[None]:
     SubmitError
         If the run is being written already, as in `refuse_second`.
     """
-    run = find_run(target)
+    runs = runs_at(target)
     with contextlib.ExitStack() as stack:
-        if run is not None:
-            stack.enter_context(exclusive(run.path / "submitting", run.path))
+        if runs:
+            stack.enter_context(exclusive(runs[0].path / "submitting", runs[0].path))
             refuse_second(target)
         yield
 

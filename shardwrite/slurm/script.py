@@ -67,7 +67,7 @@ exit "$code"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayJob:
-    """What a job array writes: one part of an array in each of its tasks.
+    """What a job array writes, or converts: one part in each of its tasks.
 
     Attributes
     ----------
@@ -78,9 +78,12 @@ class ArrayJob:
     at_once : int
         Largest number of tasks that run at a time; 0 for no limit.
     source_options : tuple of str
-        Options of ``shardwrite write-part`` that say how to read the source.
+        Options of ``shardwrite write-part`` that say how to read the source, or options of the
+        conversion.
     name : str
         Path of the array in the store; empty if the store is the array.
+    conversion : {"", "shard", "unshard", "reshard"}
+        Command of a conversion; empty for a write.
 
     Raises
     ------
@@ -94,6 +97,7 @@ class ArrayJob:
     at_once: int = 0
     source_options: tuple[str, ...] = field(default=())
     name: str = ""
+    conversion: str = ""
 
     def __post_init__(self) -> None:
         if self.n_parts < 1:
@@ -295,12 +299,17 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
             "# all tasks write one array, and are cancelled together"
         ),
         "trap '' USR1  # until the program listens",
-        (
-            'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" '
-            f'"${{OPTIONS[@]}}" --requeue {settings.requeues}'
-        ),
+        f"exec shardwrite {_step_of(job)} --requeue {settings.requeues}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _step_of(job: ArrayJob) -> str:
+    """Command of one task of a job array."""
+    part = '"$SLURM_ARRAY_TASK_ID/$PARTS"'
+    if job.conversion:
+        return f'{job.conversion} "$SRC" "$DST" --part {part} "${{OPTIONS[@]}}"'
+    return f'write-part "$SRC" "$DST" {part} "${{OPTIONS[@]}}"'
 
 
 def finalize_script(job: ArrayJob, settings: Settings) -> str:
@@ -309,6 +318,8 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
     If parts are missing, that job says which ones to submit again.
     """
     name = ("--name", job.name) if job.name else ()
+    options = job.source_options if job.conversion else name
+    command = f'{job.conversion} "$SRC" "$DST" --finalize' if job.conversion else 'finalize "$DST"'
     lines = [
         *head(settings, f"{settings.name}-finalize", ("--output=logs/%x-%j.out", "--requeue")),
         (
@@ -317,14 +328,15 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
         ),
         "",
         *setup_lines(settings),
+        *([f"SRC={shlex.quote(job.src)}"] if job.conversion else []),
         f"DST={shlex.quote(job.dst)}",
         f"PARTS={job.n_parts}",
-        f"OPTIONS=({words(name)})",
+        f"OPTIONS=({words(options)})",
         "",
         *thread_lines(),
         "trap '' USR1",
         (
-            'exec shardwrite finalize "$DST" --parts "$PARTS" '
+            f'exec shardwrite {command} --parts "$PARTS" '
             '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
         ),
     ]

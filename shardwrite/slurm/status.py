@@ -14,6 +14,9 @@ from shardwrite.errors import IncompleteError, SubmitError
 from shardwrite.journal import (
     Beside,
     History,
+    Holder,
+    Ledger,
+    RunDirectory,
     histories,
     live_holders,
     look_beside,
@@ -24,8 +27,9 @@ from shardwrite.place.target import Target
 from shardwrite.plan import Plan, Resources
 from shardwrite.plan.render import human, table_text
 from shardwrite.runs.begun import plan_begun
+from shardwrite.slurm.below import targets_at
 from shardwrite.slurm.client import as_array_indices, endings, queue
-from shardwrite.slurm.jobs import submitted
+from shardwrite.slurm.jobs import Submitted, submitted
 from shardwrite.stores import is_there
 
 __all__ = ["Status", "status"]
@@ -45,6 +49,7 @@ _ENDINGS = {
     "BOOT_FAIL": "BOOT_FAIL: a node of a job did not start",
     "PREEMPTED": "PREEMPTED: another job has taken the nodes of one",
 }
+_Told = tuple[list[dict[str, str]], dict[str, tuple[str, str]], str]
 _AT_WORK = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "COMPLETING", "CONFIGURING")
 
 
@@ -172,7 +177,7 @@ class Status:
 
 
 def status(target: Target) -> Status:
-    """Progress of the run at a target.
+    """Progress of the run at a target, or of all runs in a group that is converted.
 
     This works after its jobs are gone, and where SLURM's commands are missing. Nothing is written.
 
@@ -183,53 +188,124 @@ def status(target: Target) -> Status:
     UntrustedStateError
         If the state beside the array cannot be trusted, and there is no receipt of a finished run.
     """
+    targets = targets_at(target)
+    looks = [_look(each) for each in targets]
+    begun = [look for look in looks if isinstance(look, _Look)]
+    ids = dict.fromkeys(number for look in begun for number in look.ids)
+    told = _told(list(ids), {number for look in begun for number in look.cut_short})
+    found = [look.status(told) if isinstance(look, _Look) else look for look in looks]
+    return found[0] if targets == [target] else _together(target.label, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the disk says of a run that has not ended."""
+
+    target: Target
+    beside: Beside
+    run: RunDirectory
+    plan: Plan
+    ledger: Ledger
+    past: Sequence[History]
+    holders: Sequence[Holder]
+    known: Submitted
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of jobs that were submitted for it, or work on it."""
+        at_work = {_number(holder.process.job or "") for holder in self.holders} - {""}
+        return [*self.known.ids, *sorted(at_work)]
+
+    @property
+    def cut_short(self) -> set[str]:
+        """Ids of jobs whose processes have ended in the middle of a task."""
+        return {_number(history.job) for history in self.past if history.n_unended} - {""}
+
+    def status(self, told: _Told) -> Status:
+        """Progress of the run."""
+        plan, ledger, known, past = self.plan, self.ledger, self.known, self.past
+        sizes = _decoded_sizes(plan)
+        alive = {holder.driver for holder in self.holders}
+        at_work = [history for history in past if history.driver in alive]
+        speeds = {
+            _who(h): int(sizes[h.shards].sum()) / h.seconds
+            for h in at_work
+            if h.shards and h.seconds
+        }
+        least = _SLOW * median(speeds.values()) if speeds else 0.0
+        slow = [(who, speed) for who, speed in speeds.items() if speed < least]
+        jobs, ends, note = told
+        # A driver cancels its workers in the end, which is no failure.
+        states = {
+            number: state
+            for number, (job, state) in ends.items()
+            if job not in known.workers or state != "CANCELLED"
+        }
+        left = ledger.left_in_groups(plan.partition.group_edges)
+        return Status(
+            path=self.target.label,
+            is_whole=False,
+            n_shards=plan.n_shards,
+            n_done_shards=ledger.n_done,
+            raw_nbytes=plan.raw_nbytes,
+            done_nbytes=int(sizes[ledger.is_done].sum()),
+            nbytes_per_second=sum(speeds.values()),
+            n_writers=len(alive),
+            stragglers=[f"{who}, {human(speed)}/s" for who, speed in slow],
+            failures=_failures(past, alive, states),
+            n_parts=known.n_parts,
+            parts_left=plan.parts_with(left, known.n_parts, known.among) if known.n_parts else [],
+            jobs=jobs,
+            note=note,
+            is_published=self.target.is_published
+            and (not self.run.record.replaces or is_there(self.run.path / "replaced")),
+            warnings=list(self.beside.warnings),
+        )
+
+
+def _look(target: Target) -> _Look | Status:
+    """What the disk says of a run, or its status if it has ended."""
     beside = look_beside(target)
     run = beside.run
     if run is None or not run.makes_array:
         return _ended(target, beside)
     plan = plan_begun(run, Resources(1, 1))
     ledger = replay(run, plan.metadata, looking=True).ledger
-    sizes = _decoded_sizes(plan)
     past = histories(run, plan.metadata)
     # Leases are read after the journals, so every process that has a journal here has a lease too,
     # if it lives.
     holders = live_holders(run.path, looking=True)
-    alive = {holder.driver for holder in holders}
-    at_work = [history for history in past if history.driver in alive]
-    speeds = {
-        _who(h): int(sizes[h.shards].sum()) / h.seconds for h in at_work if h.shards and h.seconds
-    }
-    slow = _SLOW * median(speeds.values()) if speeds else 0.0
-    known = submitted(run)
-    at_work_in = {_number(holder.process.job or "") for holder in holders} - {""}
-    cut_short = {_number(history.job) for history in past if history.n_unended} - {""}
-    jobs, ends, note = _told(list(dict.fromkeys((*known.ids, *sorted(at_work_in)))), cut_short)
-    # A driver cancels its workers in the end, which is no failure.
-    ends = {
-        number: end
-        for number, end in ends.items()
-        if end[0] not in known.workers or end[1] != "CANCELLED"
-    }
+    return _Look(target, beside, run, plan, ledger, past, holders, submitted(run))
+
+
+def _together(label: str, found: Sequence[Status]) -> Status:
+    """Progress of several runs of one group."""
+    if not found:
+        message = f"nothing was begun for {label}; call shardwrite init first"
+        raise IncompleteError(message, missing=[label])
+    failures = Counter[str]()
+    for each in found:
+        for cause, n in each.failures.items():
+            # Runs share jobs, whose ends count once.
+            is_of_a_job = cause in _ENDINGS.values()
+            failures[cause] = max(n, failures[cause]) if is_of_a_job else failures[cause] + n
+    n_parts = max(each.n_parts for each in found)
     return Status(
-        path=target.label,
-        is_whole=False,
-        n_shards=plan.n_shards,
-        n_done_shards=ledger.n_done,
-        raw_nbytes=plan.raw_nbytes,
-        done_nbytes=int(sizes[ledger.is_done].sum()),
-        nbytes_per_second=sum(speeds.values()),
-        n_writers=len(alive),
-        stragglers=[f"{who}, {human(speed)}/s" for who, speed in speeds.items() if speed < slow],
-        failures=_failures(past, alive, {number: state for number, (_, state) in ends.items()}),
-        n_parts=known.n_parts,
-        parts_left=plan.parts_with(ledger.left_in_groups(plan.partition.group_edges), known.n_parts)
-        if known.n_parts
-        else [],
-        jobs=jobs,
-        note=note,
-        is_published=target.is_published
-        and (not run.record.replaces or is_there(run.path / "replaced")),
-        warnings=list(beside.warnings),
+        path=label,
+        is_whole=all(each.is_whole for each in found),
+        n_shards=sum(each.n_shards for each in found),
+        n_done_shards=sum(each.n_done_shards for each in found),
+        raw_nbytes=sum(each.raw_nbytes for each in found),
+        done_nbytes=sum(each.done_nbytes for each in found),
+        nbytes_per_second=sum(each.nbytes_per_second for each in found),
+        n_writers=sum(each.n_writers for each in found),
+        stragglers=[who for each in found for who in each.stragglers],
+        failures=dict(failures.most_common()),
+        n_parts=n_parts,
+        parts_left=sorted({part for each in found for part in each.parts_left}),
+        jobs=next((each.jobs for each in found if not each.is_whole), []),
+        note=next((each.note for each in found if not each.is_whole), ""),
+        warnings=[text for each in found for text in each.warnings],
     )
 
 
@@ -303,9 +379,7 @@ def _who(history: History) -> str:
     return f"{history.process} {history.job}".strip()
 
 
-def _told(
-    ids: list[str], ended: Collection[str]
-) -> tuple[list[dict[str, str]], dict[str, tuple[str, str]], str]:
+def _told(ids: list[str], ended: Collection[str]) -> _Told:
     """Tasks in the queue, and states of tasks by the numbers of their jobs, as SLURM tells them.
 
     The third value says why SLURM did not tell; it is empty otherwise.

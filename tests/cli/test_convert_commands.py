@@ -91,3 +91,77 @@ def test_a_group(tmp_path):
     done = run("shard", tmp_path / "h", "--shards", "5", "--min-chunks", "11", "--dry-run")
     assert "of fewer than 11 inner chunks" in done.output
     assert run("shard", tmp_path / "h", tmp_path / "m", "--include", "q").exit_code == 2
+
+
+@pytest.fixture
+def group(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, n in (("a", 100), ("b/c", 40)):
+        x = da.arange(1, n + 1, chunks=50)
+        x.to_sharded_zarr("h", name=name, shards=None, chunks=10, durability="none")
+    return "h"
+
+
+def test_in_parts(group, monkeypatch):
+    how = ["h", "n", "--shards", 2, "--memory-limit", "1MB"]
+    assert "nothing was begun" in run("shard", *how, "--part", "0/2").output
+    done = run("shard", *how, "--init", "--durability", "none")
+    assert (done.exit_code, "begun: n" in done.output) == (0, True), done.output
+    assert run("shard", *how, "--part", "0/3").exit_code == 0
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    assert run("shard", *how, "--part", "rank/3", "--json").exit_code == 0
+    done = run("shard", *how, "--finalize", "--parts", 3, "--resubmit", "/some where")
+    assert done.exit_code == 85
+    assert "part 1 of 3 must be written again" in done.output
+    assert "/some where has no scripts" in done.output
+    found = run("slurm", "status", "n", "--json")
+    assert (found.exit_code, json.loads(found.output)["n_shards"]) == (85, 7)
+    done = run("shard", *how, "--part", "1/3", "--json")
+    assert 0 < json.loads(done.output)["n_shards"] < 7
+    done = run("shard", *how, "--finalize", "--json")
+    assert json.loads(done.output)["n_shards"] == 7
+    assert json.loads(run("slurm", "status", "n", "--json").output)["is_whole"]
+    for name, n in (("a", 100), ("b/c", 40)):
+        found = shardwrite.open_sharded(f"n/{name}")[...]
+        np.testing.assert_array_equal(found, np.arange(1, n + 1))
+    assert run("shard", *how, "--part", "0/2").exit_code == 0
+
+
+def test_each_command_has_parts(group):
+    for command, how in (
+        ("unshard", ["--exclude", "a"]),
+        ("reshard", ["--chunks", 5, "--compressors", "gzip", "--index-location", "start"]),
+    ):
+        for step in (["--init"], ["--part", "0/1"], ["--finalize"]):
+            done = run(command, "h", command, *how, *step)
+            assert done.exit_code == 0, done.output
+    assert len(shardwrite.plan_reshard("unshard", None).arrays) == 1
+    assert shardwrite.plan_reshard("reshard").arrays[0].chunks == (5,)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--init", "--finalize"], "give one"),
+        (["--init", "--part", "0/2"], "give one"),
+        (["--parts", 3], "go with --finalize"),
+        (["--part", "0/2", "--resubmit", "x"], "go with --finalize"),
+        (["--part", "0/2", "--workers", 2], "--workers does not go with --part"),
+        (["--init", "--dry-run"], "--dry-run does not go with --init"),
+        (["--finalize", "--restart"], "go with --init"),
+        (["--part", "2/2"], "counted from 0"),
+        (["--part", "x"], "is no part"),
+        (["--jobs", 3], "give --cluster slurm"),
+        (["--cluster", "slurm"], "how many workers"),
+        (["--cluster", "slurm", "--jobs", 3, "--workers", 2], "brings its own workers"),
+    ],
+)
+def test_options_that_do_not_go_together(group, options, why):
+    done = run("shard", "h", "n", *options)
+    assert (done.exit_code, why in done.output) == (2, True), done.output
+
+
+def test_parts_in_place_are_refused(group):
+    for step in (["--init"], ["--part", "0/2"], ["--finalize"]):
+        done = run("shard", "h", *step)
+        assert (done.exit_code, "parts need another place" in done.output) == (2, True)

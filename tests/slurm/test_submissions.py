@@ -8,6 +8,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import dask.array
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -275,3 +276,88 @@ def test_only_what_is_missing_is_written_by_a_rank_that_starts(cluster):
     assert len(now) == 16
     assert {p: now[p] for p in there} == there
     assert shardwrite.finalize("x.zarr").n_shards == 16
+
+
+@pytest.fixture
+def hierarchy(cluster):
+    for name, n in TREE.items():
+        x = dask.array.arange(1, n * n + 1, dtype="u4").reshape(n, n)
+        x.to_sharded_zarr("h", name=name, shards=None, chunks=8, durability="none")
+    return "h"
+
+
+TREE = {"a": 64, "b/c": 16}
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("shard", ["--shards", "2", "--exclude", "x*", "--no-checksum"]),
+        ("unshard", ["--check"]),
+        ("reshard", ["--chunks", "4", "--compressors", "none", "--shards", "1", "--min-chunks", 0]),
+    ],
+)
+def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, command, how):
+    """The scripts that were submitted are run here, as bash reads them."""
+    submitted = ["slurm", command, "h", "n", *how, "--parts", 3, "--at-once", 2]
+    submitted += ["--memory-limit", "40kB"]  # so that there is a group for each part
+    dry = run(*submitted, "--dry-run")
+    assert "#SBATCH --array=0-2%2" in dry
+    assert not Path("n").exists(), "nothing was begun"
+    said = json.loads(run(*submitted, "--json"))
+    assert (said["array"], said["finalize"], said["parts"]) == ("41", "42", 3)
+    where = Path(said["directory"])
+    assert (where / "array.sbatch").read_text() in dry
+    assert "job 41 PENDING" in run(*submitted, code=1)
+    found = json.loads(run("slurm", "status", "n", "--json", code=85))
+    assert (found["n_parts"], found["parts_left"], found["n_done_shards"]) == (3, [0, 1, 2], 0)
+    assert {job["id"] for job in found["jobs"]} == {"41", "42"}
+    words = words_of(where / "array.sbatch")
+    for part in (0, 2):
+        run(*(word.replace("PART", str(part)) for word in words))
+    found = json.loads(run("slurm", "status", "n", "--json", code=85))
+    assert (found["parts_left"], found["is_whole"]) == ([1], False)
+    assert "41, 42" in run("slurm", "cancel", "n")
+    said = run(*words_of(where / "finalize.sbatch"), code=85)
+    line = next(line for line in said.splitlines() if line.startswith("shardwrite slurm resubmit"))
+    run(*shlex.split(line)[1:])
+    assert " --array=1%2 " in (cluster / "submitted").read_text().splitlines()[-2]
+    assert json.loads(run("slurm", "status", "n", "--json", code=85))["parts_left"] == [1]
+    run(*(word.replace("PART", "1") for word in words))
+    run("slurm", "cancel", "n")
+    run(*words_of(where / "finalize.sbatch"))
+    assert json.loads(run("slurm", "status", "n", "--json"))["is_whole"]
+    for name, n in TREE.items():
+        found = shardwrite.open_sharded(f"n/{name}")[...]
+        np.testing.assert_array_equal(found, np.arange(1, n * n + 1).reshape(n, n))
+    assert "nothing was begun for" in run(*shlex.split(line)[1:], code=85)
+
+
+def words_of(script):
+    """Arguments of the program in a script, as bash reads them; of task PART."""
+    text = script.read_text().replace("exec shardwrite", "printf '%s\\n'")
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "SLURM_SUBMIT_DIR": str(script.parent),
+        "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_ARRAY_TASK_ID": "PART",
+    }
+    done = subprocess.run(
+        ["bash"], input=text, env=environ, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+HERE = ["--parts", 2, "--directory", "here"]
+
+
+def test_what_of_a_conversion_is_refused(cluster, hierarchy):
+    assert "shards are needed" in run("slurm", "shard", "h", "n", "--shards", "none", code=2)
+    assert "outside of the source" in run("slurm", "shard", "h", "h/n", code=2)
+    assert "there is no such" in run("slurm", "shard", "gone", "n", code=2)
+    run("slurm", "shard", "h", "n", "--parts", 2, "--directory", "here")
+    run("slurm", "cancel", "n")
+    assert "scripts that write" in run("slurm", "unshard", "h", "m", *HERE, code=2)
+    assert "another plan" in run("slurm", "unshard", "h", "n", *HERE, code=1)
+    assert not Path("m").exists()

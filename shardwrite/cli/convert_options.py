@@ -1,0 +1,170 @@
+"""Options of commands that convert arrays, and the arguments that scripts repeat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from shardwrite.cli.values import Json, Names, Sizes
+
+__all__ = [
+    "begin_options",
+    "codec_options",
+    "conversion_arguments",
+    "conversion_options",
+    "index_option",
+    "keep_codecs",
+    "shards_option",
+]
+
+_Command = Callable[..., None]
+_KEEP = [{"name": "keep", "configuration": {}}]
+
+shards_option = click.option(
+    "--shards",
+    type=Sizes(),
+    default="auto",
+    help="Inner chunks of a shard: 8 along each axis or 4,4,16. Or its decoded size, 256MB. Or the "
+    "dimensions that it spans whole, XYZ or lat,lon. Or none.",
+)
+index_option = click.option(
+    "--index-location",
+    type=click.Choice(["end", "start"]),
+    help="Where a shard holds its index. Default: as in SRC, or at the end.",
+)
+
+
+def codec_options(function: _Command) -> _Command:
+    """Add the options of a conversion that re-encodes chunks."""
+    function = click.option(
+        "--compressors",
+        type=Json(),
+        default="keep",
+        help="A codec's name, a JSON list of codecs, none, auto (zstd with a checksum), or keep.",
+    )(function)
+    return click.option(
+        "--chunks",
+        type=Sizes(),
+        help="Size of an inner chunk: 64 or 64,64,16 elements, or 512kB. Default: as in SRC.",
+    )(function)
+
+
+def keep_codecs(options: dict[str, Any]) -> None:
+    """Take the word `keep` for what it says, and for no codec of that name."""
+    if options["compressors"] == _KEEP:
+        options["compressors"] = "keep"
+
+
+def conversion_options(function: _Command) -> _Command:
+    """Add the options that say what a conversion makes of which arrays."""
+    for decorate in reversed(
+        (
+            click.option(
+                "--checksum/--no-checksum",
+                default=None,
+                help="Add a checksum (crc32c) to each chunk, or verify and drop it. "
+                "Default: as in SRC.",
+            ),
+            click.option("--check", is_flag=True, help="Decode each chunk before it is copied."),
+            click.option(
+                "--drop-empty",
+                is_flag=True,
+                help="Leave out chunks that hold only the fill value. This decodes all chunks.",
+            ),
+            click.option(
+                "--dimension-names",
+                type=Names(),
+                help="Names of the axes, such as time,y,x. Default: those of SRC.",
+            ),
+            click.option(
+                "--include",
+                multiple=True,
+                metavar="PATTERN",
+                help="Convert only arrays whose paths fit, such as images/*. May be repeated.",
+            ),
+            click.option(
+                "--exclude",
+                multiple=True,
+                metavar="PATTERN",
+                help="Leave out arrays whose paths fit. May be repeated.",
+            ),
+            click.option(
+                "--min-chunks",
+                type=click.IntRange(0),
+                default=2,
+                help="In a group, arrays with fewer inner chunks keep their shards.",
+            ),
+            click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def begin_options(function: _Command) -> _Command:
+    """Add the options that say how a conversion begins."""
+    for decorate in reversed(
+        (
+            click.option("--overwrite", is_flag=True, help="Replace DST if it exists."),
+            click.option(
+                "--restart",
+                is_flag=True,
+                help="Remove what an interrupted run has written, and start over.",
+            ),
+            click.option(
+                "--durability",
+                type=click.Choice(["full", "batch", "none"]),
+                default="full",
+                help="What survives a power cut: full and batch sync shards to the disk, none does "
+                "not.",
+            ),
+        )
+    ):
+        function = decorate(function)
+    return function
+
+
+def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments of a command line for the options of a conversion that the user has given.
+
+    The memory of a process is left out, because each has its own.
+    """
+    context = click.get_current_context()
+    found: list[str] = []
+    for key in (
+        "shards",
+        "chunks",
+        "compressors",
+        "index_location",
+        "checksum",
+        "check",
+        "drop_empty",
+        "dimension_names",
+        "include",
+        "exclude",
+        "min_chunks",
+    ):
+        if context.get_parameter_source(key) is ParameterSource.COMMANDLINE:
+            found += _words(f"--{key.replace('_', '-')}", options[key])
+    return tuple(found)
+
+
+def _words(name: str, value: Any) -> list[str]:
+    """Words of a command line that give an option a value."""
+    if value is True:
+        return [name]
+    if value is False:
+        return [f"--no-{name.removeprefix('--')}"]
+    if name in ("--include", "--exclude"):
+        return [word for pattern in value for word in (name, pattern)]
+    if value is None:
+        return [name, "none"]
+    if name == "--compressors" and not isinstance(value, str):
+        return [name, json.dumps(value)]
+    if isinstance(value, tuple):
+        return [name, ",".join("" if item is None else str(item) for item in value)]
+    return [name, str(value)]

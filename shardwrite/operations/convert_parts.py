@@ -1,0 +1,446 @@
+"""Functions that convert an array or a hierarchy in parts, for job arrays and `srun`.
+
+`prepare_conversion` begins a run for each array, `convert_part` converts one part, and
+`finalize_conversion` checks all shards and publishes the arrays. The arrays are cut into parts
+together: the parts depend only on the sizes of the arrays, on the plans that lie beside them, and
+on the number of parts. So ranks agree whatever machines they run on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from shardwrite.engines import Engine, local_threads
+from shardwrite.entry.public import public
+from shardwrite.entry.words import refuse_unknown
+from shardwrite.errors import IncompleteError, JournalError, SpecError
+from shardwrite.grid import Sized
+from shardwrite.journal import Receipt, RunDirectory, differences
+from shardwrite.operations.conversion import Conversion, ConvertedArray
+from shardwrite.operations.converting import Call, One, call_of, plan_all
+from shardwrite.operations.hierarchy import consolidate, make_groups
+from shardwrite.operations.parts import options_of_run, working_on
+from shardwrite.place.target import Target, resolve_place, resolve_target
+from shardwrite.plan import Plan, Stretch
+from shardwrite.read.hierarchy import Group, Hierarchy, open_hierarchy
+from shardwrite.read.stored_array import check_apart
+from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.in_parts import execute_part, finish_parts, prepare_jobs, remedy_of_parts
+from shardwrite.runs.job import Job
+from shardwrite.runs.kept import check_kept
+from shardwrite.runs.progress import OnReport, reporting
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.source import NoChunks
+from shardwrite.sources.opening import place_of
+
+__all__ = [
+    "PlannedParts",
+    "convert_part",
+    "finalize_conversion",
+    "plan_parts",
+    "prepare_conversion",
+]
+
+_OF_THE_BEGIN = ("mode", "durability", "restart")
+_MAX_NAMED, _MAX_MISSING = 8, 1000
+_PUBLISHED = "it is published already"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedParts:
+    """A conversion that is cut into parts, planned.
+
+    Attributes
+    ----------
+    tree : Hierarchy
+        The source.
+    made : tuple of One
+        The planned conversions of its arrays.
+    call : Call
+        The call.
+    """
+
+    tree: Hierarchy
+    made: tuple[One, ...]
+    call: Call
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Decoded bytes of all arrays."""
+        return sum(one.planned.plan.raw_nbytes for one in self.made)
+
+    @property
+    def n_groups(self) -> int:
+        """Number of groups of shards of all arrays; no two parts share a group."""
+        return sum(one.planned.plan.partition.n_groups for one in self.made)
+
+    @property
+    def n_shards(self) -> int:
+        """Number of shards of all arrays."""
+        return sum(one.planned.plan.n_shards for one in self.made)
+
+    @property
+    def label(self) -> str:
+        """Text that names the new array or group."""
+        return resolve_place(self.call.dst, None).label
+
+    def is_wanted(self, group: Group) -> bool:
+        """Whether a group of the source is made anew."""
+        return self.call.wanted.patterns.want_group(group.name, [one.name for one in self.made])
+
+    def target_of(self, one: One) -> Target:
+        """Target of the conversion of one array."""
+        return resolve_target(self.call.dst, one.name or None, self.call.run_dir)
+
+    def stretches(self) -> Iterator[tuple[One, Stretch]]:
+        """Each array, and its place among all of them."""
+        before, total = 0, self.raw_nbytes
+        for one in self.made:
+            yield one, Stretch(before, total)
+            before += one.planned.plan.raw_nbytes
+
+    def begin(self, engine: Engine) -> None:
+        """Make the groups, and begin the run of each array."""
+        run = self.call.run
+        make_groups(self.tree, self.is_wanted, self.call.dst, run.mode, run.durability)
+        jobs = [
+            Job(one.planned.chunks, one.planned.plan, self.target_of(one), run) for one in self.made
+        ]
+        prepare_jobs(jobs, engine)
+
+
+def plan_parts(src: Any, call: Call, engine: Engine) -> PlannedParts:
+    """Plan a conversion that is cut into parts. Nothing is written.
+
+    Parameters
+    ----------
+    src : str, path, or store or node of zarr-python
+        The source.
+    call : Call
+        The call.
+    engine : Engine
+        The engine of a process that converts a part.
+
+    Raises
+    ------
+    SpecError, PlanError
+        If an argument does not fit.
+    """
+    if call.dst is None:
+        raise SpecError(
+            "parts need another place",
+            field="dst",
+            value=None,
+            remedy="give a place for what is made; workers that are jobs convert in place "
+            "(--cluster slurm)",
+        )
+    tree = open_hierarchy(place_of(src), call.wanted.patterns.want)
+    check_apart(tree.place, resolve_place(call.dst, None))
+    return PlannedParts(tree, tuple(plan_all(tree, call.wanted, engine, call.options)), call)
+
+
+@public
+def prepare_conversion(src: Any, dst: Any, shards: Sized = "auto", **keywords: Any) -> None:
+    """Begin a conversion that is made in parts. Call this once, before any part is converted.
+
+    Parameters
+    ----------
+    src, dst, shards
+        See :func:`reshard`. `dst` is needed.
+    **keywords
+        Other keywords of :func:`reshard`, except `recheck` and `progress`. `mode`, `durability` and
+        `restart` hold for all parts. All other keywords must be given to :func:`convert_part` and
+        :func:`finalize_conversion` again.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    SpecError, PlanError
+        If an argument does not fit, or something that may not be replaced exists there.
+    JournalError
+        If another run on one of the arrays has not ended.
+    StoreError
+        If the storage refuses.
+
+    Examples
+    --------
+    See :func:`convert_part`.
+
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
+    """
+    _refuse_unknown("prepare_conversion", keywords, without=("recheck", "progress"))
+    with local_threads() as engine:
+        plan_parts(src, call_of(dst, shards, **keywords), engine).begin(engine)
+
+
+@public
+def convert_part(
+    src: Any, dst: Any, index: int, count: int, shards: Sized = "auto", **keywords: Any
+) -> Conversion:
+    """Convert one part of an array or a hierarchy, with the threads of this process.
+
+    The shards of all arrays are cut into parts together. After an interruption, the same call goes
+    on where it was, on this machine or another one.
+
+    Parameters
+    ----------
+    src, dst, shards
+        As they were given to :func:`prepare_conversion`.
+    index, count : int
+        Number of this part, counted from 0, and number of all parts.
+    **keywords
+        Other keywords of :func:`reshard`, as they were given to :func:`prepare_conversion`, except
+        `mode`, `durability`, `restart` and `recheck`. `memory_limit` is that of this process.
+
+    Returns
+    -------
+    Conversion
+        Result of this part. Arrays of which it has no shard are left out. A chunk of HDF5 that is
+        re-encoded although all others are copied counts as copied.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    SpecError
+        If an argument does not fit, for instance unless ``0 <= index < count``.
+    IncompleteError
+        If nothing was begun there, or the process was asked to stop and shards are missing.
+    JournalError
+        If something else was begun there, for instance because the source has changed.
+    PlanError
+        If the plan does not fit into the memory of this process.
+    RunEndedError
+        If a run has ended meanwhile and did not make what is asked for.
+    CorruptShardError, CodecError, StoreError
+        If a task fails. Its shard is not committed.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
+    >>> [
+    ...     shardwrite.convert_part(path + "/a", path + "/b", part, 3, 10).n_shards
+    ...     for part in range(3)
+    ... ]
+    [4, 3, 3]
+    >>> shardwrite.finalize_conversion(path + "/a", path + "/b", 10).n_chunks_copied
+    100
+    """
+    _refuse_unknown("convert_part", keywords, without=(*_OF_THE_BEGIN, "recheck"))
+    start, arrays = time.perf_counter(), []
+    with local_threads() as engine:
+        parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
+        _check_part(index, count)
+        with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
+            for one, among in parts.stretches():
+                found = _convert_one(parts, one, among, (index, count), engine, on_report)
+                arrays += [] if found is None else [found]
+    return _result(parts, arrays, start)
+
+
+@public
+def finalize_conversion(
+    src: Any, dst: Any, shards: Sized = "auto", *, n_parts: int | None = None, **keywords: Any
+) -> Conversion:
+    """Check the index of every shard, and publish the arrays that are whole.
+
+    Consolidated metadata come last, where the source has such metadata. Files that dead processes
+    have left are removed.
+
+    Parameters
+    ----------
+    src, dst, shards
+        As they were given to :func:`prepare_conversion`.
+    n_parts : int, optional
+        Number of parts. With it, an `IncompleteError` can name the parts to convert again.
+    **keywords
+        As for :func:`convert_part`, without `progress`.
+
+    Returns
+    -------
+    Conversion
+        Result of the whole conversion.
+
+    Raises
+    ------
+    TypeError
+        If a keyword is unknown.
+    SpecError
+        If an argument does not fit, for instance if `n_parts` is less than 1.
+    ChangedError
+        If an array was finished before, and is not what its last run left.
+    IncompleteError
+        If nothing was begun there, or shards are missing or damaged. The error has the keys of
+        these shards and, if `n_parts` is given, the `parts` that they belong to.
+    JournalError
+        If something else was begun there, for instance because the source has changed.
+
+    Examples
+    --------
+    See :func:`convert_part`.
+
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=None, chunks=10)
+    >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
+    >>> shardwrite.finalize_conversion(path + "/a", path + "/b", 10, n_parts=20)
+    Traceback (most recent call last):
+        ...
+    shardwrite.errors.IncompleteError: ...
+    """
+    _refuse_unknown(
+        "finalize_conversion", keywords, without=(*_OF_THE_BEGIN, "recheck", "progress")
+    )
+    if n_parts is not None and n_parts < 1:
+        raise SpecError(
+            "there is at least one part",
+            field="n_parts",
+            value=n_parts,
+            remedy="give their number, or None",
+        )
+    start, arrays, failed = time.perf_counter(), [], []
+    with local_threads() as engine:
+        parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
+        for one, among in parts.stretches():
+            try:
+                arrays.append(_finish_one(parts, one, among, n_parts, engine))
+            except IncompleteError as error:
+                failed.append((one, error))
+    if failed:
+        raise _incomplete(parts, failed, n_parts)
+    done = [(one.name, one.planned) for one in parts.made]
+    consolidate(parts.tree, parts.is_wanted, done, parts.call.dst, parts.call.run.durability)
+    return _result(parts, arrays, start)
+
+
+def _refuse_unknown(function: str, given: Iterable[str], without: Sequence[str]) -> None:
+    known = [name for name in signature(call_of).parameters if name not in ("dst", *without)]
+    refuse_unknown(function, given, known)
+
+
+def _check_part(index: int, count: int) -> None:
+    are_numbers = all(isinstance(n, int) and not isinstance(n, bool) for n in (index, count))
+    if not are_numbers or not 0 <= index < count:
+        raise SpecError(
+            "no such part",
+            field="part",
+            value=(index, count),
+            remedy="give index i of count n with 0 <= i < n",
+        )
+
+
+def _convert_one(
+    parts: PlannedParts,
+    one: One,
+    among: Stretch,
+    which: tuple[int, int],
+    engine: Engine,
+    on_report: OnReport,
+) -> ConvertedArray | None:
+    """Convert what a part has of one array; None if it has nothing of it."""
+    target = parts.target_of(one)
+
+    def write(run: RunDirectory) -> ConvertedArray | None:
+        plan = _plan_of(one, run, target, engine, parts.call)
+        part = plan.part(*which, among)
+        if not part.groups:
+            return None
+        if one.planned.passage is None:
+            plan.check_fits()
+        job = Job(one.planned.chunks, plan, target, options_of_run(run))
+        result = execute_part(job, run, part, engine, on_report)
+        return _converted(one, target, result)
+
+    found = working_on(target, write, partial(_is_of, one))
+    if isinstance(found, WriteResult):
+        return ConvertedArray(name=one.name, path=target.label, how="skipped", why=(_PUBLISHED,))
+    return found
+
+
+def _finish_one(
+    parts: PlannedParts, one: One, among: Stretch, n_parts: int | None, engine: Engine
+) -> ConvertedArray:
+    """Publish one array if it is whole."""
+    target = parts.target_of(one)
+
+    def finish(run: RunDirectory) -> WriteResult:
+        plan = _plan_of(one, run, target, engine, parts.call)
+        job = Job(NoChunks(), plan, target, options_of_run(run))
+        return finish_parts(job, run, engine, n_parts, among)
+
+    look = partial(check_kept, target, engine)
+    result = working_on(target, finish, partial(_is_of, one), look)
+    return replace(_converted(one, target, result), n_odd=one.n_odd)
+
+
+def _is_of(one: One, receipt: Receipt) -> bool:
+    return receipt.digest == one.planned.plan.digest
+
+
+def _plan_of(one: One, run: RunDirectory, target: Target, engine: Engine, call: Call) -> Plan:
+    """The plan of a run that was begun, with the source of this process.
+
+    Raises
+    ------
+    JournalError
+        If the run makes something else.
+    """
+    planned = one.planned.plan
+    if run.digest != planned.digest:
+        changed = differences(run.record.identity.to_dict(), planned.identity.to_dict())
+        raise JournalError(
+            f"another conversion was begun for {target.label}; it differs in {'; '.join(changed)}. "
+            "Give all parts the source and the options with which it was begun",
+            path=str(target.run_path),
+            differences=changed,
+        )
+    begun = plan_begun(run, resources_of(engine, call.options.memory_limit_nbytes))
+    return replace(begun, source=planned.source, source_reruns=planned.source_reruns)
+
+
+def _converted(one: One, target: Target, result: WriteResult) -> ConvertedArray:
+    return ConvertedArray(name=one.name, path=target.label, how=one.how, why=one.why, result=result)
+
+
+def _incomplete(
+    parts: PlannedParts, failed: Sequence[tuple[One, IncompleteError]], n_parts: int | None
+) -> IncompleteError:
+    """The error that names the missing shards of all arrays."""
+    if len(failed) == 1:
+        return failed[0][1]
+    numbers = sorted({part for _, error in failed for part in error.fields["parts"]})
+    names = ", ".join(one.name for one, _ in failed[:_MAX_NAMED])
+    more = ", ..." if len(failed) > _MAX_NAMED else ""
+    missing = [f"{one.name}/{key}" for one, error in failed for key in error.fields["missing"]]
+    found = IncompleteError(
+        f"{parts.label} is not whole: shards of {len(failed):,} of {len(parts.made):,} arrays are "
+        f"not committed ({names}{more}); {remedy_of_parts(numbers, n_parts)}",
+        missing=missing[:_MAX_MISSING],
+        parts=numbers,
+    )
+    for _, error in failed[:_MAX_NAMED]:
+        found.add_note(error.message)
+    return found
+
+
+def _result(parts: PlannedParts, arrays: Sequence[ConvertedArray], start: float) -> Conversion:
+    return Conversion(
+        source=parts.tree.place.label,
+        path=parts.label,
+        arrays=tuple(arrays),
+        seconds=time.perf_counter() - start,
+        left_out=parts.tree.left_out,
+    )

@@ -1,0 +1,234 @@
+"""Conversions in parts: all parts together are the conversion, whatever comes in between."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+import shardwrite
+from shardwrite.engines import local_threads
+from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
+from shardwrite.operations.convert_parts import plan_parts
+from shardwrite.operations.converting import call_of
+
+pytestmark = pytest.mark.compat
+
+VALUES = np.arange(64 * 64, dtype="u4").reshape(64, 64) + 1
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A hierarchy of Zarr v2 with arrays of several sizes and consolidated metadata."""
+    path = tmp_path / "old"
+    root = zarr.create_group(path, zarr_format=2, attributes={"title": "all"})
+    for name, n in (("big", 64), ("images/small", 16), ("images/none", 0), ("one", 8)):
+        x = root.create_array(name, shape=(n, n), chunks=(8, 8), dtype="u4")
+        x[...] = VALUES[:n, :n]
+    zarr.consolidate_metadata(path)
+    return path
+
+
+def bytes_of(path):
+    return {
+        p.relative_to(path): p.read_bytes()
+        for p in sorted(path.rglob("*"))
+        if p.is_file() and "receipt" not in p.name
+    }
+
+
+def begin(src, dst, *arguments, **keywords):
+    shardwrite.prepare_conversion(src, dst, *arguments, **{"durability": "none", **keywords})
+
+
+def all_parts(src, dst, count, *arguments, order=None, **keywords):
+    return [
+        shardwrite.convert_part(src, dst, k, count, *arguments, **keywords)
+        for k in order or range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_all_parts_together_are_the_conversion(tmp_path, tree, count):
+    whole = shardwrite.shard(tree, tmp_path / "whole", 2)
+    new = tmp_path / "new"
+    begin(tree, new, 2)
+    done = all_parts(tree, new, count, 2, order=reversed(range(count)))
+    assert sum(part.n_shards for part in done) == whole.n_shards
+    assert sum(part.n_chunks_copied for part in done) == whole.n_chunks_copied
+    last = shardwrite.finalize_conversion(tree, new, 2, n_parts=count)
+    assert (last.n_shards, last.n_chunks_copied) == (whole.n_shards, whole.n_chunks_copied)
+    assert bytes_of(new) == bytes_of(tmp_path / "whole")
+    assert not list(new.rglob("*.shardwrite"))
+    assert zarr.open_group(new, mode="r", use_consolidated=True)["images/small"].shape == (16, 16)
+
+
+def test_the_cut_is_over_all_shards_of_all_arrays(tmp_path, tree):
+    """Each shard belongs to one part, and parts are of about one size."""
+    with local_threads() as engine:
+        parts = plan_parts(tree, call_of(tmp_path / "new", 1, memory_limit="600kB"), engine)
+    for count in (1, 2, 3, 7, 40):
+        sizes = []
+        found = {one.name: [] for one in parts.made}
+        for k in range(count):
+            cut = [one.planned.plan.part(k, count, among) for one, among in parts.stretches()]
+            sizes.append(sum(part.raw_nbytes for part in cut))
+            for one, part in zip(parts.made, cut, strict=True):
+                found[one.name] += part.groups
+        for one in parts.made:
+            assert found[one.name] == list(range(one.planned.plan.partition.n_groups))
+        largest = max(
+            one.planned.plan.partition.group_box(rank).size * 4
+            for one in parts.made
+            for rank in range(one.planned.plan.partition.n_groups)
+        )
+        assert max(sizes) <= parts.raw_nbytes / count + largest
+    assert parts.n_shards == 64 + 4 + 1
+
+
+@pytest.mark.parametrize("harm", ["gone", "never written"])
+def test_finalize_names_parts_over_all_arrays(tmp_path, tree, harm):
+    new = tmp_path / "new"
+    begin(tree, new, 1, memory_limit="1MB")
+    for k in [k for k in range(8) if harm == "gone" or k not in (2, 7)]:
+        shardwrite.convert_part(tree, new, k, 8, 1)
+    if harm == "gone":
+        (new / "one/c/0/0").unlink()
+        (new / "big/c/0/0").unlink()
+    with pytest.raises(IncompleteError) as caught:
+        shardwrite.finalize_conversion(tree, new, 1, n_parts=8)
+    assert caught.value.parts == ([0, 7] if harm == "gone" else [2, 7])
+    if harm == "gone":
+        assert caught.value.missing == ["big/c/0/0", "one/c/0/0"]
+    assert "of 8 must be written again" in str(caught.value)
+    with pytest.raises(IncompleteError, match="give the number of parts"):
+        shardwrite.finalize_conversion(tree, new, 1)
+    assert not (new / "big/zarr.json").exists()
+    for k in caught.value.parts:  # arrays that are whole were published, which changes no part
+        shardwrite.convert_part(tree, new, k, 8, 1)
+    shardwrite.finalize_conversion(tree, new, 1, n_parts=8)
+    assert bytes_of(new) == bytes_of_whole(tmp_path, tree, 1)
+
+
+def bytes_of_whole(tmp_path, tree, shards):
+    shardwrite.shard(tree, tmp_path / "whole", shards)
+    return bytes_of(tmp_path / "whole")
+
+
+def test_a_number_of_parts_taken_over_by_another(tmp_path, tree):
+    new = tmp_path / "new"
+    begin(tree, new, 1, memory_limit="1MB")
+    for k in range(0, 20, 2):
+        shardwrite.convert_part(tree, new, k, 20, 1)
+    done = all_parts(tree, new, 3, 1)
+    results = [array.result for part in done for array in part.arrays]
+    assert sum(part.n_shards for part in done) == 69
+    assert 0 < sum(result.n_resumed_shards for result in results) < 69
+    shardwrite.finalize_conversion(tree, new, 1)
+
+
+def test_everything_again_changes_nothing(tmp_path, tree):
+    new = tmp_path / "new"
+    for _ in range(2):
+        begin(tree, new, 4)
+        done = all_parts(tree, new, 2, 4)
+        last = shardwrite.finalize_conversion(tree, new, 4)
+        assert last.n_shards == 4 + 1 + 0 + 1
+    assert {array.why[-1] for part in done for array in part.arrays} == {"it is published already"}
+    assert done[0].is_skipped
+    (new / "big/c/0/0").unlink()
+    with pytest.raises(shardwrite.ChangedError):
+        shardwrite.finalize_conversion(tree, new, 4)
+
+
+def test_values_that_are_encoded_again_and_a_file(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("g/x", data=VALUES, chunks=(8, 8), compression="gzip")
+        file["flat"] = VALUES
+    src, how = tmp_path / "a.h5", {"compressors": "auto", "chunks": 4, "min_chunks": 0}
+    begin(src, tmp_path / "new", 4, memory_limit="10MB", **how)
+    done = all_parts(src, tmp_path / "new", 3, 4, **how)
+    assert sum(part.n_chunks_encoded for part in done) == 512
+    shardwrite.finalize_conversion(src, tmp_path / "new", 4, **how)
+    for name in ("g/x", "flat"):
+        found = zarr.open_array(tmp_path / "new" / name, mode="r")
+        np.testing.assert_array_equal(found[...], VALUES)
+    begin(src, tmp_path / "b", 4, include="flat")
+    with pytest.raises(PlanError, match="may use 1,000"):
+        shardwrite.convert_part(src, tmp_path / "b", 0, 1, 4, include="flat", memory_limit=1000)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "shards", "differs"),
+    [({"checksum": True}, 2, "codecs"), ({}, 4, "metadata"), ({"source_id": "x"}, 2, "source")],
+)
+def test_a_part_of_another_conversion_is_refused(tmp_path, tree, keywords, shards, differs):
+    new = tmp_path / "new"
+    begin(tree, new, 2)
+    for call in (
+        lambda: shardwrite.convert_part(tree, new, 0, 2, shards, **keywords),
+        lambda: shardwrite.finalize_conversion(tree, new, shards, **keywords),
+    ):
+        with pytest.raises(JournalError, match="another conversion was begun") as caught:
+            call()
+        assert caught.value.differences
+    assert not list(new.glob("big/c/*/*"))
+
+
+def test_a_source_that_has_changed_is_refused(tmp_path, tree):
+    begin(tree, tmp_path / "new", 2)
+    document = tree / "big/.zarray"
+    os.utime(document, ns=(1, 1))
+    with pytest.raises(JournalError, match="source"):
+        shardwrite.convert_part(tree, tmp_path / "new", 0, 2, 2)
+
+
+def test_what_cannot_be_asked_for(tmp_path, tree):
+    new = tmp_path / "new"
+    with pytest.raises(SpecError, match="parts need another place"):
+        begin(tree, None, 2)
+    with pytest.raises(IncompleteError, match="nothing was begun"):
+        shardwrite.convert_part(tree, new, 0, 2, 2)
+    with pytest.raises(IncompleteError, match="nothing was begun"):
+        shardwrite.finalize_conversion(tree, new, 2)
+    assert not new.exists()
+    for index, count in itertools.product((-1, 2, 2.0, True), (2, 1)):
+        with pytest.raises(SpecError, match="no such part"):
+            shardwrite.convert_part(tree, new, index, count, 2)
+    with pytest.raises(SpecError, match="at least one part"):
+        shardwrite.finalize_conversion(tree, new, 2, n_parts=0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mode'"):
+        shardwrite.convert_part(tree, new, 0, 1, 2, mode="w")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'recheck'"):
+        begin(tree, new, 2, recheck=True)
+    with pytest.raises(SpecError, match="outside of the source"):
+        begin(tree, tree / "new", 2)
+
+
+def test_begin_again_replaces_only_if_asked(tmp_path, tree):
+    new = tmp_path / "new"
+    begin(tree, new, 2)
+    shardwrite.convert_part(tree, new, 0, 2, 2)
+    with pytest.raises(JournalError):
+        begin(tree, new, 4)
+    begin(tree, new, 4, restart=True)
+    all_parts(tree, new, 2, 4)
+    shardwrite.finalize_conversion(tree, new, 4)
+    with pytest.raises(SpecError, match="an array exists there"):
+        begin(tree, new, 2)
+    begin(tree, new, 2, mode="w")
+    all_parts(tree, new, 2, 2)
+    shardwrite.finalize_conversion(tree, new, 2)
+    assert bytes_of(new) == bytes_of_whole(tmp_path, tree, 2)
+
+
+def test_into_a_store_that_is_no_directory(tmp_path, tree):
+    store, how = zarr.storage.MemoryStore(), {"run_dir": tmp_path / "runs"}
+    begin(tree, store, 2, **how)
+    all_parts(tree, store, 2, 2, **how)
+    assert shardwrite.finalize_conversion(tree, store, 2, **how).n_shards == 18
+    np.testing.assert_array_equal(zarr.open_group(store, mode="r")["big"][...], VALUES)
