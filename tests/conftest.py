@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
+import sys
 from pathlib import Path
 
+import dask
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 LEAN = str(HERE / "lean")
 SLURM = HERE / "slurm"
+FORKS = str(HERE / "forks")
+sys.path.insert(0, FORKS)  # where tests find `forks`
+# Libraries, and nothing of this package, that worker processes of tests have when they start.
+PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
+START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
+
+
+def pytest_configure(config):
+    """Have each process of pytest-xdist begin to collect at another directory.
+
+    All of them collect everything, and what pytest compiles of a test file is kept. On a clean
+    clone each process would otherwise compile every file, because all would be at the same one.
+    """
+    names = getattr(config, "workerinput", {})
+    if names and config.args_source == config.ArgsSource.TESTPATHS:
+        places = sorted(str(path) for path in HERE.iterdir() if is_collected(path))
+        first = len(places) * int(names["workerid"].removeprefix("gw")) // names["workercount"]
+        config.args = places[first:] + places[:first]
+
+
+def is_collected(path):
+    return any(path.glob("test_*.py")) if path.is_dir() else path.match("test_*.py")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -26,7 +52,15 @@ def pytest_collection_modifyitems(config, items):
         marker = item.get_closest_marker("timeout")
         return float(marker.args[0]) if marker is not None else usual
 
+    items.sort(key=lambda item: item.path)  # the same order in all processes
     items.sort(key=lambda item: (SLURM in item.path.parents, limit(item)), reverse=True)
+
+
+def pytest_collection_finish():
+    """Leave what has been collected out of all further collections of garbage, and so of what a
+    forked process copies."""
+    gc.collect()
+    gc.freeze()
 
 
 class OneForSlurm(LoadScopeScheduling):
@@ -52,13 +86,30 @@ def paths():
 
 @pytest.fixture(scope="session", autouse=True)
 def lean_children():
-    """Have child processes start as `lean/sitecustomize.py` says."""
+    """Have child processes start as `lean/sitecustomize.py` says, and find `forks`."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("PYTHONPATH", os.pathsep.join([*paths(), LEAN]))
+        patched.setenv("PYTHONPATH", os.pathsep.join([*paths(), LEAN, FORKS]))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers(lean_children):
+    """Have dask fork its workers from one process that has imported the libraries, because to
+    start an interpreter and to import them takes longer than what most tests have them do.
+
+    Each imports this package anew. What was put into the environment since does not reach them.
+    """
+    from distributed.utils import get_mp_context
+
+    with dask.config.set(dict.fromkeys(START, "forkserver")):
+        get_mp_context()  # it sets, once, what it would have preloaded
+        multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
         yield
 
 
 @pytest.fixture
 def children_as_users_start_them(monkeypatch):
-    """Have child processes import all that they import elsewhere."""
+    """Have child processes, and dask's workers, start and import all as they do elsewhere."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in paths() if path != LEAN))
+    with dask.config.set(dict.fromkeys(START, "spawn")):
+        yield

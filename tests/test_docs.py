@@ -9,12 +9,14 @@ import os
 import pkgutil
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import dask
 import pytest
+from forks import python
 
 import shardwrite
 
@@ -43,10 +45,10 @@ def with_programs(directory):
     """An environment in which ``shardwrite`` and ``python`` are those of this test."""
     directory.mkdir()
     for name, what in (
-        ("python", ""),
-        ("shardwrite", '-c "from shardwrite.cli import main; main()"'),
+        ("python", ()),
+        ("shardwrite", ("-c", "from shardwrite.cli import main; main()")),
     ):
-        (directory / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
+        (directory / name).write_text(f'#!/bin/sh\nexec {shlex.join([*python(), *what])} "$@"\n')
         (directory / name).chmod(0o755)
     found = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": found}

@@ -7,11 +7,11 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 
 from benchmarks.aims import aims_markdown, memory_markdown
 from benchmarks.cases import CASES
@@ -149,7 +149,7 @@ def test_the_plot_shows_all_contestants(tmp_path):
 def test_commands_of_the_figures_are_known(command):
     module, *words = shlex.split(command)
     said = subprocess.run(
-        [sys.executable, "-m", module, "--help"],
+        [*python(), "-m", module, "--help"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -162,7 +162,7 @@ def test_commands_of_the_figures_are_known(command):
 @pytest.mark.parametrize("kind", [pytest.param("blocks", marks=pytest.mark.long), "shards"])
 def test_scale_counts_every_shard(tmp_path, kind):
     command = [
-        sys.executable,
+        *python(),
         "-m",
         "benchmarks.scale",
         "run",

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 
 from benchmarks.checks import CheckError
 from benchmarks.crew import local_threads
@@ -31,7 +31,7 @@ TINY = Setting(
 
 def test_lines_and_page(tmp_path):
     command = [
-        sys.executable,
+        *python(),
         "-m",
         "benchmarks.throughput",
         "--directory",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 
 import dask
 import dask.array as da
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from forks import python
 
 import shardwrite
 from shardwrite.cli import main
@@ -207,7 +207,7 @@ def test_raw_source(tmp_path):
 def test_demo(tmp_path):
     done = subprocess.run(
         [
-            sys.executable,
+            *python(),
             "-c",
             "from shardwrite.cli import main\nif __name__ == '__main__': main()",
             "demo",
@@ -236,7 +236,7 @@ def test_dask_finds_the_command():
 
 
 def test_quiet_in_a_pipe(source, tmp_path):
-    program = [sys.executable, "-c", "from shardwrite.cli import main; main()"]
+    program = [*python(), "-c", "from shardwrite.cli import main; main()"]
     for command in (["write", source, tmp_path / "o.zarr"], ["verify", tmp_path / "o.zarr"]):
         done = subprocess.run([*program, *command], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from forks import python
 
 from shardwrite.cli import main
 
@@ -29,7 +31,7 @@ class Shell:
         program = directory / "bin" / "shardwrite"
         program.parent.mkdir()
         program.write_text(
-            f'#!/bin/sh\nexec {sys.executable} -c "from shardwrite.cli import main; '
+            f'#!/bin/sh\nexec {shlex.join(python())} -c "from shardwrite.cli import main; '
             'main(prog_name=\'shardwrite\')" "$@"\n'
         )
         program.chmod(0o755)

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from forks import python
 
 import shardwrite
 from shardwrite.cli import main
@@ -116,7 +116,7 @@ def test_another_source_and_too_little_memory(begun):
 def test_signals(begun, number, says):
     """USR1 drains and would requeue; TERM leaves within seconds; the same command goes on."""
     command = [
-        sys.executable,
+        *python(),
         PROGRAM,
         "write-part",
         "x.npy",

@@ -7,8 +7,9 @@ import importlib
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from forks import python
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -59,7 +60,7 @@ def run(program, *arguments, code=0):
     """What a new process prints that runs a program, in which the toys can be imported."""
     own = filter(None, [os.environ.get("PYTHONPATH")])
     ended = subprocess.run(
-        [sys.executable, "-c", program, *map(str, arguments)],
+        [*python(), "-c", program, *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, HERE, *own]))},
         check=False,
         capture_output=True,

@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from forks import python
 
 import shardwrite
 
@@ -78,7 +79,7 @@ def run(program, path, *paths, code=0):
     own = filter(None, [os.environ.get("PYTHONPATH")])
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *paths, *own]))}
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(path)],
+        [*python(), "-c", program, str(path)],
         env=environ,
         check=False,
         capture_output=True,

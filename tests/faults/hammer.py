@@ -27,6 +27,9 @@ import zarr
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder
 
+sys.path.insert(0, str(Path(__file__).parent.parent / "forks"))
+from forks import python
+
 SIDE, SHARD, CHUNK = 64, 32, 8
 PAUSE = 0.3
 """Seconds before and after a compaction."""
@@ -87,7 +90,7 @@ def hammer(directory: Path, strategy: str, seconds: float) -> dict[str, dict]:
     da.from_array(values(0), chunks=SHARD).to_sharded_zarr(
         path, shards=SHARD, chunks=CHUNK, durability="none"
     )
-    command = [sys.executable, __file__, "--read", str(path), "--stop", str(stop)]
+    command = [*python(), __file__, "--read", str(path), "--stop", str(stop)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen([*command, "--reader", reader], **pipes) for reader in READERS]
     for process in processes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import python
 
 SCRIPT = Path(__file__).with_name("conversions.py")
 
@@ -16,7 +16,7 @@ def run(tmp_path, *arguments):
     """Kill in a process of its own, which has no threads when it forks."""
     out = tmp_path / "out.json"
     done = subprocess.run(
-        [sys.executable, SCRIPT, *arguments, "--json", out],
+        [*python(), SCRIPT, *arguments, "--json", out],
         capture_output=True,
         text=True,
         timeout=1500,

@@ -15,6 +15,7 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
+from forks import python
 
 import shardwrite
 from shardwrite.journal import probe
@@ -30,7 +31,7 @@ def run(tmp_path, *arguments):
     """Kill operations in a process of its own, which has no threads when it forks."""
     out = tmp_path / "out.json"
     subprocess.run(
-        [sys.executable, SCRIPT, *arguments, "--json", out],
+        [*python(), SCRIPT, *arguments, "--json", out],
         capture_output=True,
         timeout=1500,
         check=False,
@@ -82,7 +83,7 @@ def write(path):
 def test_a_draft_stays_as_long_as_its_process_may_live(tmp_path):
     says = "import sys, shardwrite.journal.lease as l; print(l.signature(), flush=True); sys.stdin.read()"
     other = subprocess.Popen(
-        [sys.executable, "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*python(), "-c", says], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     draft = draft_of(tmp_path / "x", other.stdout.readline().strip())
     write(tmp_path / "x")
@@ -125,7 +126,7 @@ def test_a_run_is_no_draft_because_whoever_began_it_is_gone(tmp_path):
         import shardwrite, test_ends
         shardwrite.prepare(test_ends.X, sys.argv[1], shardwrite.plan(test_ends.X, shards=4, chunks=2, source_id="x"))
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code), path], check=True)
+    subprocess.run([*python(), "-c", textwrap.dedent(code), path], check=True)
     (run,) = path.with_name("x.shardwrite").glob("run-*")
     os.utime(run, (time.time() - 1000,) * 2)
     draft_of(path, "elsewhere,boot,1,2,3")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 
 import shardwrite
 
@@ -23,7 +24,7 @@ SCRIPT = Path(__file__).with_name("kills.py")
 def run(tmp_path, *arguments):
     out = tmp_path / "out.json"
     ended = subprocess.run(
-        [sys.executable, SCRIPT, *arguments, "--json", out],
+        [*python(), SCRIPT, *arguments, "--json", out],
         capture_output=True,
         text=True,
         timeout=900,
@@ -138,9 +139,7 @@ def test_killed_at_a_system_call(tmp_path, call):
         n_killed += 1
         if path.exists() and (path.with_name(path.name + ".shardwrite") / "plan.json").exists():
             oracle.check_partial(path, acks.ranks(), oracle.values((32, 32)))
-        subprocess.run(
-            [sys.executable, "-c", WRITER, path, tmp_path / "more"], check=True, timeout=120
-        )
+        subprocess.run([*python(), "-c", WRITER, path, tmp_path / "more"], check=True, timeout=120)
         found = shardwrite.open_sharded(path)[:, :]
         np.testing.assert_array_equal(found, oracle.values((32, 32)))
         assert not list(path.rglob("*.swtmp"))

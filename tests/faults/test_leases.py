@@ -17,6 +17,7 @@ from unittest import mock
 import dask
 import numpy as np
 import pytest
+from forks import python
 
 import shardwrite
 from shardwrite import IncompleteError, JournalError, RunEndedError, SpecError, StoreError
@@ -158,7 +159,7 @@ def test_many_processes_write_one_plan(tmp_path):
         "stderr": subprocess.PIPE,
         "text": True,
     }
-    writers = [subprocess.Popen([sys.executable, "-c", script, *arrays], **pipes) for _ in range(4)]
+    writers = [subprocess.Popen([*python(), "-c", script, *arrays], **pipes) for _ in range(4)]
     for writer in writers:
         assert writer.stdout.readline() == "ready\n"
     now = time.time()
@@ -408,7 +409,7 @@ def test_a_killed_holder_is_taken_over(tmp_path):
         "oracle.source((32, 32), (8, 8)).to_sharded_zarr(sys.argv[1], shards=8, chunks=4, memory_limit='20kB',"
         "max_source_reruns=100, source_id='a', progress=kill)"
     )
-    ended = subprocess.run([sys.executable, "-c", script, str(tmp_path / "x")], check=False)
+    ended = subprocess.run([*python(), "-c", script, str(tmp_path / "x")], check=False)
     assert ended.returncode == -9
     run = find_run(resolve_target(tmp_path / "x", None))
     assert list(run.path.glob("lease-*")), "it could not give it back"

@@ -13,6 +13,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from forks import python
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hammer
@@ -64,7 +65,7 @@ def test_nobody_reads_a_wrong_value_while_it_is_written(tmp_path, durability):
     readers = [
         subprocess.Popen(
             [
-                sys.executable,
+                *python(),
                 "-c",
                 READER.format(here=str(Path(__file__).parent)),
                 path,

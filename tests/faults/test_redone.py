@@ -13,6 +13,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from forks import python
 
 import shardwrite
 from shardwrite import StoreError
@@ -61,7 +62,7 @@ def files_of(path):
 def test_one_group_of_729_shards(tmp_path):
     path = tmp_path / "x.zarr"
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM, path, "540", str(SECONDS)], check=False, timeout=60
+        [*python(), "-c", PROGRAM, path, "540", str(SECONDS)], check=False, timeout=60
     )
     assert ended.returncode == -9
     before = files_of(path)
@@ -88,7 +89,7 @@ def test_a_run_goes_on_that_is_killed_again_and_again_within_half_a_second(tmp_p
     """Nothing was in the journal before a second had passed, so that it began with the same shard
     for ever."""
     path, n_done = tmp_path / "x.zarr", 0
-    command = [sys.executable, "-c", PROGRAM, path, str(n_shards), str(0.5 / n_shards)]
+    command = [*python(), "-c", PROGRAM, path, str(n_shards), str(0.5 / n_shards)]
     for _ in range(4):
         assert subprocess.run(command, check=False, timeout=60).returncode == -9
         before, n_done = n_done, status(resolve_target(path, None)).n_done_shards
@@ -121,7 +122,7 @@ with dask.config.set(scheduler="threads", num_workers=2):
 def test_source_blocks_that_are_read_again(tmp_path, n_read):
     """Of 768, of which each is a shard: no more than two tasks take."""
     log = tmp_path / "log"
-    command = [sys.executable, "-c", READER, tmp_path / "x.zarr", log]
+    command = [*python(), "-c", READER, tmp_path / "x.zarr", log]
     assert subprocess.run([*command, str(n_read)], check=False, timeout=60).returncode == -9
     before = log.read_text().split()
     subprocess.run([*command, "0"], check=True, timeout=60)

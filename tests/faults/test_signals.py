@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forks import python
 
 import shardwrite
 
@@ -52,7 +53,7 @@ def start(tmp_path):
 
     def begin(*more, pause=0.05):
         command = [
-            sys.executable,
+            *python(),
             "-c",
             "from shardwrite.cli import main; main()",
             "exec",
@@ -151,8 +152,7 @@ def test_a_request_on_the_way_out_is_too_late_to_kill():
         "raise SystemExit(85)"
     )
     assert (
-        subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode
-        == 85
+        subprocess.run([*python(), "-c", script], check=False, capture_output=True).returncode == 85
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
+from forks import python
 
 import shardwrite
 from shardwrite import SpecError, StoreError
@@ -200,7 +201,7 @@ def test_killed_and_called_again(tmp_path):
     for k in (2, 9, 20, 34, 41):
         target = tmp_path / f"n{k}"
         ended = subprocess.run(
-            [sys.executable, "-c", KILLED, tmp_path / "h", target, str(k)], check=False
+            [*python(), "-c", KILLED, tmp_path / "h", target, str(k)], check=False
         )
         n_killed += ended.returncode == -signal.SIGKILL
         done = shardwrite.shard(tmp_path / "h", target, 2, durability="none")

@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from forks import python
 
 import shardwrite
 from shardwrite.cli import main
@@ -134,7 +135,7 @@ def test_the_exit_code_of_a_part(tmp_path):
     path = tmp_path / "x.zarr"
     arguments = ["init", tmp_path / "x.npy", path, "--shards", 8, "--chunks", 4]
     assert CliRunner().invoke(main, [str(a) for a in arguments]).exit_code == 0
-    command = [sys.executable, "-c", PROGRAM, "write-part", tmp_path / "x.npy", path, "0/1"]
+    command = [*python(), "-c", PROGRAM, "write-part", tmp_path / "x.npy", path, "0/1"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 85, ended.stdout + ended.stderr
     assert "not committed" in ended.stdout + ended.stderr

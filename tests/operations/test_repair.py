@@ -6,13 +6,13 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
-import sys
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from forks import python
 
 import shardwrite
 from shardwrite.cli import main
@@ -229,7 +229,7 @@ def test_an_update_beside_a_salvage_that_died(path, a):
         "import os, shardwrite, shardwrite.operations.salvage as s; s.keep_copy = lambda *_: os._exit(9); "
         f"shardwrite.repair({str(path)!r}, scan=True)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert subprocess.run([*python(), "-c", code], check=False).returncode == 9
     assert list(path.with_name("x.shardwrite").glob("updates/salvage-*"))
     da.from_array(a[16:32, 32:48] + 1, chunks=16).to_sharded_zarr(
         path, region=(slice(16, 32), slice(32, 48))
@@ -245,7 +245,7 @@ def test_a_salvage_leaves_an_update_alone_that_has_not_ended(path, a):
         "import os, dask.array as da, numpy as np, shardwrite.write.tasks as t; t.commit_shards = lambda *_: os._exit(9); "
         f"da.ones((16, 64), chunks=16, dtype='i4').to_sharded_zarr({str(path)!r}, region=(slice(16, 32), slice(0, 64)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    assert subprocess.run([*python(), "-c", code], check=False).returncode == 9
     torn = (path / "c/1/2").read_bytes()
     with pytest.raises(shardwrite.JournalError, match="has not ended"):
         shardwrite.repair(path, scan=True)

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 
 import dask.array as da
 import numpy as np
 import pytest
 import tensorstore as ts
 import zarr
+from forks import python
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
@@ -158,7 +158,7 @@ print(result.n_resumed_shards)
 
 def test_a_killed_run_goes_on(tmp_path):
     np.save(tmp_path / "v.npy", values())
-    command = [sys.executable, "-c", _KILLED, tmp_path / "v.npy", tmp_path / "x"]
+    command = [*python(), "-c", _KILLED, tmp_path / "v.npy", tmp_path / "x"]
     killed = subprocess.run([*command, "killed"], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     ended = subprocess.run([*command, "again"], capture_output=True, text=True)
