@@ -74,6 +74,11 @@ class Plan(PlanFacts):
         A part consists of whole groups. Parts are balanced by decoded bytes, and depend only on
         the plan and the two numbers.
 
+        Parameters
+        ----------
+        index, count : int
+            Number of the part, from 0, and number of all parts.
+
         Raises
         ------
         SpecError
@@ -102,9 +107,14 @@ class Plan(PlanFacts):
         return [*(int(first) for first in found), len(ends)]
 
     def parts_with(self, n_left: npt.NDArray[np.int64], count: int) -> list[int]:
-        """List the unfinished parts out of `count`.
+        """List the unfinished parts.
 
-        `n_left` holds the number of unfinished shards of each group, in row-major order.
+        Parameters
+        ----------
+        n_left : numpy.ndarray of int64
+            Number of unfinished shards of each group, in row-major order.
+        count : int
+            Number of all parts.
         """
         edges = self._part_edges(count)
         return [
