@@ -40,9 +40,8 @@ _ELSEWHERE = {
 def copy_pages() -> None:
     """Copy the pages and what they show, with links that hold in the site."""
     shutil.rmtree(PAGES, ignore_errors=True)
-    shutil.copytree(
-        Path(__file__).parent, PAGES, ignore=shutil.ignore_patterns("*.py", "*.cjs", "__py*")
-    )
+    programs = shutil.ignore_patterns("*.py", "*.cjs", "__py*")
+    shutil.copytree(Path(__file__).parent, PAGES, ignore=programs)
     shutil.copytree(ROOT / "slurm", PAGES / "slurm-scripts")
     for name in ("CHANGELOG", "ARCHITECTURE"):
         shutil.copy(ROOT / f"{name}.md", PAGES / f"{name.lower()}.md")

@@ -87,7 +87,9 @@ class ShardwriteError(Exception):
         message = redacted(message)
         super().__init__(message)
         self.message = message
-        self.fields = {name: _without_credentials(value) for name, value in fields.items()}
+        self.fields: dict[str, Any] = {
+            name: _without_credentials(value) for name, value in fields.items()
+        }
         for name, value in self.fields.items():
             setattr(self, name, value)
 

@@ -125,7 +125,7 @@ def compact(
         A shard is rewritten if more than this share of its bytes is unused; from 0 to 1.
     order : {"C", "F", "morton"}
         Order of the inner chunks in the new shards.
-    durability, restart, progress
+    durability, run_dir, restart, progress
         See :func:`to_sharded_zarr`.
 
     Returns

@@ -145,7 +145,13 @@ class ConversionPlan:
         return {**asdict(self), **{name: getattr(self, name) for name in sums}}
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Return the facts of :meth:`to_dict` as JSON text."""
+        """Return the facts of :meth:`to_dict` as JSON text.
+
+        Parameters
+        ----------
+        indent : int or None
+            Spaces of each level, or None for one line.
+        """
         return json.dumps(self.to_dict(), indent=indent)
 
     def _rows(self) -> list[tuple[str, str]]:

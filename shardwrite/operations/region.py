@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
+from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite.engines import Engine, active_engine
@@ -15,6 +16,7 @@ from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
 from shardwrite.operations.in_place import abandon_in_place
+from shardwrite.operations.keywords import RegionKeywords
 from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import MAX_GRAPH_TASKS, Plan, PlanOptions, as_region
 from shardwrite.plan.limits import check_region
@@ -94,6 +96,54 @@ def plan_region(
     return made
 
 
+@overload
+def write_region(
+    x: Any,
+    store: Any,
+    region: Any,
+    *,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    **keywords: Unpack[RegionKeywords],
+) -> WriteResult: ...
+
+
+@overload
+def write_region(
+    x: Any,
+    store: Any,
+    region: Any,
+    *,
+    compute: Literal[False],
+    return_stored: Literal[False] = False,
+    **keywords: Unpack[RegionKeywords],
+) -> Delayed: ...
+
+
+@overload
+def write_region(
+    x: Any,
+    store: Any,
+    region: Any,
+    *,
+    compute: bool = True,
+    return_stored: Literal[True],
+    **keywords: Unpack[RegionKeywords],
+) -> dask.array.Array: ...
+
+
+@overload
+def write_region(
+    x: Any,
+    store: Any,
+    region: Any,
+    *,
+    compute: bool = True,
+    return_stored: bool = False,
+    **keywords: Unpack[RegionKeywords],
+) -> WriteResult | Delayed | dask.array.Array: ...
+
+
 @public
 def write_region(
     x: Any,
@@ -115,7 +165,7 @@ def write_region(
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
-) -> Any:
+) -> WriteResult | Delayed | dask.array.Array:
     """Write an array or a scalar into a region of an existing array, or append to it.
 
     The array may have been written by another program.

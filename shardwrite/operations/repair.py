@@ -247,7 +247,7 @@ def repair(
     scan : bool
         If there is no such run, search torn shards backwards for an index with a correct checksum,
         and cut them back to it. The report says that the shard is then in an earlier state.
-    strategy, durability, memory_limit, progress
+    strategy, durability, run_dir, memory_limit, progress
         See :func:`to_sharded_zarr`.
 
     Returns

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Sized as HasLength
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Unpack, overload
+
+from dask.delayed import Delayed
 
 import shardwrite._dask as dask
 from shardwrite.engines import active_engine
@@ -18,6 +20,7 @@ from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
+from shardwrite.operations.keywords import StoreKeywords, WriteKeywords
 from shardwrite.operations.modes import chosen_mode, fills_existing, mode_of
 from shardwrite.operations.region import region_job, write_region
 from shardwrite.operations.words import ZarrWords
@@ -33,12 +36,65 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.region_plan import Where
+from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
 __all__ = ["store", "to_sharded_zarr"]
 
 _Options = TypeVar("_Options", RunOptions, ArrayOptions, PlanOptions)
+
+
+@overload
+def to_sharded_zarr(
+    x: Any,
+    store: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    **keywords: Unpack[WriteKeywords],
+) -> WriteResult: ...
+
+
+@overload
+def to_sharded_zarr(
+    x: Any,
+    store: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    compute: Literal[False],
+    return_stored: Literal[False] = False,
+    **keywords: Unpack[WriteKeywords],
+) -> Delayed: ...
+
+
+@overload
+def to_sharded_zarr(
+    x: Any,
+    store: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    compute: bool = True,
+    return_stored: Literal[True],
+    **keywords: Unpack[WriteKeywords],
+) -> dask.array.Array: ...
+
+
+@overload
+def to_sharded_zarr(
+    x: Any,
+    store: Any,
+    component: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    compute: bool = True,
+    return_stored: bool = False,
+    **keywords: Unpack[WriteKeywords],
+) -> WriteResult | Delayed | dask.array.Array: ...
 
 
 @public
@@ -84,7 +140,7 @@ def to_sharded_zarr(
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
-) -> Any:
+) -> WriteResult | Delayed | dask.array.Array:
     """Write an array as one sharded Zarr v3 array.
 
     `x` may have any chunks. Each shard is committed by exactly one task, without reading it first,
@@ -309,6 +365,50 @@ def _refuse_for_region(array: ArrayOptions, mode: str, publish: str) -> None:
             )
 
 
+@overload
+def store(
+    arrays: Any,
+    stores: Any,
+    *,
+    compute: Literal[True] = True,
+    return_stored: Literal[False] = False,
+    **keywords: Unpack[StoreKeywords],
+) -> list[WriteResult]: ...
+
+
+@overload
+def store(
+    arrays: Any,
+    stores: Any,
+    *,
+    compute: Literal[False],
+    return_stored: Literal[False] = False,
+    **keywords: Unpack[StoreKeywords],
+) -> Delayed: ...
+
+
+@overload
+def store(
+    arrays: Any,
+    stores: Any,
+    *,
+    compute: bool = True,
+    return_stored: Literal[True],
+    **keywords: Unpack[StoreKeywords],
+) -> list[dask.array.Array]: ...
+
+
+@overload
+def store(
+    arrays: Any,
+    stores: Any,
+    *,
+    compute: bool = True,
+    return_stored: bool = False,
+    **keywords: Unpack[StoreKeywords],
+) -> list[WriteResult] | Delayed | list[dask.array.Array]: ...
+
+
 @public
 def store(
     arrays: Any,
@@ -323,7 +423,7 @@ def store(
     compute: bool = True,
     return_stored: bool = False,
     **keywords: Any,
-) -> Any:
+) -> list[WriteResult] | Delayed | list[dask.array.Array]:
     """Write several arrays together, so that work on a common source is done once.
 
     No array is published before all of them are whole. With ``compute=True``, arrays whose plan is

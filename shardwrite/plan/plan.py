@@ -91,6 +91,13 @@ class Plan(PlanFacts):
         the plan and the two numbers. If several plans are cut together, `among` is this plan's
         place among them; the part may then be empty.
 
+        Parameters
+        ----------
+        index, count : int
+            Number of the part, from 0, and number of all parts.
+        among : Stretch, optional
+            Place of this plan among several that are cut together.
+
         Raises
         ------
         SpecError
@@ -124,10 +131,16 @@ class Plan(PlanFacts):
     def parts_with(
         self, n_left: npt.NDArray[np.int64], count: int, among: Stretch | None = None
     ) -> list[int]:
-        """List the unfinished parts out of `count`.
+        """List the unfinished parts.
 
-        `n_left` holds the number of unfinished shards of each group, in row-major order. For
-        `among`, see `part`.
+        Parameters
+        ----------
+        n_left : numpy.ndarray of int64
+            Number of unfinished shards of each group, in row-major order.
+        count : int
+            Number of all parts.
+        among : Stretch, optional
+            Place of this plan among several that are cut together.
         """
         edges = self._part_edges(count, among)
         return [
