@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
+    from shardwrite.operations.present import PresentChunks, present
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
@@ -67,6 +68,7 @@ else:
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
+            "shardwrite.operations.present": ("PresentChunks", "present"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
@@ -121,6 +123,7 @@ __all__ = [
     "FixedOrder",
     "Part",
     "Plan",
+    "PresentChunks",
     "Repair",
     "Report",
     "ShardWriter",
@@ -143,6 +146,7 @@ __all__ = [
     "plan_reshard",
     "prepare",
     "prepare_conversion",
+    "present",
     "register_shard_format",
     "register_strategy",
     "repair",
