@@ -48,6 +48,7 @@ from shardwrite.place.target import resolve_target
 from shardwrite.slurm.status import status
 
 ROOT = Path(__file__).resolve().parent.parent
+_CONVERSIONS = "tests/slurm/test_conversion.py"
 _ARRAY = "tests/slurm/test_array.py"
 _JOBS = "tests/slurm/test_remedies_of_jobs.py"
 _SCRIPTS = "tests/slurm/test_scripts.py"
@@ -148,6 +149,16 @@ COVERED: dict[str, str] = {
     "give --cluster slurm": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "give --jobs": f"{_JOBS}::test_options_for_workers_that_are_jobs",
     "--cluster goes with none of": f"{_JOBS}::test_options_for_workers_that_are_jobs",
+    "--cluster brings its own workers: give --cores": f"{_CONVERSIONS}::test_workers_that_are_jobs",
+    "workers that are jobs convert in place (--cluster slurm)": (
+        f"{_CONVERSIONS}::test_workers_that_are_jobs"
+    ),
+    "--parts and --resubmit go with --finalize": (
+        "tests/cli/test_convert_commands.py::test_in_parts"
+    ),
+    "--overwrite and --restart go with --init": (
+        "tests/cli/test_convert_commands.py::test_begin_again"
+    ),
     "shardwrite slurm resubmit {} --array": "tests/slurm/test_array.py::test_a_task_that_fails_is_named_and_comes_again",
     "Wait for them, or end them first": (
         "tests/slurm/test_submissions.py::test_a_second_submission_is_refused_until_the_first_has_ended"

@@ -299,17 +299,35 @@ def array_script(job: ArrayJob, settings: Settings) -> str:
             "# all tasks write one array, and are cancelled together"
         ),
         "trap '' USR1  # until the program listens",
-        f"exec shardwrite {_step_of(job)} --requeue {settings.requeues}",
+        _step_of(job, settings.requeues),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _step_of(job: ArrayJob) -> str:
+def _step_of(job: ArrayJob, n_requeues: int) -> str:
     """Command of one task of a job array."""
-    part = '"$SLURM_ARRAY_TASK_ID/$PARTS"'
     if job.conversion:
-        return f'{job.conversion} "$SRC" "$DST" --part {part} "${{OPTIONS[@]}}"'
-    return f'write-part "$SRC" "$DST" {part} "${{OPTIONS[@]}}"'
+        return (
+            f'exec shardwrite {job.conversion} "$SRC" "$DST" --part "$SLURM_ARRAY_TASK_ID/$PARTS" '
+            f'"${{OPTIONS[@]}}" --requeue {n_requeues}'
+        )
+    return (
+        'exec shardwrite write-part "$SRC" "$DST" "$SLURM_ARRAY_TASK_ID/$PARTS" '
+        f'"${{OPTIONS[@]}}" --requeue {n_requeues}'
+    )
+
+
+def _last_step_of(job: ArrayJob) -> str:
+    """Command of the job that follows a job array."""
+    if job.conversion:
+        return (
+            f'exec shardwrite {job.conversion} "$SRC" "$DST" --finalize --parts "$PARTS" '
+            '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
+        )
+    return (
+        'exec shardwrite finalize "$DST" --parts "$PARTS" '
+        '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
+    )
 
 
 def finalize_script(job: ArrayJob, settings: Settings) -> str:
@@ -319,7 +337,6 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
     """
     name = ("--name", job.name) if job.name else ()
     options = job.source_options if job.conversion else name
-    command = f'{job.conversion} "$SRC" "$DST" --finalize' if job.conversion else 'finalize "$DST"'
     lines = [
         *head(settings, f"{settings.name}-finalize", ("--output=logs/%x-%j.out", "--requeue")),
         (
@@ -335,10 +352,7 @@ def finalize_script(job: ArrayJob, settings: Settings) -> str:
         "",
         *thread_lines(),
         "trap '' USR1",
-        (
-            f'exec shardwrite {command} --parts "$PARTS" '
-            '--resubmit "$SLURM_SUBMIT_DIR" "${OPTIONS[@]}"'
-        ),
+        _last_step_of(job),
     ]
     return "\n".join(lines) + "\n"
 

@@ -127,6 +127,17 @@ def test_in_parts(group, monkeypatch):
     assert run("shard", *how, "--part", "0/2").exit_code == 0
 
 
+def test_begin_again(group):
+    assert run("shard", "h", "n", "--shards", 2, "--init").exit_code == 0
+    assert run("shard", "h", "n", "--shards", 5, "--init").exit_code == 1
+    how = ["h", "n", "--shards", 5, "--durability", "none"]
+    for step in (["--init", "--restart"], ["--part", "0/1"], ["--finalize"]):
+        assert run("shard", *how, *step).exit_code == 0
+    for step in (["--init", "--overwrite"], ["--part", "0/1"], ["--finalize"]):
+        assert run("unshard", "h", "n", *step).exit_code == 0
+    assert shardwrite.plan_reshard("n", None).arrays[0].how == "skipped"
+
+
 def test_each_command_has_parts(group):
     for command, how in (
         ("unshard", ["--exclude", "a"]),

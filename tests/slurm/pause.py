@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 
+import shardwrite.write.copying
 import shardwrite.write.tasks
 
 
@@ -32,3 +33,4 @@ if (
     and shardwrite.write.tasks.commit_shards.__name__ != "slowly"
 ):  # a preload is imported twice
     shardwrite.write.tasks.commit_shards = slowed(shardwrite.write.tasks.commit_shards)
+    shardwrite.write.copying.commit_shards = shardwrite.write.tasks.commit_shards

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -279,3 +280,27 @@ def test_submit_in_the_dry_asks_for_nothing_but_the_size(tmp_path, monkeypatch):
     assert "#SBATCH --partition=main" in done.output
     assert f"SRC={tmp_path}/x.npy" in done.output
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.npy"]
+
+
+@pytest.mark.parametrize("make", [array_script, finalize_script])
+def test_the_scripts_of_a_conversion(make):
+    """Whatever paths and patterns hold reaches the program unchanged."""
+    options = ("--include", "a b/*", "--compressors", '[{"name": "gzip"}]', "--shards", "2,2")
+    job = replace(JOB, conversion="reshard", source_options=options, name="")
+    text = make(job, SETTINGS).replace("exec shardwrite", "printf '%s\\n'")
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "SLURM_ARRAY_TASK_ID": "5",
+        "SLURM_SUBMIT_DIR": "/a b",
+        "SLURM_CPUS_PER_TASK": "1",
+    }
+    text = text.replace("module load python/3.12\nsource ~/env/bin/activate\n", "")
+    done = subprocess.run(
+        ["bash"], input=text, env=environ, capture_output=True, text=True, check=True
+    )
+    words = done.stdout.splitlines()
+    assert words[:3] == ["reshard", JOB.src, JOB.dst]
+    if make is array_script:
+        assert words[3:] == ["--part", "5/7", *options, "--requeue", "3"]
+    else:
+        assert words[3:] == ["--finalize", "--parts", "7", "--resubmit", "/a b", *options]

@@ -352,10 +352,12 @@ def words_of(script):
 HERE = ["--parts", 2, "--directory", "here"]
 
 
+@pytest.mark.compat
 def test_what_of_a_conversion_is_refused(cluster, hierarchy):
     assert "shards are needed" in run("slurm", "shard", "h", "n", "--shards", "none", code=2)
     assert "outside of the source" in run("slurm", "shard", "h", "h/n", code=2)
     assert "there is no such" in run("slurm", "shard", "gone", "n", code=2)
+    assert "0 is not one" in run("slurm", "reshard", "h", "n", "--chunks", "0", code=2)
     run("slurm", "shard", "h", "n", "--parts", 2, "--directory", "here")
     run("slurm", "cancel", "n")
     assert "scripts that write" in run("slurm", "unshard", "h", "m", *HERE, code=2)
