@@ -88,8 +88,7 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--durability",
                 type=click.Choice(["full", "batch", "none"]),
-                default="full",
-                help="Sync shards one by one, many at a time, or not at all.",
+                help="Sync shards one by one (full, the default), many at a time, or not at all.",
             ),
             engine_options,
             requeue_option,

@@ -61,8 +61,8 @@ __all__ = ["resubmit", "submit"]
 @click.option(
     "--durability",
     type=click.Choice(["full", "batch", "none"]),
-    default="full",
-    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
 )
 @stripe_option
 @click.option(
@@ -91,7 +91,7 @@ def submit(
     name: str | None,
     overwrite: bool,
     restart: bool,
-    durability: str,
+    durability: str | None,
     stripe_count: int | None,
     n_parts: int | None,
     throughput: str,
