@@ -19,6 +19,7 @@ import dask.array as da
 
 import shardwrite
 from shardwrite.cli import main
+from shardwrite.config.reference import as_markdown
 from shardwrite.picture import write_png
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -86,6 +87,12 @@ def write_commands() -> None:
     (PAGES / "reference" / "commands.md").write_text("\n".join(parts))
 
 
+def write_settings() -> None:
+    """Write the table of settings into the page about the configuration."""
+    page = PAGES / "reference" / "configuration.md"
+    page.write_text(page.read_text().replace("<!-- settings -->", as_markdown()))
+
+
 def draw_gallery() -> None:
     """Draw the pictures of the gallery from arrays that its examples have made."""
     folder = PAGES / "gallery"
@@ -109,6 +116,7 @@ def build() -> list[str]:
     copy_pages()
     write_api()
     write_commands()
+    write_settings()
     draw_gallery()
     shutil.rmtree(SITE, ignore_errors=True)
     subprocess.run(

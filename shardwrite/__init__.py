@@ -4,15 +4,16 @@ Importing shardwrite gives every `dask.array.Array` the method ``to_sharded_zarr
 ``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function.
 """
 
-import sys
+from importlib import import_module as _import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardwrite import errors
 from shardwrite._lazy import LateMethod, attach, when_imported
 from shardwrite._version import __version__
-from shardwrite.codecs.limits import CHUNK_LIMIT as _CHUNK_LIMIT
-from shardwrite.codecs.limits import ask_for_chunk_limit as _ask_for_chunk_limit
+from shardwrite.config.table import Setting as _Setting
+from shardwrite.config.table import as_tree as _as_tree
+from shardwrite.config.values import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
@@ -101,16 +102,25 @@ else:
     )
 
 
-def _chunk_limit() -> int:
-    limit: int = sys.modules[__name__].stores.configured_nbytes("chunk-limit", _CHUNK_LIMIT)
-    return limit
+def _look(setting: _Setting[Any]) -> Any:
+    return _import_module("shardwrite.host.dask_config").look(setting)
+
+
+def _where(setting: _Setting[Any]) -> str:
+    found: str = _import_module("shardwrite.host.dask_config").where(setting)
+    return found
+
+
+def _add_defaults(dask_config: ModuleType) -> None:
+    dask_config.update_defaults(_as_tree())
 
 
 def _add_method(dask_array: ModuleType) -> None:
     dask_array.Array.to_sharded_zarr = LateMethod(__name__, "to_sharded_zarr")
 
 
-_ask_for_chunk_limit(_chunk_limit)
+_use(_look, _where)
+when_imported("dask.config", _add_defaults)
 when_imported("dask.array", _add_method)
 
 __all__ = [

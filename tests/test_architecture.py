@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "shardwrite"
 # lowest first; a folder may import from itself and from floors before its own
 LAYERS = [
     ["errors", "_version", "_lazy", "grid", "notebook"],
+    ["config"],
     ["codecs"],
     ["format"],
     ["plan", "encode"],
@@ -29,7 +30,7 @@ LAYERS = [
     ["__init__"],
     ["cli"],
 ]
-PURE = {name for layer in LAYERS[:4] for name in layer}
+PURE = {name for layer in LAYERS[:5] for name in layer}
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 FILES = sorted(PACKAGE.rglob("*.py"))
 ELSEWHERE = {
@@ -311,7 +312,7 @@ def test_files_stay_small(path):
 
 BELOW_OPERATIONS = {
     *("grid", "notebook", "codecs", "format", "plan", "encode", "stores", "host", "engines"),
-    *("place", "read", "picture", "journal", "sources", "write", "runs", "entry"),
+    *("place", "read", "picture", "journal", "sources", "write", "runs", "entry", "config"),
 }
 MOST_PARAMETERS = 6
 KEYWORDS_OF_USERS = {
@@ -519,7 +520,7 @@ def test_nobody_asks_an_engine_what_it_is_called():
 def test_stores_and_engines_know_nothing_of_shards():
     for path in FILES:
         if unit(path) in {"stores", "engines"}:
-            assert own(path) <= {"errors", "host"}
+            assert own(path) <= {"config", "errors", "host"}
 
 
 FREE = {"dict[str, Any]", "Mapping[str, Any]"}

@@ -699,8 +699,7 @@ def test_a_claim_that_another_process_keeps(tmp_path, monkeypatch):
     )
     try:
         assert other.stdout.readline() == "held\n"
-        with monkeypatch.context() as patch:
-            patch.setattr(lock, "WAIT_SECONDS", 0.05)
+        with dask.config.set({"shardwrite.lease.claim-wait": 0.05}):
             error = refused("End the process that holds it", JournalError, lambda: update(path))
             assert str(other.pid) in str(error)
     finally:

@@ -11,10 +11,12 @@ from typing import Any
 import click
 import dask
 import numpy as np
+from click.core import ParameterSource
 
 from shardwrite.cli.values import fill_of
 from shardwrite.cli.wording import in_options
 from shardwrite.engines import Stopped
+from shardwrite.entry.public import configured
 from shardwrite.errors import (
     ClusterError,
     ClusterLostError,
@@ -25,7 +27,8 @@ from shardwrite.errors import (
     StoreError,
     SubmitError,
 )
-from shardwrite.host.environment import configured
+from shardwrite.host.dask_config import check_configuration
+from shardwrite.host.environment import configured as configured_workers
 from shardwrite.host.resources import memory_limit_nbytes, scratch_directory
 from shardwrite.host.stopping import n_committed
 from shardwrite.runs.outcome import exit_code_of, is_of_a_block
@@ -44,12 +47,15 @@ class _Failure(click.ClickException):
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that errors end it with a message and the right exit code."""
+    """Wrap a command: settings are its defaults, and errors end it with the right exit code."""
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        source_of = click.get_current_context().get_parameter_source
+        given = {name for name in kwargs if source_of(name) is not ParameterSource.DEFAULT}
         try:
-            function(*args, **kwargs)
+            check_configuration()
+            function(*args, **{**kwargs, **configured(kwargs, given)})
         except (ShardwriteError, OSError, Stopped) as error:
             raise _Failure(error) from error
         except Exception as error:
@@ -135,7 +141,8 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
     processes; with neither, threads of this process.
     """
     if workers is None and address is None:
-        with dask.config.set({"scheduler": "threads", "num_workers": threads}):
+        chosen = {} if threads is None else {"num_workers": threads}
+        with dask.config.set({"scheduler": "threads", **chosen}):
             yield
         return
     from distributed import Client, LocalCluster
@@ -145,7 +152,7 @@ def engine(threads: int | None, workers: int | None, address: str | None) -> Ite
             client = stack.enter_context(connect(address))
             stack.enter_context(_telling_of_loss(client))
         else:
-            stack.enter_context(configured())
+            stack.enter_context(configured_workers())
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=threads or 1,

@@ -118,7 +118,6 @@ def begin_options(function: _Command) -> _Command:
             click.option(
                 "--durability",
                 type=click.Choice(["full", "batch", "none"]),
-                default="full",
                 help="What survives a power cut: full and batch sync shards to the disk, none does "
                 "not.",
             ),

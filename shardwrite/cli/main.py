@@ -24,7 +24,7 @@ _SECTIONS = {
     "Convert": ("shard", "unshard", "reshard"),
     "Change": ("update", "erase", "compact", "abandon"),
     "Look and mend": ("info", "census", "verify", "repair"),
-    "Run": ("exec", "slurm", "demo", "completion"),
+    "Run": ("exec", "slurm", "demo", "config", "completion"),
 }
 
 
@@ -107,6 +107,11 @@ for _command in (
         "completion",
         "completion:completion",
         help="Print a script that lets a shell complete commands and paths.",
+    ),
+    LateCommand(
+        "config",
+        "settings:config",
+        help="Show all settings, their values, and where these come from.",
     ),
     LateCommand(
         "demo",

@@ -101,8 +101,8 @@ class PartOf(Value):
 @click.option(
     "--durability",
     type=click.Choice(["full", "batch", "none"]),
-    default="full",
-    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
 )
 @stripe_option
 @json_option
@@ -114,7 +114,7 @@ def init(
     threads: int,
     overwrite: bool,
     restart: bool,
-    durability: str,
+    durability: str | None,
     stripe_count: int | None,
     memory_limit: str | None,
     as_json: bool,

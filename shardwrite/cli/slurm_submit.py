@@ -90,8 +90,8 @@ def parts_settings(function: Any) -> Any:
 @click.option(
     "--durability",
     type=click.Choice(["full", "batch", "none"]),
-    default="full",
-    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
 )
 @stripe_option
 @parts_settings
@@ -105,7 +105,7 @@ def submit(
     name: str | None,
     overwrite: bool,
     restart: bool,
-    durability: str,
+    durability: str | None,
     stripe_count: int | None,
     n_parts: int | None,
     throughput: str,

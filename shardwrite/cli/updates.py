@@ -72,8 +72,8 @@ in_place_option = click.option(
 durability_option = click.option(
     "--durability",
     type=click.Choice(["full", "batch", "none"]),
-    default="full",
-    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
 )
 restart_option = click.option(
     "--restart", is_flag=True, help="Give up interrupted updates that stand in the way."

@@ -87,8 +87,8 @@ def plan(
 @click.option(
     "--durability",
     type=click.Choice(["full", "batch", "none"]),
-    default="full",
-    help="What survives a power cut: full and batch sync shards to the disk, none does not.",
+    help="What survives a power cut: full and batch sync shards to the disk, none does not. "
+    "Default: full.",
 )
 @engine_options
 @cluster_options

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from shardwrite.config.table import CHUNK_LIMIT
+from shardwrite.config.values import value_of
 
-__all__ = ["CHUNK_LIMIT", "ask_for_chunk_limit", "chunk_limit"]
-
-CHUNK_LIMIT = 128 * 2**20
-_asked: list[Callable[[], int]] = [lambda: CHUNK_LIMIT]
+__all__ = ["chunk_limit"]
 
 
 def chunk_limit() -> int:
@@ -15,17 +13,4 @@ def chunk_limit() -> int:
 
     The size is that of the serialized elements with their lengths, before any compression.
     """
-    return _asked[-1]()
-
-
-def ask_for_chunk_limit(ask: Callable[[], int]) -> None:
-    """Set the function that gives the limit.
-
-    Codecs do not read the configuration themselves, so the package registers a function that does.
-
-    Parameters
-    ----------
-    ask : callable
-        Function without arguments that returns the limit in bytes.
-    """
-    _asked[:] = [ask]
+    return value_of(CHUNK_LIMIT)

@@ -9,6 +9,8 @@ from typing import Any
 
 from dask.highlevelgraph import HighLevelGraph
 
+from shardwrite.config.table import CLUSTER_ATTEMPTS
+from shardwrite.config.values import value_of
 from shardwrite.engines.base import Explain, OnResult, Stopped
 from shardwrite.errors import ClusterLostError, WorkersLostError
 from shardwrite.host.resources import memory_limit_nbytes
@@ -17,7 +19,6 @@ from shardwrite.host.stopping import is_draining, n_busy
 __all__ = ["ClusterEngine"]
 
 _POLL_SECONDS = 0.02
-_ATTEMPTS = 3  # attempts at a task whose workers die
 
 
 class ClusterEngine:
@@ -56,10 +57,11 @@ class ClusterEngine:
         up are therefore run again once the others are done. In the last attempt they run one by
         one, so that only a task that kills its workers can fail.
         """
+        n_attempts = value_of(CLUSTER_ATTEMPTS)
         left = self._run_once(graph, keys, on_result, explain)
-        for attempt in range(1, _ATTEMPTS):
+        for attempt in range(1, n_attempts):
             self.retried += left
-            portions = [[key] for key in left] if attempt == _ATTEMPTS - 1 else [left]
+            portions = [[key] for key in left] if attempt == n_attempts - 1 else [left]
             left = [
                 key
                 for some in portions
@@ -69,7 +71,7 @@ class ClusterEngine:
         if left:
             error = WorkersLostError(
                 f"{len(left)} tasks were given up, because the workers that ran them died, "
-                f"{_ATTEMPTS} times over; all others were done. Most often memory does not "
+                f"{n_attempts} times over; all others were done. Most often memory does not "
                 "suffice: give workers more, or plan with a smaller limit, and run it again",
                 n_tasks=len(left),
             )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from shardwrite.config.table import SETTINGS
+from shardwrite.config.values import value_of
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import ShardwriteError
+from shardwrite.host.dask_config import check_configuration
 
-__all__ = ["public", "shorten"]
+__all__ = ["configured", "public", "shorten"]
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}
 _HERE = re.escape(str(Path(__file__).parent.parent)) + r"[\\/]"
 # Between a call and a failing block of the source, these only hand tasks on.
 _CARRIERS = _HERE + r"(engines[\\/]|runs[\\/](execute|compute)\.py)"
@@ -25,10 +29,11 @@ _CARRIERS = _HERE + r"(engines[\\/]|runs[\\/](execute|compute)\.py)"
 def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Mark a function that users call.
 
-    A keyword that it does not have is a TypeError that names the keyword that is meant. The
-    traceback of an error shows the user's lines, the function, and the line that raised the error.
-    Frames in between are left out, unless ``admin.traceback.shorten`` in dask's configuration is
-    empty.
+    Settings of the configuration are checked, and are the defaults of keywords; see
+    `Setting.fills`. A keyword that the function does not have is a TypeError that names the keyword
+    that is meant. The traceback of an error shows the user's lines, the function, and the line that
+    raised the error. Frames in between are left out, unless ``admin.traceback.shorten`` in dask's
+    configuration is empty.
 
     Parameters
     ----------
@@ -36,6 +41,13 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
         The function.
     """
     parameters = signature(function).parameters.values()
+    fillers = {
+        one.name
+        for one in parameters
+        if one.kind is Parameter.KEYWORD_ONLY
+        and one.name in _DEFAULTS
+        and one.default == _DEFAULTS[one.name]
+    }
     takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
     known = [one.name for one in parameters if one.name != "self"]
     name = function.__qualname__.removesuffix(".__init__")
@@ -45,12 +57,38 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
         if not takes_all:
             refuse_unknown(name, kwargs, known)
         try:
-            return function(*args, **kwargs)
+            check_configuration()
+            return function(*args, **kwargs, **configured(fillers, kwargs))
         except Exception as error:
             shorten(error)
             raise
 
     return called
+
+
+def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, Any]:
+    """Keywords that the user has not given, and the values that the configuration gives them.
+
+    Parameters
+    ----------
+    keywords : collection of str
+        Keywords of a function.
+    given : collection of str
+        Those that the user has given.
+
+    Raises
+    ------
+    SpecError
+        If the configuration holds a wrong value.
+    """
+    return {
+        setting.keyword: value_of(setting)
+        for setting in SETTINGS
+        if setting.fills
+        and setting.keyword is not None
+        and setting.keyword in keywords
+        and setting.keyword not in given
+    }
 
 
 def shorten(error: BaseException) -> None:

@@ -25,16 +25,14 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import dask
-
-from shardwrite.errors import SpecError, StoreError
-from shardwrite.journal.process import Holder, Process, is_duration, process_in
+from shardwrite.config.table import HEARTBEAT, TTL
+from shardwrite.config.values import refused, value_of
+from shardwrite.errors import StoreError
+from shardwrite.journal.process import Holder, Process, process_in
 from shardwrite.stores import as_store_error, listed, parse_json, read_file, write_new
 
 __all__ = [
     "CLOCK",
-    "HEARTBEAT_SECONDS",
-    "TTL_SECONDS",
     "Lease",
     "is_alive",
     "is_left_behind",
@@ -46,8 +44,6 @@ __all__ = [
     "this_process",
 ]
 
-HEARTBEAT_SECONDS = 15.0
-TTL_SECONDS = 120.0
 CLOCK = "clock-"
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 _held: set[Path] = set()
@@ -64,28 +60,15 @@ def lease_times() -> tuple[float, float]:
         If a setting is not a positive number, or if the lifetime is not more than twice the
         heartbeat, because a living process could then count as dead.
     """
-    heartbeat, ttl = _configured("heartbeat", HEARTBEAT_SECONDS), _configured("ttl", TTL_SECONDS)
-    if (heartbeat, ttl) != (HEARTBEAT_SECONDS, TTL_SECONDS) and ttl <= 2 * heartbeat:
-        remedy = f"give more than twice shardwrite.lease.heartbeat, which is {heartbeat:g} s"
-        raise SpecError(
-            "a living process could count as dead",
-            field="shardwrite.lease.ttl",
-            value=ttl,
-            remedy=remedy,
+    heartbeat, ttl = value_of(HEARTBEAT), value_of(TTL)
+    if ttl <= 2 * heartbeat:
+        raise refused(
+            TTL,
+            ttl,
+            "lets a living process count as dead",
+            f"give more than twice {HEARTBEAT.path}, which is {heartbeat:g} s",
         )
     return heartbeat, ttl
-
-
-def _configured(name: str, default: float) -> float:
-    seconds = dask.config.get(f"shardwrite.lease.{name}", None)
-    if seconds is None:
-        return default
-    if not is_duration(seconds):
-        remedy = "give a positive number of seconds in dask's configuration"
-        raise SpecError(
-            "is no time", field=f"shardwrite.lease.{name}", value=seconds, remedy=remedy
-        )
-    return float(seconds)
 
 
 def _read(path: str) -> str:

@@ -33,6 +33,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from shardwrite.config.table import CLAIM_WAIT
+from shardwrite.config.values import value_of
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.journal.lease import CLOCK, is_alive, is_this_process, this_process
 from shardwrite.journal.process import Process, process_in
@@ -47,7 +49,6 @@ from shardwrite.stores import (
 
 __all__ = ["FENCED", "UNDO", "VOID", "Claim", "exclusive", "make_void"]
 
-WAIT_SECONDS = 300.0
 UNDO, FENCED = "undo-", "fenced-"
 VOID = b"-" * 8
 """Bytes in place of a record's checksum that make the record void: there is nothing to undo."""
@@ -224,7 +225,8 @@ def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
     Raises
     ------
     JournalError
-        If the claim was not given back within `WAIT_SECONDS`. The message names the holder.
+        If the claim was not given back within ``shardwrite.lease.claim-wait``. The message
+        names the holder.
     StoreError
         If the claim cannot be taken or given back.
     """
@@ -239,7 +241,7 @@ def exclusive(path: Path, run_path: Path) -> Iterator[Claim]:
 
 
 def _wait(path: Path, run_path: Path) -> Claim:
-    """Take a claim, or raise once `WAIT_SECONDS` have passed."""
+    """Take a claim, or raise once `CLAIM_WAIT` has passed."""
     token = uuid.uuid4().hex
     with _lock:
         _tokens.add(token)
@@ -252,16 +254,16 @@ def _wait(path: Path, run_path: Path) -> Claim:
                 _tokens.discard(token)
     if claim is None:
         raise JournalError(
-            f"{path} was not given back in {WAIT_SECONDS:.0f} s. End the process that holds it "
-            f"({_holder(path)}), and run the same command again",
+            f"{path} was not given back in {value_of(CLAIM_WAIT):.0f} s. End the process that "
+            f"holds it ({_holder(path)}), and run the same command again",
             path=str(path),
         )
     return claim
 
 
 def _poll(path: Path, run_path: Path, token: str) -> Claim | None:
-    """Try to take a claim until it succeeds; None once `WAIT_SECONDS` have passed."""
-    deadline = time.monotonic() + WAIT_SECONDS
+    """Try to take a claim until it succeeds; None once `CLAIM_WAIT` has passed."""
+    deadline = time.monotonic() + value_of(CLAIM_WAIT)
     pause = 0.002
     while True:
         with as_store_error(str(path), "cannot take a claim"):

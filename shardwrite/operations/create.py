@@ -19,7 +19,7 @@ from shardwrite.journal import Ledger
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
-from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.array_plan import naming_settings, resources_of, with_configured
 from shardwrite.runs.execute import execute_missing
 from shardwrite.runs.finished import has_ended
 from shardwrite.runs.job import Job
@@ -88,15 +88,17 @@ def create(
     """
     refuse_unknown("create", layout, [*ArrayOptions.names(), *_OF_RUNS])
     kind, engine = _dtype_of(dtype), active_engine()
-    array = ArrayOptions.of(shards, chunks, layout)
+    given = ArrayOptions.of(shards, chunks, layout)
+    array = with_configured(given)
     extents = _shape_of(shape)
     whole = tuple((n,) for n in extents)
-    shard_shape, chunk_shape, _ = resolve_shapes(
-        extents, kind.itemsize or 1, array.shards, array.chunks, whole
-    )
-    check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
-    sharded = None if array.shards is None else shard_shape
-    metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
+    with naming_settings(given, array):
+        shard_shape, chunk_shape, _ = resolve_shapes(
+            extents, kind.itemsize or 1, array.shards, array.chunks, whole
+        )
+        check_new(extents, kind.itemsize or 1, shard_shape, chunk_shape)
+        sharded = None if array.shards is None else shard_shape
+        metadata = make_metadata(extents, kind, sharded, chunk_shape, array)
     edges = tuple((0, n) if n else (0,) for n in extents)
     plan = Plan(
         metadata=metadata,

@@ -18,8 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import dask.config
-
+from shardwrite.config.table import RUN_DIR
+from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.place.objects import InStore
@@ -27,7 +27,6 @@ from shardwrite.stores import Store, token_of
 
 __all__ = ["refuse_run_dir", "run_state_of"]
 
-_SETTING = "shardwrite.run-dir"
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
 
@@ -49,7 +48,7 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
     SpecError
         If the store outlives this process and no directory is given, or if it holds the directory.
     """
-    chosen = dask.config.get(_SETTING, None) if run_dir is None else run_dir
+    chosen = value_of(RUN_DIR) if run_dir is None else run_dir
     if chosen is not None and not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
         remedy = 'give the path of a directory, such as "/scratch/me/runs"'
         raise SpecError("no directory", field="run_dir", value=chosen, remedy=remedy)
@@ -63,7 +62,7 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
             field="run_dir",
             value=None,
             remedy="give a directory that all processes of the run see, such as "
-            f'run_dir="/scratch/me/runs", or set {_SETTING} in the configuration of dask',
+            f'run_dir="/scratch/me/runs", or set {RUN_DIR.path} in the configuration of dask',
         )
     directory = Path(os.fsdecode(chosen)).absolute()
     root = place.base.local_root

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from shardwrite.config.table import DURABILITY
+from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.place.base import RUN_SUFFIX, Place
@@ -142,7 +144,8 @@ class Target:
         Parameters
         ----------
         given : str, optional
-            Level that the user has given; by default the strongest that the store can promise.
+            Level that the user has given; by default ``shardwrite.durability``, or the strongest
+            that the store can promise.
 
         Raises
         ------
@@ -150,7 +153,8 @@ class Target:
             If the store cannot promise what is given.
         """
         if given is None:
-            return "full" if Capability.DURABLE in self.store.capabilities else "none"
+            is_durable = Capability.DURABLE in self.store.capabilities
+            return (value_of(DURABILITY) or "full") if is_durable else "none"
         if given in DURABILITIES[:-1]:
             require(self.store, Capability.DURABLE, field="durability", value=given)
         return given

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 from numbers import Integral
 from typing import Any
 
+from shardwrite.config.kinds import as_nbytes
 from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, Sized, ceil_div
 from shardwrite.plan.limits import check_extents
@@ -16,17 +16,6 @@ from shardwrite.plan.render import human
 
 __all__ = ["Sized", "explicit_sizes", "parse_nbytes", "resolve_shapes"]
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
 _INNER_NBYTES = 512 * 2**10
 _SHARD_NBYTES = 64 * 2**20
 _SHARD_RANGE = (10 * 10**6, 100 * 10**6)
@@ -47,11 +36,9 @@ def parse_nbytes(text: str, field: str) -> int:
     SpecError
         If the text is not a number of bytes, or the number is less than 1.
     """
-    match = re.fullmatch(
-        r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", text, re.IGNORECASE
-    )
-    nbytes = int(Fraction(match[1]) * _UNITS[(match[2] or "").lower()]) if match else 0
-    if nbytes < 1:
+    try:
+        return as_nbytes(text)
+    except ValueError:
         remedy = 'give for instance "256MB" or "1GiB"'
         extents = re.fullmatch(
             r"[\s(\[]*(\d{1,20}(?:[\s,x\u00d7*;]+\d{1,20})+)[\s,)\]]*", text, re.IGNORECASE
@@ -60,8 +47,9 @@ def parse_nbytes(text: str, field: str) -> int:
             remedy = (
                 f"give a shape as a tuple, {tuple(map(int, re.findall(r'[0-9]+', extents[1])))}"
             )
-        raise SpecError("not a positive number of bytes", field=field, value=text, remedy=remedy)
-    return nbytes
+        raise SpecError(
+            "not a positive number of bytes", field=field, value=text, remedy=remedy
+        ) from None
 
 
 def resolve_shapes(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dask.base import tokenize
 
 import shardwrite._dask as dask
+from shardwrite.config.values import decide
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
@@ -51,6 +52,8 @@ _WHOLE_SHARE = 0.5  # share of a shard's inner chunks from which one read is fas
 class ShardedArray:
     """A sharded array that is open for reading. It can be indexed and pickled.
 
+    Wherever it is read, the settings of the process that has opened it hold.
+
     Parameters
     ----------
     metadata : ArrayMetadata
@@ -62,6 +65,7 @@ class ShardedArray:
     def __init__(self, metadata: ArrayMetadata, store: Store) -> None:
         self.metadata = metadata
         self.store = store
+        self.decided = decide()
 
     @property
     def shape(self) -> Shape:
@@ -145,6 +149,10 @@ class ShardedArray:
         CorruptShardError
             If a shard is damaged.
         """
+        with self.decided.holds():
+            return self._read_box(region)
+
+    def _read_box(self, region: Box) -> npt.NDArray[Any]:
         out = np.full(region.shape, self.metadata.fill_value, dtype=self.dtype)
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)

@@ -166,6 +166,11 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
 
 
 def _inspect_batch(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
+    with array.decided.holds():
+        return _inspected(array, ranks, deep)
+
+
+def _inspected(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) -> ShardTable:
     found = ShardTable.empty(ranks)
     for at, rank in enumerate(ranks.tolist()):
         try:

@@ -5,14 +5,20 @@ Nothing is read or written here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from dask.base import tokenize
 
 import shardwrite._dask as dask
+from shardwrite.config.table import COMPRESSORS, INNER_CHUNKS, SHARDS, Setting
+from shardwrite.config.values import refused, value_of
 from shardwrite.engines import Engine
-from shardwrite.errors import PlanError, redacted
+from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.plan import (
@@ -26,8 +32,22 @@ from shardwrite.plan import (
 from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_chunks import waves_reruns
 
-__all__ = ["BY_CHUNKS", "identity_of", "n_tasks_of", "plan_array", "plan_into", "resources_of"]
+__all__ = [
+    "BY_CHUNKS",
+    "identity_of",
+    "n_tasks_of",
+    "naming_settings",
+    "plan_array",
+    "plan_into",
+    "resources_of",
+    "with_configured",
+]
 
+_OF_ARRAYS: dict[str, Setting[Any]] = {
+    "shards": SHARDS,
+    "chunks": INNER_CHUNKS,
+    "compressors": COMPRESSORS,
+}
 BY_CHUNKS = "chunks:"
 """Beginning of the identity of a source that has no lasting name."""
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -56,11 +76,14 @@ def plan_array(
     PlanError
         If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
-    itemsize = x.dtype.itemsize or 1
-    shards, chunks, notes = resolve_shapes(x.shape, itemsize, array.shards, array.chunks, x.chunks)
-    check_new(x.shape, itemsize, shards, chunks)
-    sharded = None if array.shards is None else shards
-    metadata = make_metadata(x.shape, x.dtype, sharded, chunks, array)
+    itemsize, given, array = x.dtype.itemsize or 1, array, with_configured(array)
+    with naming_settings(given, array):
+        shards, chunks, notes = resolve_shapes(
+            x.shape, itemsize, array.shards, array.chunks, x.chunks
+        )
+        check_new(x.shape, itemsize, shards, chunks)
+        sharded = None if array.shards is None else shards
+        metadata = make_metadata(x.shape, x.dtype, sharded, chunks, array)
     made = make_plan(
         metadata,
         SourceLayout(
@@ -85,6 +108,44 @@ def plan_array(
             "or allow it with max_source_reruns",
         )
     return made
+
+
+def with_configured(array: ArrayOptions) -> ArrayOptions:
+    """Keywords of a new array, with what the configuration says in place of ``"auto"``.
+
+    Raises
+    ------
+    SpecError
+        If the configuration holds a wrong value.
+    """
+
+    def chosen(field: str) -> Any:
+        given = getattr(array, field)
+        return value_of(_OF_ARRAYS[field]) if isinstance(given, str) and given == "auto" else given
+
+    return replace(array, **{field: chosen(field) for field in _OF_ARRAYS})
+
+
+@contextlib.contextmanager
+def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
+    """Have errors about keywords that come from the configuration name the setting.
+
+    Parameters
+    ----------
+    given : ArrayOptions
+        Keywords as the user has given them.
+    array : ArrayOptions
+        What `with_configured` has made of them.
+    """
+    try:
+        yield
+    except SpecError as error:
+        field = error.fields["field"]
+        setting = _OF_ARRAYS.get(field)
+        is_given = getattr(given, field) is getattr(array, field)
+        if setting is None or is_given or value_of(setting) == "auto":
+            raise
+        raise refused(setting, value_of(setting), error.message, error.fields["remedy"]) from None
 
 
 def resources_of(engine: Engine, memory_limit_nbytes: int | None = None) -> Resources:

@@ -10,6 +10,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from shardwrite.config.table import SLURM_TIMEOUT
+from shardwrite.config.values import value_of
 from shardwrite.errors import SubmitError
 from shardwrite.host.resources import job_id
 from shardwrite.place.target import Target
@@ -26,19 +28,19 @@ __all__ = [
     "submit_chain",
 ]
 
-_TIMEOUT_SECONDS = 60.0
-
 
 def _run(
-    command: Sequence[str], directory: Path | None = None, seconds: float = _TIMEOUT_SECONDS
+    command: Sequence[str], directory: Path | None = None, seconds: float | None = None
 ) -> str:
     """Run a command and return its standard output.
 
     Raises
     ------
     SubmitError
-        If the command is not in PATH, fails, or does not answer within `seconds`.
+        If the command is not in PATH, fails, or does not answer within `seconds`, by default
+        ``shardwrite.slurm.command-timeout``.
     """
+    seconds = value_of(SLURM_TIMEOUT) if seconds is None else seconds
     shown = shlex.join(command)
     try:
         done = subprocess.run(  # noqa: S603 (SLURM's own commands, and no shell)
@@ -194,7 +196,7 @@ def _is_of(name: str, job: str) -> bool:
     return name == job or name.startswith(f"{job}_")
 
 
-def cancel(ids: Sequence[str], seconds: float = _TIMEOUT_SECONDS) -> None:
+def cancel(ids: Sequence[str], seconds: float | None = None) -> None:
     """Cancel jobs; jobs that have ended or that SLURM has forgotten are no error.
 
     Raises

@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwrite.config.table import SLURM_START
+from shardwrite.config.values import value_of
 from shardwrite.engines import Stopped
 from shardwrite.errors import SpecError, WorkersLostError
 from shardwrite.host.environment import LOOPBACK, configured
@@ -36,7 +38,6 @@ __all__ = [
 ]
 
 SCHEDULER_FILE = "scheduler.json"
-_START_SECONDS = 120.0  # in which a scheduler, or a first worker, must appear
 _GATHER_SECONDS = 20.0  # after which a client stops waiting for all workers, if there is one
 _LEAVE_SECONDS = 3  # in which a nanny must close
 _POLL_SECONDS = 0.1
@@ -160,7 +161,7 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
     Stopped
         If this process is asked to stop before the scheduler's address is there.
     WorkersLostError
-        If the scheduler's address does not appear within two minutes.
+        If the scheduler's address does not appear within ``shardwrite.slurm.start-timeout``.
     """
     environ = os.environ if environ is None else environ
     # USR1 tells the program to finish, and it needs its workers to do so.
@@ -180,7 +181,7 @@ def run_worker(directory: Path, environ: Mapping[str, str] | None = None) -> Non
                 nthreads=threads,
                 memory_limit=nbytes,
                 local_directory=scratch,
-                death_timeout=_START_SECONDS,
+                death_timeout=value_of(SLURM_START),
                 interface=_interface(environ),
                 protocol="tls",
                 security=security_of(directory),
@@ -273,9 +274,10 @@ def _address_in(path: Path) -> str:
     Stopped
         If this process is asked to stop meanwhile.
     WorkersLostError
-        If the file does not appear within two minutes.
+        If the file does not appear within ``shardwrite.slurm.start-timeout``.
     """
-    deadline = time.monotonic() + _START_SECONDS
+    limit = value_of(SLURM_START)
+    deadline = time.monotonic() + limit
     while True:
         # A scheduler file that dask itself writes can be incomplete for a moment.
         with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
@@ -284,7 +286,7 @@ def _address_in(path: Path) -> str:
             raise Stopped("stopped before the scheduler was there")
         if time.monotonic() > deadline:
             raise WorkersLostError(
-                f"{path} did not come in {_START_SECONDS:.0f} s; is the scheduler running, "
+                f"{path} did not come in {limit:.0f} s; is the scheduler running, "
                 "and the path the same?"
             )
         time.sleep(_POLL_SECONDS)
@@ -348,7 +350,7 @@ def connect(where: str, environ: Mapping[str, str] | None = None) -> Any:
 
 
 def _wait_for_workers(client: Any, n_wanted: int) -> None:
-    start = time.monotonic()
+    start, limit = time.monotonic(), value_of(SLURM_START)
     while True:
         n = len(client.scheduler_info(n_workers=-1)["workers"])
         seconds = time.monotonic() - start
@@ -356,7 +358,7 @@ def _wait_for_workers(client: Any, n_wanted: int) -> None:
             return
         if is_draining():
             raise Stopped("stopped before a worker was there")
-        if seconds > _START_SECONDS:
+        if seconds > limit:
             raise WorkersLostError(
                 f"no worker has come to {client.scheduler.address} in {seconds:.0f} s; "
                 "look at the workers' log"

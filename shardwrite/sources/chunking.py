@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from shardwrite.config.table import SOURCE_CHUNKS
+from shardwrite.config.values import value_of
 from shardwrite.grid import ceil_div
 
-__all__ = ["CHUNK_NBYTES", "merge_chunks", "slabs"]
-
-# Large enough that the overhead of a task is small, small enough that many chunks fit in memory.
-CHUNK_NBYTES = 64 << 20
+__all__ = ["merge_chunks", "slabs"]
 
 
 def merge_chunks(
@@ -18,7 +17,7 @@ def merge_chunks(
     shape: Sequence[int],
     itemsize: int,
     *,
-    target: int = CHUNK_NBYTES,
+    target: int | None = None,
     order: str = "C",
 ) -> tuple[int, ...]:
     """Chunk shape of whole multiples of `unit`, grown along the fastest axis first.
@@ -31,11 +30,13 @@ def merge_chunks(
         Shape of the array.
     itemsize : int
         Size of one element, in bytes.
-    target : int
-        Maximum size of a chunk, in bytes. A larger `unit` is kept as it is.
+    target : int, optional
+        Maximum size of a chunk, in bytes; by default ``shardwrite.source.chunk-size``. A larger
+        `unit` is kept as it is.
     order : {"C", "F"}
         Whether the last or the first axis is the fastest.
     """
+    target = value_of(SOURCE_CHUNKS) if target is None else target
     chunk = [max(1, min(u, n)) for u, n in zip(unit, shape, strict=True)]
     axes = range(len(chunk))
     for axis in reversed(axes) if order == "C" else axes:

@@ -25,7 +25,6 @@ from shardwrite.stores.files import (
 from shardwrite.stores.inside import Contents, InsideStore, Member, Ranges, Told
 from shardwrite.stores.keys import check_key
 from shardwrite.stores.looking import (
-    configured_nbytes,
     is_file,
     is_there,
     listed,
@@ -81,7 +80,6 @@ __all__ = [
     "as_store_error",
     "can_copy_between",
     "check_key",
-    "configured_nbytes",
     "copy_bytes",
     "copy_file",
     "copy_rights",

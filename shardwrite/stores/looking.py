@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-import dask.config
-from dask.utils import parse_bytes
-
+from shardwrite.config.table import READ_LIMIT
+from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.stores.reading import as_store_error, open_plain
 
 __all__ = [
-    "configured_nbytes",
     "is_file",
     "is_there",
     "listed",
@@ -38,7 +36,6 @@ __all__ = [
     "read_there",
 ]
 
-READ_LIMIT = 32 * 2**20
 _BLOCK_NBYTES = 2**20
 # Bytes of JSON text for each value that is allowed; in memory a value takes 100 to 200 bytes.
 _NBYTES_PER_VALUE = 16
@@ -140,26 +137,7 @@ def read_limit() -> int:
     SpecError
         If the configured value is not a size.
     """
-    return configured_nbytes("limit", READ_LIMIT)
-
-
-def configured_nbytes(name: str, default: int) -> int:
-    """Size in bytes of ``shardwrite.read.<name>`` in the configuration of dask.
-
-    Raises
-    ------
-    SpecError
-        If the configured value is not a size.
-    """
-    field = f"shardwrite.read.{name}"
-    value = dask.config.get(field, default)
-    try:
-        nbytes = int(parse_bytes(value))
-    except (AttributeError, TypeError, ValueError):
-        raise SpecError(
-            "not a size", field=field, value=value, remedy='give for instance "32 MiB"'
-        ) from None
-    return nbytes
+    return value_of(READ_LIMIT)
 
 
 def read_blocks(path: AnyPath, limit_nbytes: int) -> Iterator[bytes]:

@@ -31,6 +31,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
+from shardwrite.config.table import RETRY_PAUSES
+from shardwrite.config.values import value_of
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
@@ -44,9 +46,8 @@ from shardwrite.write.context import GroupReport, WriteSpec, Written
 __all__ = ["commit_shards", "has_small_shards", "in_turns", "retried"]
 
 
-# error numbers of storage faults that may pass, and the pauses before further attempts
+# error numbers of storage faults that may pass
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT, errno.EINTR})
-RETRY_SECONDS = (0.05, 0.2, 0.8)
 # decoded bytes of the shards in an entry; with 1 MiB, entries would take 1 % of the time of small
 # shards
 _ENTRY_NBYTES = 4 * 2**20
@@ -237,8 +238,8 @@ def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[Writ
 def retried(attempt: Callable[[], T]) -> T:
     """Call a function, and call it again after storage faults that may pass.
 
-    There are at most four calls, with growing pauses. Nothing is retried inside a call, because an
-    fsync that failed has lost the data that it should have made durable.
+    The pauses are those of ``shardwrite.retry-pauses``. Nothing is retried inside a call, because
+    an fsync that failed has lost the data that it should have made durable.
 
     Parameters
     ----------
@@ -255,7 +256,7 @@ def retried(attempt: Callable[[], T]) -> T:
     StoreError
         If the fault does not pass. Other errors are raised at once.
     """
-    for wait in RETRY_SECONDS:
+    for wait in value_of(RETRY_PAUSES):
         try:
             return attempt()
         except StoreError as error:

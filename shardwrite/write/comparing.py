@@ -67,7 +67,7 @@ def _differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) 
     """Messages about the shards that differ, by rank."""
     found = {}
     counts = array.metadata.grid.counts
-    with Shards(array) as ours, Shards(donor.array) as theirs:
+    with array.decided.holds(), Shards(array) as ours, Shards(donor.array) as theirs:
         for rank in ranks.tolist():
             try:
                 message = _difference(unravel(rank, counts), rank, donor, ours, theirs)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from shardwrite.config.values import Decided, decide
 from shardwrite.encode.unit import EncodeOptions
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
+from shardwrite.host.stopping import busy
 from shardwrite.journal import Entry, ensure_current
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.presence import Presence
@@ -59,6 +62,8 @@ class WriteSpec:
     like : ShardedArray, optional
         Array of the same shape. An inner chunk that holds only the fill value is stored where this
         array stores one.
+    decided : Decided
+        Settings of the process that makes the tasks, which hold on workers, too.
     """
 
     metadata: ArrayMetadata
@@ -75,6 +80,13 @@ class WriteSpec:
     exists: bool
     region: Box | None = None
     like: ShardedArray | None = None
+    decided: Decided = field(default_factory=decide)
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Count this thread as busy, and use the settings of the run, until the block ends."""
+        with busy(), self.decided.holds():
+            yield
 
     def touched(self, box: Box) -> Box:
         """Reduce a box to the inner chunks that the source touches.

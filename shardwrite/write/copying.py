@@ -30,7 +30,6 @@ from shardwrite.format.order import permutation
 from shardwrite.format.passage import check_size
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
-from shardwrite.host.stopping import busy
 from shardwrite.host.turns import Turn
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_shard
@@ -101,7 +100,7 @@ def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]
     # Where shards are small, `in_turns` takes turns for reading and writing together.
     reads_in_turns = has_small_shards(donor.array.metadata) and not has_small_shards(spec.metadata)
     with (
-        busy(),
+        spec.at_work(),
         Turn() as turn,
         Shards(donor.array, turn if reads_in_turns else None) as shards,
         in_turns(spec, len(wanted), write) as write_in_turn,

@@ -29,7 +29,6 @@ from shardwrite.encode.unit import (
 from shardwrite.errors import ShardwriteError, SourceError
 from shardwrite.grid import Box, Shape
 from shardwrite.host.memory import note_memory
-from shardwrite.host.stopping import busy
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
 from shardwrite.read.stored_shard import Backdrop, ExistingShard, open_shard
@@ -133,7 +132,7 @@ def write_group(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) ->
     RunEndedError
         If the run has ended, or was taken over.
     """
-    with busy():
+    with spec.at_work():
         pieces = _loaded(spec, source, arrays)
         touched = spec.touched(source.box)
         if (
@@ -354,7 +353,7 @@ def rewrite_group(spec: WriteSpec, group: Box, skip: frozenset[Shape]) -> GroupR
             return rewrite(spec, transaction, index, old)
 
     shards = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
-    with busy(), in_turns(spec, len(shards), write) as write_in_turn:
+    with spec.at_work(), in_turns(spec, len(shards), write) as write_in_turn:
         return commit_shards(spec, group, shards, write_in_turn)
 
 
@@ -384,7 +383,7 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
     StoreError
         If a part file cannot be written, or an old shard cannot be read.
     """
-    with busy():
+    with spec.at_work():
         pieces = _loaded(spec, source, arrays)
         return retried(lambda: _encode_units(spec, source, pieces))
 
@@ -446,7 +445,7 @@ def commit_group(
     units: dict[Shape, list[EncodedUnit]] = {}
     for number, (box, block) in enumerate(zip(blocks, encoded, strict=True)):
         split_block(spec, box, block, number, units, skip)
-    with busy(), Payloads([block.payload for block in encoded]) as payloads:
+    with spec.at_work(), Payloads([block.payload for block in encoded]) as payloads:
         note_memory(spec.run_path)
 
         def write(transaction: Transaction, index: Shape) -> Written:

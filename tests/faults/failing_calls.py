@@ -30,7 +30,6 @@ import shardwrite
 import shardwrite.read.array
 from shardwrite import ShardwriteError
 from shardwrite.journal import lease
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -257,11 +256,13 @@ def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1) -> list
     """
     library, chosen = shim(), random.Random(seed)
     random.seed(seed)
-    commit.RETRY_SECONDS = (0.0, 0.0, 0.0)
-    lease.TTL_SECONDS = -1.0  # what a failed beginning could not remove is stale at once
+    lease.lease_times = lambda: (
+        15.0,
+        -1.0,
+    )  # what a failed beginning could not remove is stale at once
     done = []
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with dask.config.set(scheduler="sync"):
+    with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
         for kind in kinds:
             if chosen.random() >= share:
                 continue

@@ -46,7 +46,7 @@ import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardwriteError
 from shardwrite.cli import main as command
 from shardwrite.format.metadata import parse_metadata
-from shardwrite.journal import Change, lease, lock
+from shardwrite.journal import Change, lease
 from shardwrite.journal.composed import encode_record
 from shardwrite.journal.record import sealed
 from shardwrite.read.array import ShardedArray
@@ -865,7 +865,9 @@ def is_vast(data):
 
 def work(directory, seed):
     """The loop of a worker: numbers in, cases out."""
-    lock.WAIT_SECONDS = 1.0  # for a holder that may live, on another host
+    dask.config.set(
+        {"shardwrite.lease.claim-wait": 1.0}
+    )  # for a holder that may live, on another host
     worker = Worker(directory, seed)
     worker.limit_memory()
     print("ready", flush=True)

@@ -21,13 +21,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
+import dask
 import numpy as np
 
 import shardwrite
 from shardwrite import ShardWriter
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -146,7 +145,7 @@ def set_up(case: Case, home: Path, seed: int) -> Iterator[Scenario]:
     scenario = SCENARIOS[case.operation](
         case, home / "x.zarr", np.random.default_rng([seed, case.number, 1])
     )
-    with power_cut.scheduler("sync"), mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
+    with power_cut.scheduler("sync"), dask.config.set({"shardwrite.retry-pauses": [0, 0, 0]}):
         try:
             yield scenario
         except Exception as error:

@@ -55,7 +55,6 @@ import numpy as np
 
 import shardwrite  # noqa: F401 (gives dask arrays their method)
 from shardwrite.journal import lease
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -477,7 +476,7 @@ def run_state(
     try:
         with (
             scheduler(scheduler_name),
-            mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)),
+            dask.config.set({"shardwrite.retry-pauses": [0, 0, 0]}),
         ):  # nothing comes back here
             source.to_sharded_zarr(path, progress=recorder, **keywords)
         state.finished = True

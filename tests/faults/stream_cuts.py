@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+import dask
 import numpy as np
 
 import shardwrite
 from shardwrite import ShardWriter
 from shardwrite.journal import lease
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -86,7 +86,7 @@ def run_state(
 
     def work() -> None:
         try:
-            with mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)):
+            with dask.config.set({"shardwrite.retry-pauses": [0, 0, 0]}):
                 feed(path, strategy, durability, 0, flushed, most=most)
         except shardwrite.ShardwriteError:
             pass  # the disk has gone, as it should

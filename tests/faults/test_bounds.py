@@ -246,7 +246,7 @@ def test_documents_that_are_bombs(path):
         shardwrite.verify(path)
     with (
         dask.config.set({"shardwrite.read.limit": "much"}),
-        pytest.raises(SpecError, match="not a size"),
+        pytest.raises(SpecError, match="not a valid value"),
     ):
         shardwrite.verify(path)
 

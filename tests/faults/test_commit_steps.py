@@ -17,7 +17,6 @@ from shardwrite import SourceError, StoreError
 from shardwrite.journal import find_run, replay
 from shardwrite.place.target import resolve_target
 from shardwrite.stores import PosixStore, posix
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -32,9 +31,8 @@ KEYWORDS = {
 
 
 @pytest.fixture(autouse=True)
-def sync(monkeypatch):
-    monkeypatch.setattr(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0))
-    with dask.config.set(scheduler="sync"):
+def sync():
+    with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
         yield
 
 

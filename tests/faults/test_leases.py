@@ -281,12 +281,12 @@ def lease_of(path, **changes):
         ({"started": "1"}, 0, False),
         ({"boot": "another"}, 0, False),
         ({"host": "elsewhere"}, 0, True),
-        ({"host": "elsewhere"}, lease.TTL_SECONDS + 5, False),
+        ({"host": "elsewhere"}, 125, False),
         ({"pids": "another namespace"}, 0, True),
-        ({"pids": "another namespace"}, lease.TTL_SECONDS + 5, False),
+        ({"pids": "another namespace"}, 125, False),
         (
             {"pid": os.getppid(), "started": lease._started(os.getppid())},
-            lease.TTL_SECONDS + 5,
+            125,
             False,
         ),
     ],
@@ -328,17 +328,6 @@ def test_a_lease_that_cannot_be_written_leaves_none(tmp_path, call):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_lease_beats_while_it_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.02)
-    with Lease(tmp_path, "me") as held:
-        os.utime(held.path, (0, 0))
-        deadline = time.monotonic() + 10
-        while held.path.stat().st_mtime < 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    assert not list(tmp_path.iterdir())
-
-
 def test_lease_times_are_a_setting(tmp_path):
     assert lease.lease_times() == (15, 120)
     with (
@@ -373,7 +362,7 @@ def test_lease_times_can_be_set_in_the_environment():
         ({"heartbeat": 60}, "ttl"),
         ({"heartbeat": 0}, "heartbeat"),
         ({"heartbeat": -1}, "heartbeat"),
-        ({"ttl": "120 s"}, "ttl"),
+        ({"ttl": "long"}, "ttl"),
         ({"ttl": True}, "ttl"),
         ({"ttl": float("nan")}, "ttl"),
         ({"ttl": float("inf")}, "ttl"),

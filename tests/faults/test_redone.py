@@ -263,7 +263,7 @@ def test_lines_tell_only_of_what_is_durable(tmp_path, monkeypatch, durability):
 
 def test_a_line_that_cannot_be_written_is_in_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(commit, "_ENTRY_SECONDS", 0.0, raising=False)
-    monkeypatch.setattr(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0))
+    monkeypatch.setitem(dask.config.config, "shardwrite", {"retry-pauses": [0, 0, 0]})
     real, n_failed = JournalWriter._write, []
 
     def failing(self, line):

@@ -241,7 +241,7 @@ class Runs(RuleBasedStateMachine):
 
 def run(n_runs, n_steps):
     with mock.patch(
-        "shardwrite.journal.lease.TTL_SECONDS", -1.0
+        "shardwrite.journal.lease.lease_times", return_value=(15.0, -1.0)
     ):  # what a crash left is stale at once
         run_state_machine_as_test(
             Runs,

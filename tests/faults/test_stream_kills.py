@@ -79,7 +79,7 @@ def check(path, n_flushed):
 )
 def test_killed_at_every_step(monkeypatch, strategy, location, compressed, every):
     monkeypatch.setattr(
-        "shardwrite.journal.lease.TTL_SECONDS", -1.0
+        "shardwrite.journal.lease.lease_times", lambda: (15.0, -1.0)
     )  # what a kill left is stale at once
     top = Path(
         tempfile.mkdtemp(

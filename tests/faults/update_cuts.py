@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
 
+import dask
 import dask.array as da
 import numpy as np
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder
 from shardwrite.journal import lease
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import oracle
@@ -127,7 +127,7 @@ def run_state(
         try:
             with (
                 power_cut.scheduler("sync"),
-                mock.patch.object(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0)),
+                dask.config.set({"shardwrite.retry-pauses": [0, 0, 0]}),
             ):
                 source.to_sharded_zarr(path, progress=recorder, **keywords)
             state.finished = True

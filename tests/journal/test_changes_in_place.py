@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 from unittest import mock
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -386,7 +387,7 @@ def test_a_claim_that_a_living_process_holds_is_waited_for(tmp_path):
     }
     (claim / "owner-0").write_text(json.dumps(parent))
     with (
-        mock.patch("shardwrite.journal.lock.WAIT_SECONDS", 0.05),
+        dask.config.set({"shardwrite.lease.claim-wait": 0.05}),
         pytest.raises(shardwrite.JournalError, match=str(os.getppid())),
     ):
         lock._wait(claim, tmp_path)

@@ -136,7 +136,7 @@ def test_only_who_has_the_keys_is_talked_to(directory, tmp_path):
 
 
 def test_who_does_not_come_is_not_waited_for(directory, monkeypatch):
-    monkeypatch.setattr(inside, "_START_SECONDS", 0.3)
+    monkeypatch.setitem(dask.config.config, "shardwrite", {"slurm": {"start-timeout": 0.3}})
     with pytest.raises(WorkersLostError, match="did not come"):
         connect(str(directory / "scheduler.json"))
     with LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster:

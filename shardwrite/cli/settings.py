@@ -1,0 +1,55 @@
+"""The command that shows the configuration."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import dask
+
+from shardwrite.cli.common import command
+from shardwrite.cli.helping import Grouped
+from shardwrite.cli.options import json_option
+from shardwrite.cli.terminal import echo
+from shardwrite.config.reference import as_yaml
+from shardwrite.config.table import SETTINGS
+from shardwrite.host.dask_config import look, where
+
+__all__ = ["config"]
+
+
+@click.command(cls=Grouped)
+@click.option("--yaml", "as_file", is_flag=True, help="Print a file of all defaults, to be edited.")
+@json_option
+@command
+def config(as_file: bool, as_json: bool) -> None:
+    """Show all settings, their values, and where these come from.
+
+    Set them in a YAML file in ~/.config/dask, or in environment variables: shardwrite.lease.ttl is
+    DASK_SHARDWRITE__LEASE__TTL. Options of commands take precedence.
+    """
+    if as_file:
+        echo(as_yaml().rstrip("\n"))
+        return
+    rows = [
+        {
+            "setting": setting.path,
+            "value": look(setting),
+            "default": setting.default,
+            "set": None if _is_default(look(setting), setting.default) else where(setting),
+            "variable": setting.variable,
+        }
+        for setting in SETTINGS
+    ]
+    if as_json:
+        echo(json.dumps({"paths": [str(path) for path in dask.config.paths], "settings": rows}))
+        return
+    width = max(len(str(row["setting"])) for row in rows)
+    echo(f"YAML files are read from: {', '.join(map(str, dask.config.paths))}\n")
+    for row in rows:
+        source = "the default" if row["set"] is None else f"set {row['set']}"
+        echo(f"{row['setting']:<{width}}  {json.dumps(row['value'])}  ({source})")
+
+
+def _is_default(value: object, default: object) -> bool:
+    return value == (list(default) if isinstance(default, tuple) else default) or value == default

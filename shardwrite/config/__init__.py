@@ -1,0 +1,1 @@
+"""Defaults that users can change: their names, types and values."""
