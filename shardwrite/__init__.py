@@ -29,11 +29,13 @@ if TYPE_CHECKING:
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
+    from shardwrite.operations.run_report import report
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import from_sharded_zarr, open_sharded
+    from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import WriteResult
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
@@ -59,11 +61,13 @@ else:
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
+            "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
+            "shardwrite.reporting.report": ("RunReport",),
             "shardwrite.runs.result": ("WriteResult",),
             "shardwrite.stream.report": ("StreamReport",),
             "shardwrite.stream.writer": ("ShardWriter",),
@@ -79,6 +83,7 @@ else:
             "shardwrite.picture",
             "shardwrite.place",
             "shardwrite.read",
+            "shardwrite.reporting",
             "shardwrite.runs",
             "shardwrite.stores",
             "shardwrite.stream",
@@ -111,6 +116,7 @@ __all__ = [
     "Plan",
     "Repair",
     "Report",
+    "RunReport",
     "ShardWriter",
     "StreamReport",
     "WriteResult",
@@ -131,6 +137,7 @@ __all__ = [
     "register_shard_format",
     "register_strategy",
     "repair",
+    "report",
     "reshard",
     "shard",
     "store",

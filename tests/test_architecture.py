@@ -23,7 +23,7 @@ LAYERS = [
     ["engines", "place", "entry"],
     ["read", "picture"],
     ["journal", "sources"],
-    ["write"],
+    ["write", "reporting"],
     ["runs"],
     ["operations", "stream", "slurm"],
     ["__init__"],
@@ -311,7 +311,7 @@ def test_files_stay_small(path):
 
 BELOW_OPERATIONS = {
     *("grid", "notebook", "codecs", "format", "plan", "encode", "stores", "host", "engines"),
-    *("place", "read", "picture", "journal", "sources", "write", "runs", "entry"),
+    *("place", "read", "picture", "journal", "sources", "write", "reporting", "runs", "entry"),
 }
 MOST_PARAMETERS = 6
 KEYWORDS_OF_USERS = {
