@@ -36,12 +36,14 @@ if TYPE_CHECKING:
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
     from shardwrite.operations.report import Report
+    from shardwrite.operations.run_report import report
     from shardwrite.operations.stores_in_place import shard_store, unshard_store
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
     from shardwrite.plan.plan import Part, Plan
     from shardwrite.read.array import from_sharded_zarr, open_sharded
+    from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import WriteResult
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
@@ -73,12 +75,14 @@ else:
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
             "shardwrite.operations.report": ("Report",),
+            "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
             "shardwrite.plan.plan": ("Part", "Plan"),
             "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
+            "shardwrite.reporting.report": ("RunReport",),
             "shardwrite.runs.result": ("WriteResult",),
             "shardwrite.stream.report": ("StreamReport",),
             "shardwrite.stream.writer": ("ShardWriter",),
@@ -94,6 +98,7 @@ else:
             "shardwrite.picture",
             "shardwrite.place",
             "shardwrite.read",
+            "shardwrite.reporting",
             "shardwrite.runs",
             "shardwrite.stores",
             "shardwrite.stream",
@@ -136,6 +141,7 @@ __all__ = [
     "PresentChunks",
     "Repair",
     "Report",
+    "RunReport",
     "ShardWriter",
     "StreamReport",
     "WriteResult",
@@ -160,6 +166,7 @@ __all__ = [
     "register_shard_format",
     "register_strategy",
     "repair",
+    "report",
     "reshard",
     "shard",
     "shard_store",

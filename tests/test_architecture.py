@@ -24,7 +24,7 @@ LAYERS = [
     ["engines", "place", "entry"],
     ["read", "picture"],
     ["journal", "sources"],
-    ["write"],
+    ["write", "reporting"],
     ["runs"],
     ["operations", "stream", "slurm"],
     ["__init__"],
@@ -312,7 +312,8 @@ def test_files_stay_small(path):
 
 BELOW_OPERATIONS = {
     *("grid", "notebook", "codecs", "format", "plan", "encode", "stores", "host", "engines"),
-    *("place", "read", "picture", "journal", "sources", "write", "runs", "entry", "config"),
+    *("place", "read", "picture", "journal", "sources", "write", "reporting", "runs", "entry"),
+    "config",
 }
 MOST_PARAMETERS = 6
 KEYWORDS_OF_USERS = {

@@ -145,7 +145,7 @@ def write_with_jobs(
     layout = {
         key: value
         for key, value in options.items()
-        if key not in ("name", "mode", "restart", "recheck", "publish", "durability")
+        if key not in ("name", "mode", "restart", "recheck", "publish", "durability", "keep_report")
     }
     how = {key: options[key] for key in ("name", "mode", "durability")}
     target = resolve_target(dst, options["name"])

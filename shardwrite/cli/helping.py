@@ -20,7 +20,7 @@ _SECTIONS = {
     "Which arrays": "--include --exclude --min-chunks",
     "Run": (
         "--overwrite --restart --recheck --publish --durability --dry-run --drop-empty --check "
-        "--in-place --casting --requeue"
+        "--in-place --casting --requeue --keep-report"
     ),
     "Parts, for job arrays": "--init --part --finalize --resubmit",
     "Threads, processes and memory": "--threads --workers --scheduler --memory-limit",
@@ -30,7 +30,7 @@ _SECTIONS = {
         "--directory --job-name --sbatch --setup --interface --scheduler-interface "
         "--log-directory --encrypted --patience --config-name"
     ),
-    "Output": "--json --html --png --verify --version --help",
+    "Output": "--json --html --png --live --every --verify --version --help",
 }
 _SECTION_OF = {option: title for title, names in _SECTIONS.items() for option in names.split()}
 

@@ -23,7 +23,7 @@ _SECTIONS = {
     "Write": ("plan", "write", "init", "write-part", "finalize"),
     "Convert": ("shard", "unshard", "reshard"),
     "Change": ("update", "erase", "compact", "abandon"),
-    "Look and mend": ("info", "census", "verify", "repair"),
+    "Look and mend": ("info", "report", "census", "verify", "repair"),
     "Run": ("exec", "slurm", "demo", "config", "completion"),
 }
 
@@ -150,6 +150,11 @@ for _command in (
         "repair",
         "checks:repair",
         help="Find the bad shards of ARRAY, and write them again from a source.",
+    ),
+    LateCommand(
+        "report",
+        "report:report",
+        help="Show how the run on ARRAY goes or went, and what could be changed.",
     ),
     LateCommand(
         "reshard",

@@ -90,6 +90,9 @@ def plan(
     help="What survives a power cut: full and batch sync shards to the disk, none does not. "
     "Default: full.",
 )
+@click.option(
+    "--keep-report", is_flag=True, help="Keep a report of the run, with its timeline, in DST."
+)
 @engine_options
 @cluster_options
 @requeue_option

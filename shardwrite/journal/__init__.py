@@ -51,7 +51,8 @@ from shardwrite.journal.replay import (
     sweep,
 )
 from shardwrite.journal.rundir import RunDirectory, has_consolidated, replace_document
-from shardwrite.journal.takeover import end_run, take_away, take_back
+from shardwrite.journal.takeover import end_run, metadata_of, take_away, take_back
+from shardwrite.journal.timeline import Commits, OpenTask, Timeline, Worker, timeline_of
 from shardwrite.journal.trust import require_trusted
 from shardwrite.journal.undo import (
     Change,
@@ -74,6 +75,7 @@ __all__ = [
     "Beside",
     "Change",
     "Claim",
+    "Commits",
     "Contents",
     "Entry",
     "History",
@@ -82,13 +84,16 @@ __all__ = [
     "Intent",
     "Lease",
     "Ledger",
+    "OpenTask",
     "Process",
     "Receipt",
     "Replay",
     "RunDirectory",
     "RunRecord",
     "StrategyFacts",
+    "Timeline",
     "UpdateEntry",
+    "Worker",
     "admit",
     "begin_beside",
     "begin_run",
@@ -112,6 +117,7 @@ __all__ = [
     "live_holders",
     "look_beside",
     "make_way",
+    "metadata_of",
     "neighbours",
     "new_tree_of",
     "note_job",
@@ -134,6 +140,7 @@ __all__ = [
     "tidied_neighbours",
     "tidied_run",
     "tidy",
+    "timeline_of",
     "unfinished",
     "unfinished_append",
     "write_note",

@@ -11,6 +11,9 @@ A journal file holds four kinds of lines:
   that more follow; the last one ends the task and may list no shards.
 - A line with the field ``failed`` gives the error that ended a process's work early. It is only
   shown to users; nothing else depends on it.
+
+Every line but the first has the field ``at``: seconds since the first line, by a clock that is
+never set back. Only reports depend on it. Lines of older versions do not have it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.journal.process import Process
 from shardwrite.stores import parse_json, read_limit
 
-__all__ = ["Beginning", "Entry", "Head", "cause_of", "encode_line", "parse_lines"]
+__all__ = ["Beginning", "Entry", "Head", "cause_of", "encode_line", "parse_lines", "time_in"]
 
 _LARGEST = 2**63
 _LATEST = 2.0**40  # latest time that a journal can plausibly give, in seconds since 1970
@@ -101,6 +104,9 @@ class Entry:
     more : bool
         Whether the task goes on, so that its temporary files may exist. A line without this field
         ends its task.
+    cpu_seconds : float, optional
+        Time for which the task's thread was computing since the start of the task, in seconds.
+        None if an older version has written the line.
     """
 
     attempt: str
@@ -111,6 +117,7 @@ class Entry:
     seconds: float
     peak_nbytes: int
     more: bool = False
+    cpu_seconds: float | None = None
 
     def to_dict(self) -> dict[str, JSON]:
         """Fields of the journal line."""
@@ -118,6 +125,8 @@ class Entry:
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         if not self.more:
             del found["more"]
+        if self.cpu_seconds is None:
+            del found["cpu_seconds"]
         return found
 
     @classmethod
@@ -165,6 +174,7 @@ class Entry:
             seconds=float(seconds),
             peak_nbytes=peak_nbytes,
             more=bool(found.get("more", False)),
+            cpu_seconds=_duration(found.get("cpu_seconds")),
         )
 
 
@@ -215,6 +225,22 @@ def _are_positions(found: JSON) -> bool:
     return isinstance(found, list) and all(
         type(n) is int and -_LARGEST < n < _LARGEST for n in found
     )
+
+
+def time_in(line: Mapping[str, JSON]) -> float | None:
+    """Seconds from the first line of a journal to another line; None if the line does not tell.
+
+    Parameters
+    ----------
+    line : mapping
+        Fields of the line.
+    """
+    return _duration(line.get("at"))
+
+
+def _duration(found: JSON) -> float | None:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number and 0 <= found < _LATEST else None  # type: ignore[arg-type, operator]
 
 
 def cause_of(error: BaseException) -> str:

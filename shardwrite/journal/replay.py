@@ -35,6 +35,8 @@ __all__ = [
     "discard",
     "drivers_on",
     "histories",
+    "journals_of",
+    "lines_of",
     "replay",
     "shards_of",
     "sweep",
@@ -119,7 +121,7 @@ def replay(
     """
     grid = metadata.grid
     found = Replay(Ledger(grid))
-    files = list(_parsed(_journals(run, driver), grid.n_shards))
+    files = list(_parsed(journals_of(run, driver), grid.n_shards))
     # The leases are read after the journals: each driver whose journal was read, and which is still
     # alive, has a lease by now.
     alive = drivers_of(run, looking=looking)
@@ -150,12 +152,13 @@ def _parsed(journals: Iterable[Path], n_shards: int) -> Iterator[_File]:
             yield _parse(path, n_shards)
 
 
-def _lines(path: Path, n_shards: int) -> Iterator[dict[str, JSON] | None]:
+def lines_of(path: Path, n_shards: int) -> Iterator[dict[str, JSON] | None]:
+    """Lines of a journal, as `parse_lines` gives them, within a limit for the size of the file."""
     return parse_lines(read_blocks(path, read_limit() + n_shards * _NBYTES_PER_SHARD))
 
 
 def _parse(path: Path, n_shards: int) -> _File:
-    lines = _lines(path, n_shards)
+    lines = lines_of(path, n_shards)
     first = next(lines, None)
     head = Head.from_dict(first or {})
     writer, boot = head.writer, this_process().boot
@@ -234,7 +237,7 @@ def histories(run: RunDirectory, metadata: ArrayMetadata) -> list[History]:
         If a journal cannot be read.
     """
     found = []
-    for file in _parsed(_journals(run), metadata.grid.n_shards):
+    for file in _parsed(journals_of(run), metadata.grid.n_shards):
         shards = [rank for entry in file.entries for rank in entry.shards]
         seconds = max(0.0, file.changed - file.begun)
         found.append(
@@ -305,7 +308,9 @@ def unended(run: RunDirectory, metadata: ArrayMetadata, own_journals: str = "") 
         Prefix of the names of journals that are left out; none, by default.
     """
     others = [
-        path for path in _journals(run) if not (own_journals and path.name.startswith(own_journals))
+        path
+        for path in journals_of(run)
+        if not (own_journals and path.name.startswith(own_journals))
     ]
     return [
         beginning for file in _parsed(others, metadata.grid.n_shards) for beginning in file.unended
@@ -324,9 +329,9 @@ def begun(run: RunDirectory, metadata: ArrayMetadata) -> list[Beginning]:
         If a journal cannot be read.
     """
     found = []
-    for path in _journals(run):
+    for path in journals_of(run):
         with as_store_error(str(path), "cannot read"), contextlib.suppress(FileNotFoundError):
-            for line in _lines(path, metadata.grid.n_shards):
+            for line in lines_of(path, metadata.grid.n_shards):
                 if line is not None and "begins" in line:
                     with contextlib.suppress(ValueError):  # `Replay.n_bad_lines` counts it
                         found.append(Beginning.from_dict(line))
@@ -342,7 +347,8 @@ def discard(store: Store, metadata: ArrayMetadata, beginnings: Iterable[Beginnin
     return n_removed
 
 
-def _journals(run: RunDirectory, driver: str = "") -> list[Path]:
+def journals_of(run: RunDirectory, driver: str = "") -> list[Path]:
+    """Paths of the journals of a run, or of those that were written for a driver."""
     return listed(run.path, f"journal-{driver}-" if driver else "journal-", ".jsonl")
 
 

@@ -62,7 +62,7 @@ from shardwrite.journal.process import Holder
 from shardwrite.journal.receipt import Receipt
 from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
-from shardwrite.place.base import RECEIPT_NAME, Place
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import COMPACTION, UPDATES, Target, document_of
 from shardwrite.stores import (
@@ -363,8 +363,10 @@ class RunDirectory:
         check = partial(self._check_current, driver)
         return replace_document(place, old, new, durability, f"{driver}.end", check)
 
-    def leave(self, receipt: Receipt, durability: str, driver: str) -> None:
-        """Take the first part of step 6: write the receipt.
+    def leave(
+        self, receipt: Receipt, durability: str, driver: str, report: bytes | None = None
+    ) -> None:
+        """Take the first part of step 6: write the receipt, and a report of the run before it.
 
         Parameters
         ----------
@@ -374,12 +376,16 @@ class RunDirectory:
             Durability level of the receipt.
         driver : str
             Name of the driver that does it.
+        report : bytes, optional
+            Content of the report; none is written by default.
 
         Raises
         ------
         RunEndedError
             If the run has ended meanwhile.
         """
+        if report is not None:
+            self._write(self.target.place, REPORT_NAME, report, durability, driver)
         self._write(self.target.place, RECEIPT_NAME, receipt.encode(), durability, driver)
 
 
@@ -561,7 +567,7 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
         place = target.place
         nodes = (place, *place.groups, *place.groups_above())
         for node in {node.label: node for node in nodes}.values():
-            for leaf in (DOCUMENT, RECEIPT_NAME):
+            for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
                 node.discard(leaf, f"{driver}.end")
 
 

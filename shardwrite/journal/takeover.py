@@ -78,7 +78,16 @@ from shardwrite.stores import (
     remove_state,
 )
 
-__all__ = ["end_run", "forget", "make_end", "remove_orphans", "settle", "take_away", "take_back"]
+__all__ = [
+    "end_run",
+    "forget",
+    "make_end",
+    "metadata_of",
+    "remove_orphans",
+    "settle",
+    "take_away",
+    "take_back",
+]
 
 ENDED, TAKEN = "ended", "taken"
 
@@ -185,7 +194,7 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
 def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
         if is_there(over.document_path):  # otherwise the removal has begun already
-            metadata = _metadata_of(over)
+            metadata = metadata_of(over)
             store = over.target.store
             for token in listed(over.path, TOKEN):
                 token.unlink(missing_ok=True)
@@ -424,7 +433,7 @@ def _given_up(receipt: Receipt, over: RunDirectory, changes: Bounds) -> Receipt:
     return receipt.with_update(entry, changes=changes)
 
 
-def _metadata_of(run: RunDirectory) -> ArrayMetadata:
+def metadata_of(run: RunDirectory) -> ArrayMetadata:
     """Metadata of the array, or of the part of it whose shards an update writes.
 
     Raises

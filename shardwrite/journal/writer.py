@@ -122,9 +122,10 @@ class JournalWriter:
         self.begun = time.perf_counter()
         self._lock = threading.Lock()
         self._fd = -1
+        self._opened = self.begun
 
     def append(self, fields: Mapping[str, JSON]) -> None:
-        """Write a line.
+        """Write a line, with the time since the first line of the file in seconds as ``at``.
 
         Parameters
         ----------
@@ -138,12 +139,12 @@ class JournalWriter:
         StoreError
             If the line cannot be written. The next line then goes to a new file.
         """
-        line = encode_line(fields)
         with self._lock:
             try:
                 if self._fd < 0:
                     self._open()
-                self._write(line)
+                at = round(time.perf_counter() - self._opened, 3)
+                self._write(encode_line({**fields, "at": at}))
             except FileNotFoundError as error:
                 raise _ended(self._run_path) from error
             except OSError as error:
@@ -159,6 +160,7 @@ class JournalWriter:
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
         self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
         head = Head(this_process(), self._driver, self._durability, round(time.time(), 3))
+        self._opened = time.perf_counter()
         self._write(encode_line(head.to_dict()))
 
     def _write(self, line: bytes) -> None:

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from shardwrite.notebook.chart import Chart
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["Axis", "Bar", "Card", "Rows", "bar_html", "card_html", "page_html"]
+__all__ = ["Axis", "Bar", "Card", "Rows", "bar_html", "card_html", "chart_html", "page_html"]
 
 Rows = Sequence[tuple[str, str]]
 """Pairs of a name and a text, which may have several lines."""
@@ -118,7 +120,12 @@ def bar_html(bar: Bar) -> str:
     return _templates().get_template("bar.html.j2").render(bar=bar)
 
 
-def page_html(title: str, body: str) -> str:
+def chart_html(chart: Chart) -> str:
+    """Make the HTML of a chart, for the drawing of a card."""
+    return _templates().get_template("chart.html.j2").render(chart=chart)
+
+
+def page_html(title: str, body: str, *, reload_seconds: int = 0) -> str:
     """Make a page of its own.
 
     Parameters
@@ -127,5 +134,8 @@ def page_html(title: str, body: str) -> str:
         Title of the page.
     body : str
         HTML of the page. It is not escaped.
+    reload_seconds : int
+        Time after which a browser loads the page again; 0 for never.
     """
-    return _templates().get_template("page.html.j2").render(title=title, body=body)
+    page = _templates().get_template("page.html.j2")
+    return page.render(title=title, body=body, reload_seconds=reload_seconds)

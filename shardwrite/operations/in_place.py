@@ -43,7 +43,7 @@ from shardwrite.journal import (
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import HAS_LAYOUT, Call, One, convert_all
 from shardwrite.operations.verify import open_begun, verify_opened
-from shardwrite.place.base import RECEIPT_NAME, Place
+from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
@@ -61,6 +61,7 @@ from shardwrite.stores import (
 __all__ = ["abandon_in_place", "convert_in_place", "enter_above", "finish_in_place"]
 
 _DOCUMENTS = {DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2}
+_FILES_OF_ARRAY = (*_DOCUMENTS, RECEIPT_NAME, REPORT_NAME)
 _CHUNK = re.compile(r"(c|c?[./]?\d+)([./]\d+)*")  # a part of the key of a chunk
 _HOW_TO_GO_ON = (
     "the conversion in place has begun: make the same call again to finish it, or give it up with "
@@ -287,7 +288,7 @@ def _others_in_array(path: Path) -> Iterator[Path]:
             if is_key and stat.S_ISDIR(mode):
                 waiting.append(entry)
             elif not stat.S_ISREG(mode) or not (
-                is_key or (directory == path and entry.name in (*_DOCUMENTS, RECEIPT_NAME))
+                is_key or (directory == path and entry.name in _FILES_OF_ARRAY)
             ):
                 yield entry
 

@@ -162,6 +162,7 @@ def write_region(
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
+    keep_report: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
@@ -195,7 +196,7 @@ def write_region(
         The numpy rule for casting `x` to the dtype of the array.
     write_empty_chunks, durability, run_dir, memory_limit, max_graph_tasks, progress
         See :func:`to_sharded_zarr`.
-    compute, return_stored
+    compute, return_stored, keep_report
         See :func:`to_sharded_zarr`. What is returned is the region.
     restart : bool
         Give up unfinished updates that are in the way; each of their shards stays as it is, old or
@@ -253,7 +254,13 @@ def write_region(
         source_id=source_id,
         max_graph_tasks=max_graph_tasks,
     )
-    run = RunOptions(mode="r+", durability=durability, restart=restart, recheck=recheck)
+    run = RunOptions(
+        mode="r+",
+        durability=durability,
+        restart=restart,
+        recheck=recheck,
+        keep_report=keep_report,
+    )
     source, job = region_job(x, target, Where(region, axis, casting), engine, options, run)
     if not compute:
         rest = as_delayed([job], engine)

@@ -137,6 +137,7 @@ def to_sharded_zarr(
     compression_ratio: float | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
     max_source_reruns: float = MAX_SOURCE_RERUNS,
+    keep_report: bool = False,
     progress: bool | Callable[[GroupReport], None] = False,
     compute: bool = True,
     return_stored: bool = False,
@@ -228,6 +229,9 @@ def to_sharded_zarr(
         Expected ratio of decoded to encoded size. Only the memory estimate uses it.
     max_graph_tasks, max_source_reruns
         See :func:`plan`.
+    keep_report : bool
+        Keep a report of the run in the array, as ``shardwrite-report.json`` beside the receipt.
+        :func:`report` reads it. Its size does not grow with the number of shards.
     progress : bool or callable
         True shows a progress bar. A callable is called with the report of each group of shards.
     compute : bool
@@ -308,6 +312,7 @@ def to_sharded_zarr(
             run_dir=run_dir,
             restart=restart,
             recheck=recheck,
+            keep_report=keep_report,
             progress=progress,
             compute=compute,
             return_stored=return_stored,
@@ -319,6 +324,7 @@ def to_sharded_zarr(
             durability=durability,
             restart=restart,
             recheck=recheck,
+            keep_report=keep_report,
         )
     )
     options = PlanOptions(

@@ -14,10 +14,19 @@ from typing import Protocol
 
 from shardwrite.stores import Proof, Store
 
-__all__ = ["MARK_NAME", "RECEIPT_NAME", "RUN_SUFFIX", "Owner", "Place", "names_above"]
+__all__ = [
+    "MARK_NAME",
+    "RECEIPT_NAME",
+    "REPORT_NAME",
+    "RUN_SUFFIX",
+    "Owner",
+    "Place",
+    "names_above",
+]
 
 RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
+REPORT_NAME = "shardwrite-report.json"
 MARK_NAME = "shardwrite-run.json"
 
 

@@ -29,6 +29,8 @@ class RunOptions:
         Remove the shards of an unfinished run and start over; give up an unfinished update.
     recheck : bool
         Before an unfinished run is continued, decode the shards that its journals call committed.
+    keep_report : bool
+        Keep a report of the run in the array.
 
     Raises
     ------
@@ -41,6 +43,7 @@ class RunOptions:
     durability: str | None = None
     restart: bool = False
     recheck: bool = False
+    keep_report: bool = False
 
     def __post_init__(self) -> None:
         choices = (
@@ -48,7 +51,8 @@ class RunOptions:
             ("publish", ("last", "first")),
             ("durability", (*DURABILITIES, None)),
         )
-        for field, allowed in (*choices, ("restart", (False, True)), ("recheck", (False, True))):
+        flags = tuple((name, (False, True)) for name in ("restart", "recheck", "keep_report"))
+        for field, allowed in (*choices, *flags):
             value = getattr(self, field)
             if value not in allowed:
                 # "r+" is for internal use.

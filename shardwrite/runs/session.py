@@ -7,6 +7,7 @@ array and ends the run. :mod:`shardwrite.runs.begin` makes it.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,12 @@ from shardwrite.journal import (
     recover_changes,
     replay,
     sweep,
+    timeline_of,
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
+from shardwrite.reporting.make import make_report
 from shardwrite.runs.finished import incomplete
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job
@@ -260,7 +263,8 @@ class Session:
                 elif options.mode != "r+":
                     directory.publish(self.job.durability, self.driver)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
-                directory.leave(receipt, self.job.durability, self.driver)
+                report = self._report() if options.keep_report else None
+                directory.leave(receipt, self.job.durability, self.driver, report)
             with as_store_error(directory.target.label, "cannot end"):
                 end_run(directory, own_journals(self.driver))
         except (StoreError, RunEndedError) as error:
@@ -272,6 +276,15 @@ class Session:
                     "another run has taken this one's place", path=str(directory.path)
                 ) from error
         return result
+
+    def _report(self) -> bytes:
+        """Content of the file with the report of the run."""
+        directory = self.directory
+        found = timeline_of(directory, self.job.plan.metadata)
+        made = make_report(
+            directory.target.label, directory.record, found, state="finished", now=time.time()
+        )
+        return made.to_json().encode() + b"\n"
 
     def catch_up(
         self, engine: Engine, *, may_list: bool, only: Collection[int] | None = None

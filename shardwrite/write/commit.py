@@ -86,6 +86,7 @@ class _Progress:
         self._spec = spec
         self._journal = journal_for(spec.run_path, spec.driver, spec.durability)
         self._begun = self._entered = time.perf_counter()
+        self._cpu = time.thread_time()
         self._waiting: dict[Shape, Written] = {}
         shard_nbytes = math.prod(spec.metadata.grid.shards) * spec.metadata.itemsize
         self._n_at_most = max(1, _ENTRY_NBYTES // max(1, shard_nbytes))
@@ -94,6 +95,11 @@ class _Progress:
     def seconds(self) -> float:
         """Seconds since the task began."""
         return time.perf_counter() - self._begun
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Seconds for which the task's thread was computing since the task began."""
+        return time.thread_time() - self._cpu
 
     def begin(self, group: Box, attempt: str) -> None:
         """Write into the journal what an attempt is about to write (step 1)."""
@@ -140,7 +146,8 @@ class _Progress:
         self._waiting.update(committed)
         self._entered = time.perf_counter()
         if self._waiting or not more:
-            fields = _entry(self._spec, self._waiting, attempt, self.seconds, more=more).to_dict()
+            entry = _entry(self._spec, self._waiting, attempt, self, more=more)
+            fields = entry.to_dict()
             retried(lambda: self._journal.append(fields))
             self._waiting = {}
 
@@ -188,7 +195,7 @@ def commit_shards(
 
     name, done = retried(attempt), progress.done
     return GroupReport(
-        entry=_entry(spec, done, name, progress.seconds),
+        entry=_entry(spec, done, name, progress),
         raw_nbytes=_raw_nbytes(spec, group, done),
         process=f"{socket.gethostname()}:{os.getpid()}",
         n_left=len(shards) - len(done),
@@ -331,7 +338,7 @@ def _entry(
     spec: WriteSpec,
     written: Mapping[Shape, Written],
     attempt: str,
-    seconds: float,
+    progress: _Progress,
     *,
     more: bool = False,
 ) -> Entry:
@@ -343,9 +350,10 @@ def _entry(
         nbytes=tuple(facts.nbytes for facts in written.values()),
         index_crcs=tuple(facts.index_crc for facts in written.values()),
         n_chunks=tuple(facts.n_chunks for facts in written.values()),
-        seconds=round(seconds, 6),
+        seconds=round(progress.seconds, 6),
         peak_nbytes=peak_memory_nbytes(spec.run_path),
         more=more,
+        cpu_seconds=round(progress.cpu_seconds, 6),
     )
 
 

@@ -1,0 +1,1 @@
+"""Reports of runs: from journals to numbers, advice, text and pictures."""

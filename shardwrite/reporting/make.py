@@ -1,0 +1,281 @@
+"""From the timeline of a run to its report."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.documents import JSON
+from shardwrite.journal import Commits, RunRecord, Timeline, Worker
+from shardwrite.reporting.facts import Pause, PlanFigures, Span, WorkerReport, printed
+from shardwrite.reporting.report import RunReport
+
+__all__ = ["figures_in", "make_report"]
+
+_MAX_WORKERS = 128  # processes that a report names
+_MAX_LANES = 32  # threads of a process that the picture tells apart
+_MANY_SPANS = 1_500  # spans of all processes that are kept as they are
+_N_SPANS = 8_000  # most spans of a report, if neighbours are joined
+_N_STEPS = 120  # steps of the throughput
+_SHORTEST_PAUSE = 5.0  # seconds
+_PAUSE_SHARE = 0.1  # of the duration without pauses
+_TOLERANCE = 0.005  # seconds by which spans of one thread may overlap: times are rounded
+_SHORTEST = 0.001  # seconds
+
+
+def figures_in(record: RunRecord) -> PlanFigures:
+    """Figures of the plan that the record of a run holds. What is no number counts as unknown."""
+
+    def number(name: str) -> float:
+        found: JSON = record.figures.get(name)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return float(found) if is_number and 0 <= found < 2**62 else 0.0  # type: ignore[arg-type, operator]
+
+    return PlanFigures(
+        layout=record.layout if record.layout in ("fused", "direct", "staged") else "",
+        n_tasks=int(number("tasks")),
+        n_waves=int(number("waves")),
+        threads_per_process=int(number("threads_per_process")),
+        memory_nbytes=int(number("memory_nbytes")),
+        memory_limit_nbytes=int(number("memory_limit_nbytes")),
+        source_reruns=number("source_reruns"),
+    )
+
+
+class _Clock:
+    """Seconds since the start of a run, without the pauses in which no process worked on it.
+
+    Parameters
+    ----------
+    stretches : sequence of (float, float)
+        Times in which a process worked, in seconds since 1970.
+    """
+
+    def __init__(self, stretches: Sequence[tuple[float, float]]) -> None:
+        merged: list[list[float]] = []
+        for start, stop in sorted(stretches):
+            if merged and start <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], stop)
+            else:
+                merged.append([start, stop])
+        worked = sum(stop - start for start, stop in merged)
+        least = max(_SHORTEST_PAUSE, _PAUSE_SHARE * worked)
+        self.begun = merged[0][0] if merged else 0.0
+        self.pauses: list[Pause] = []
+        wall, own = [self.begun], [0.0]
+        for (_, stop), (start, _) in itertools.pairwise(merged):
+            if start - stop > least:
+                at = own[-1] + stop - wall[-1]
+                self.pauses.append(Pause(round(at, 3), round(start - stop, 3)))
+                wall += [stop, start]
+                own += [at, at]
+        last = merged[-1][1] if merged else 0.0
+        wall.append(max(last, wall[-1]))
+        own.append(own[-1] + wall[-1] - wall[-2])
+        self._wall, self._own = np.array(wall), np.array(own)
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the run without pauses."""
+        return float(self._own[-1])
+
+    def at(self, times: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Convert times in seconds since 1970."""
+        own: npt.NDArray[np.float64] = np.interp(
+            np.asarray(times, dtype=np.float64), self._wall, self._own
+        )
+        return own
+
+
+def make_report(
+    path: str,
+    record: RunRecord,
+    timeline: Timeline,
+    *,
+    state: str,
+    now: float,
+) -> RunReport:
+    """Make the report of a run from its timeline.
+
+    Parameters
+    ----------
+    path : str
+        Path of the array.
+    record : RunRecord
+        The record of the run.
+    timeline : Timeline
+        Its timeline.
+    state : {"running", "interrupted", "finished"}
+        State of the run.
+    now : float
+        The current time, in seconds since 1970. Processes that are alive have worked until now.
+    """
+    ledger, commits = timeline.ledger, timeline.commits
+    is_running = state == "running"
+    clock = _Clock([s for w in timeline.workers if (s := _stretch(w, now, is_running))])
+    spans = _spans(timeline, clock, now if is_running else None)
+    return RunReport(
+        path=path,
+        run=record.run,
+        state=state,
+        told_by="journal",
+        begun=clock.begun,
+        seconds=round(clock.seconds, 3),
+        n_shards=ledger.grid.n_shards,
+        n_done=ledger.n_done,
+        n_empty=len(ledger.empty),
+        raw_nbytes=int(timeline.raw_nbytes.sum()),
+        done_nbytes=int(timeline.raw_nbytes[ledger.is_done].sum()),
+        stored_nbytes=int(ledger.nbytes.sum()),
+        durability=record.durability,
+        plan=figures_in(record),
+        workers=_workers(timeline, clock, spans, now),
+        n_workers=len(timeline.workers),
+        pauses=tuple(clock.pauses[:_MAX_WORKERS]),
+        throughput=_throughput(commits, clock),
+        n_again=timeline.n_again,
+        n_redone=timeline.n_redone,
+        n_interrupted=sum(not timeline.workers[t.worker].is_alive for t in timeline.open_tasks)
+        if state != "finished"
+        else 0,
+        failures=dict(
+            Counter(printed(c) for w in timeline.workers for c in w.failures).most_common(20)
+        ),
+        notes=_notes(timeline),
+    )
+
+
+def _notes(timeline: Timeline) -> tuple[str, ...]:
+    notes = []
+    if timeline.n_untimed:
+        notes.append(
+            f"{timeline.n_untimed:,} commits have no time, because an older version of shardwrite "
+            "has written them. They are missing in the pictures."
+        )
+    if len(timeline.workers) > _MAX_WORKERS:
+        notes.append(
+            f"Only the first {_MAX_WORKERS} of {len(timeline.workers):,} processes are shown."
+        )
+    return tuple(notes)
+
+
+def _stretch(worker: Worker, now: float, is_running: bool) -> tuple[float, float] | None:
+    if worker.begun is None:
+        return None
+    last = worker.begun if worker.last is None else max(worker.begun, worker.last)
+    return worker.begun, max(last, now) if is_running and worker.is_alive else last
+
+
+def _spans(timeline: Timeline, clock: _Clock, now: float | None) -> list[list[Span]]:
+    """Spans of each process: commits, and tasks that have not ended."""
+    commits = timeline.commits
+    starts, stops = clock.at(commits.start), clock.at(commits.stop)
+    order = np.argsort(starts, kind="stable")
+    found: list[list[Span]] = [[] for _ in timeline.workers]
+    ends: list[list[tuple[float, int]]] = [[] for _ in timeline.workers]  # heaps: end of each lane
+    rows = zip(
+        commits.worker[order].tolist(),
+        starts[order].tolist(),
+        stops[order].tolist(),
+        commits.n_shards[order].tolist(),
+        strict=True,
+    )
+    for worker, start, stop, n in rows:
+        lane = _lane(ends[worker], start, stop)
+        found[worker].append(Span(lane, round(start, 3), round(stop, 3), n))
+    for task in timeline.open_tasks:
+        worker = timeline.workers[task.worker]
+        until = now if now is not None and worker.is_alive else worker.last
+        start = float(clock.at(task.start))
+        stop = max(start, float(clock.at(until if until is not None else task.start)))
+        lane = _lane(ends[task.worker], start, stop)
+        found[task.worker].append(
+            Span(lane, round(start, 3), round(stop, 3), task.n_shards, "open")
+        )
+    if sum(map(len, found)) <= _MANY_SPANS:
+        return found
+    n_lanes = sum(min(len(lanes), _MAX_LANES) for lanes in ends)
+    gap = clock.seconds / max(4, min(200, _N_SPANS // max(1, 2 * n_lanes)))
+    return [_joined(spans, gap) for spans in found]
+
+
+def _lane(ends: list[tuple[float, int]], start: float, stop: float) -> int:
+    """Lane of the next span: the one that is free for longest, or a new one."""
+    if ends and (ends[0][0] <= start + _TOLERANCE or len(ends) == _MAX_LANES):
+        lane = ends[0][1]
+        heapq.heapreplace(ends, (max(stop, ends[0][0]), lane))
+        return lane
+    lane = len(ends)
+    heapq.heappush(ends, (stop, lane))
+    return lane
+
+
+def _joined(spans: Sequence[Span], gap: float) -> list[Span]:
+    """Join spans of a lane whose distance is below `gap` seconds, so that few are left."""
+    last: dict[tuple[int, str], int] = {}
+    found: list[Span] = []
+    for span in spans:
+        key = (span.lane, span.state)
+        if key in last and span.start - found[last[key]].stop < gap:
+            before = found[last[key]]
+            stop, n = max(before.stop, span.stop), before.n_shards + span.n_shards
+            found[last[key]] = replace(before, stop=stop, n_shards=n)
+        else:
+            last[key] = len(found)
+            found.append(span)
+    return found
+
+
+def _workers(
+    timeline: Timeline, clock: _Clock, spans: Sequence[Sequence[Span]], now: float
+) -> tuple[WorkerReport, ...]:
+    commits, n = timeline.commits, len(timeline.workers)
+
+    def total(values: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> list[float]:
+        sums: list[float] = np.bincount(commits.worker, values, minlength=n).tolist()
+        return sums
+
+    n_shards, raw = total(commits.n_shards), total(commits.raw_nbytes)
+    busy, cpu = total(commits.stop - commits.start), total(commits.cpu_seconds)
+    found = []
+    for k, worker in enumerate(timeline.workers[:_MAX_WORKERS]):
+        start, stop = clock.at(_stretch(worker, now, worker.is_alive) or (clock.begun,) * 2)
+        found.append(
+            WorkerReport(
+                name=printed(worker.name),
+                job=printed(worker.job),
+                is_alive=worker.is_alive,
+                start=round(float(start), 3),
+                stop=round(float(stop), 3),
+                n_shards=int(n_shards[k]),
+                raw_nbytes=int(raw[k]),
+                busy_seconds=round(busy[k], 3),
+                cpu_seconds=-1.0 if math.isnan(cpu[k]) else round(cpu[k], 3),
+                peak_nbytes=min(max(0, worker.peak_nbytes), 2**62),
+                spans=tuple(spans[k]),
+            )
+        )
+    return tuple(found)
+
+
+def _throughput(commits: Commits, clock: _Clock) -> tuple[float, ...]:
+    """Decoded bytes per second in equal steps; those of a commit are spread over its time."""
+    if not len(commits) or clock.seconds <= 0:
+        return ()
+    start, stop = clock.at(commits.start), clock.at(commits.stop)
+    start = np.minimum(start, stop - min(_SHORTEST, clock.seconds / _N_STEPS))
+    n_steps = max(1, min(_N_STEPS, 2 * len(commits)))
+    edges = np.linspace(0.0, clock.seconds, n_steps + 1)
+    done = [
+        float((commits.raw_nbytes * np.clip((t - start) / (stop - start), 0.0, 1.0)).sum())
+        for t in edges
+    ]
+    done[0] = 0.0
+    return tuple(round(rate, 1) for rate in (np.diff(done) * n_steps / clock.seconds).tolist())

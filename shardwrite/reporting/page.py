@@ -1,0 +1,292 @@
+"""The report of a run as a card with charts, and as a page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from shardwrite.notebook.chart import Chart, Label, Line, Rect, Scale, Tick, scale_of
+from shardwrite.notebook.html import Card, card_html, chart_html, page_html
+from shardwrite.plan.render import counted, duration, human, table_text
+from shardwrite.reporting.advice import advice_for
+from shardwrite.reporting.facts import RunFacts, Span, WorkerReport
+
+__all__ = ["card_of", "headline_of", "html", "rows_of", "text_of", "unit_of_time"]
+
+_WIDTH, _LEFT, _RIGHT, _TOP = 720, 150, 700, 26
+_HEIGHT = 130  # of the plot area of the throughput
+_LANE, _ROW_GAP = 9, 7  # height of a lane of the timeline, and space between processes
+_MAX_ROWS = 24  # processes in the pictures
+_MAX_LANES = 8  # threads of a process in the timeline
+_TALLEST = 90  # height of a process with many lanes
+
+
+def html(report: RunFacts, *, reload_seconds: int = 0) -> str:
+    """Make a page of a report, which loads nothing from elsewhere and has no script.
+
+    Parameters
+    ----------
+    report : RunFacts
+        The report.
+    reload_seconds : int
+        Time after which a browser loads the page again; 0 for never. A page of a run that is not
+        running is never loaded again.
+    """
+    seconds = reload_seconds if report.state == "running" else 0
+    return page_html(f"run of {report.path}", card_html(card_of(report)), reload_seconds=seconds)
+
+
+def card_of(report: RunFacts) -> Card:
+    """Make the card of a report."""
+    charts = [chart_html(chart) for chart in _charts(report)]
+    return Card(
+        title=f"run, {report.state}",
+        subject=report.path,
+        headline=headline_of(report),
+        notes=advice_for(report),
+        rows=rows_of(report),
+        drawing="\n".join(charts),
+    )
+
+
+def text_of(report: RunFacts) -> str:
+    """Format a report as plain text: the table and the advice."""
+    numbers = [("numbers", "; ".join(f"{number} {words}" for number, words in headline_of(report)))]
+    advice = [("advice", f"{finding}\n{remedy}") for finding, remedy in advice_for(report)]
+    return table_text(f"run, {report.state}", [*numbers, *rows_of(report), *advice])
+
+
+def headline_of(report: RunFacts) -> list[tuple[str, str]]:
+    """The most important numbers, each with the words that follow it."""
+    found = [
+        (f"{report.n_done:,}", f"of {report.n_shards:,} shards are done"),
+        (human(report.done_nbytes), f"of {human(report.raw_nbytes)} written"),
+    ]
+    if report.seconds:
+        found.append((f"{human(report.nbytes_per_second)}/s", "on average"))
+        found.append((duration(report.seconds), "so far" if report.state != "finished" else "time"))
+    if report.peak_nbytes:
+        found.append((human(report.peak_nbytes), "peak memory of a process"))
+    return found
+
+
+def rows_of(report: RunFacts) -> list[tuple[str, str]]:
+    """Rows of the report as a table: pairs of a name and a cell."""
+    plan = report.plan
+    told = [f"{plan.layout}" if plan.layout else "", counted(plan.n_tasks, "task")]
+    told += [counted(plan.n_waves, "wave")] if plan.n_waves > 1 else []
+    rows = [("array", report.path)]
+    if report.begun:
+        begun = datetime.fromtimestamp(report.begun, UTC).isoformat(" ", "seconds")
+        rows.append(("begun", begun.replace("+00:00", " UTC")))
+    if plan.layout:
+        rows.append(("plan", ", ".join(filter(None, told))))
+    if plan.memory_nbytes:
+        memory = f"{human(plan.memory_nbytes)} estimated"
+        if report.peak_nbytes:
+            memory = f"{human(report.peak_nbytes)} at most in a process; {memory}"
+        if plan.memory_limit_nbytes:
+            memory += f", {human(plan.memory_limit_nbytes)} allowed"
+        rows.append(("memory", memory))
+    elif report.peak_nbytes:
+        rows.append(("memory", f"{human(report.peak_nbytes)} at most in a process"))
+    n_files = report.n_done - report.n_empty
+    files = counted(n_files, "file")
+    if n_files:
+        files += f", {human(report.stored_nbytes)}, {human(report.stored_nbytes / n_files)} each"
+    rows.append(("stored", files + (f"; {report.n_empty:,} are empty" if report.n_empty else "")))
+    if report.n_workers:
+        alive = sum(worker.is_alive for worker in report.workers)
+        there = f", {alive:,} at work" if report.state == "running" else ""
+        rows.append(("processes", f"{report.n_workers:,}{there}"))
+    if report.told_by != "receipt":
+        again = f"{counted(report.n_again, 'task')} began again" if report.n_again else "none"
+        rows.append(("retries", again))
+    rows.append(("durability", report.durability))
+    return rows + [("note", note) for note in report.notes]
+
+
+def unit_of_time(seconds: float) -> tuple[float, str]:
+    """Length in seconds and name of the unit in which a duration is shown."""
+    return next(
+        (pair for pair in ((3600.0, "h"), (60.0, "min")) if seconds >= 3 * pair[0]), (1.0, "s")
+    )
+
+
+def _charts(report: RunFacts) -> Iterator[Chart]:
+    if report.seconds > 0 and any(worker.spans for worker in report.workers):
+        yield from _over_time(report)
+    if report.peak_nbytes:
+        yield _memory(report)
+
+
+def _over_time(report: RunFacts) -> Iterator[Chart]:
+    """Charts with one axis of time."""
+    unit, name = unit_of_time(report.seconds)
+    scale = scale_of(report.seconds / unit, _LEFT, _RIGHT, 6)
+    time = replace(scale, last=report.seconds, step=scale.step * unit)
+    ticks = [Tick(time.at(k * time.step), tick.text) for k, tick in enumerate(scale.ticks())]
+    x_name = f"time since the start ({name})"
+    if report.throughput:
+        yield _throughput(report, time, ticks, x_name)
+    yield _timeline(report, time, ticks, x_name)
+
+
+def _unit_of_bytes(largest: float) -> tuple[float, str]:
+    return next(
+        ((size, name) for size, name in _UNITS if largest >= size),
+        (1.0, "B"),
+    )
+
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def _pauses(report: RunFacts, time: Scale, top: float, bottom: float) -> list[Line]:
+    return [
+        Line([(time.at(pause.at), top), (time.at(pause.at), bottom)], "pause")
+        for pause in report.pauses
+    ]
+
+
+def _throughput(report: RunFacts, time: Scale, ticks: Sequence[Tick], x_name: str) -> Chart:
+    bottom = _TOP + _HEIGHT
+    unit, name = _unit_of_bytes(max(report.throughput))
+    scale = scale_of(1.08 * max(report.throughput) / unit, bottom, _TOP, 4)
+    step = report.seconds / len(report.throughput)
+    edges = []
+    for k, rate in enumerate(report.throughput):
+        y = scale.at(max(0.0, rate) / unit)
+        edges += [(time.at(k * step), y), (time.at((k + 1) * step), y)]
+    mean = scale.at(report.nbytes_per_second / unit)
+    lines = [
+        Line([(_LEFT, bottom), *edges, (_RIGHT, bottom)], "area"),
+        Line(edges, "curve"),
+        Line([(_LEFT, mean), (_RIGHT, mean)], "mean"),
+        *_pauses(report, time, _TOP, bottom),
+    ]
+    label = Label(_RIGHT, mean - 4, f"mean {human(report.nbytes_per_second)}/s", "end")
+    return Chart(
+        title="Throughput over time",
+        caption="Decoded bytes of the shards that were committed. "
+        "Those of a task are spread over its time."
+        + (" Dotted lines: pauses, which are left out." if report.pauses else ""),
+        width=_WIDTH,
+        height=bottom + 36,
+        left=_LEFT,
+        top=_TOP,
+        right=_RIGHT,
+        bottom=bottom,
+        x_name=x_name,
+        y_name=f"decoded data written ({name}/s)",
+        x_ticks=ticks,
+        y_ticks=scale.ticks(),
+        lines=lines,
+        labels=[label],
+    )
+
+
+def _timeline(report: RunFacts, time: Scale, ticks: Sequence[Tick], x_name: str) -> Chart:
+    rects: list[Rect] = []
+    labels: list[Label] = []
+    y = float(_TOP)
+    for worker in report.workers[:_MAX_ROWS]:
+        n_lanes = min(_MAX_LANES, max(1, worker.n_lanes))
+        height = min(_TALLEST, n_lanes * _LANE)
+        labels.append(Label(_LEFT - 8, y + height / 2 + 4, _shortened(worker.name), "end"))
+        lane = height / n_lanes
+        rects += [_rect(report, worker, span, time, y, lane) for span in worker.spans]
+        y += height + _ROW_GAP
+    kinds = {rect.kind for rect in rects}
+    told = [text for kind, text in _KINDS.items() if kind in kinds]
+    if len(report.workers) > _MAX_ROWS:
+        told.append(f"Only the first {_MAX_ROWS} of {report.n_workers:,} processes are shown.")
+    if report.plan.layout in ("direct", "staged"):
+        told.append("Encoding is not in the journal; only commits are shown.")
+    return Chart(
+        title="Shards by process",
+        caption=" ".join(told),
+        width=_WIDTH,
+        height=y + 36,
+        left=_LEFT,
+        top=_TOP,
+        right=_RIGHT,
+        bottom=y,
+        x_name=x_name,
+        y_name="process (host:pid), a row for each thread that wrote",
+        x_ticks=ticks,
+        rects=rects,
+        lines=_pauses(report, time, _TOP, y),
+        labels=labels,
+    )
+
+
+_KINDS = {
+    "written": "Filled: shards that are committed.",
+    "now": "Dashed: tasks that are at work.",
+    "cut": "Red frame: tasks that ended in the middle.",
+}
+
+
+def _rect(
+    report: RunFacts, worker: WorkerReport, span: Span, time: Scale, y: float, lane: float
+) -> Rect:
+    kind = "written"
+    if span.state == "open":
+        kind = "now" if report.state == "running" and worker.is_alive else "cut"
+    x = time.at(span.start)
+    title = (
+        f"{worker.name}: {counted(span.n_shards, 'shard')}, "
+        f"{duration(span.start)} to {duration(span.stop)}"
+    )
+    row = span.lane % _MAX_LANES
+    width = max(1.5, round(time.at(span.stop) - x, 2) - 0.5)
+    return Rect(x, round(y + row * lane, 2), width, round(lane - 1, 2), kind, title)
+
+
+def _memory(report: RunFacts) -> Chart:
+    plan, workers = report.plan, report.workers[:_MAX_ROWS]
+    peak = max(report.peak_nbytes, plan.memory_nbytes)
+    shows_limit = 0 < plan.memory_limit_nbytes <= 3 * peak
+    largest = max(peak, plan.memory_limit_nbytes if shows_limit else 0)
+    unit, name = _unit_of_bytes(largest)
+    scale = scale_of(1.2 * largest / unit, _LEFT, _RIGHT, 6)
+    rects, labels, lines = [], [], []
+    y = float(_TOP + 16)
+    for worker in workers:
+        x = scale.at(worker.peak_nbytes / unit)
+        rects.append(Rect(_LEFT, y, round(max(1.0, x - _LEFT), 2), 12, "written"))
+        labels.append(Label(_LEFT - 8, y + 10, _shortened(worker.name), "end"))
+        labels.append(Label(x + 5, y + 10, human(worker.peak_nbytes)))
+        y += 18
+    told = "Peak of the memory that the run took in each process, above what it had at the start."
+    marks = [("estimate", plan.memory_nbytes, "mean"), ("limit", plan.memory_limit_nbytes, "limit")]
+    for words, nbytes, kind in marks:
+        if nbytes and (words == "estimate" or shows_limit):
+            x = scale.at(nbytes / unit)
+            lines.append(Line([(x, _TOP + 4), (x, y)], kind))
+            labels.append(Label(x, _TOP + 1, f"{words} {human(nbytes)}", "middle"))
+    if plan.memory_limit_nbytes and not shows_limit:
+        told += f" The limit of {human(plan.memory_limit_nbytes)} lies beyond the scale."
+    return Chart(
+        title="Memory against estimate",
+        caption=told,
+        width=_WIDTH,
+        height=y + 36,
+        left=_LEFT,
+        top=_TOP,
+        right=_RIGHT,
+        bottom=y,
+        x_name=f"memory ({name})",
+        y_name="process",
+        x_ticks=scale.ticks(),
+        rects=rects,
+        lines=lines,
+        labels=labels,
+    )
+
+
+def _shortened(name: str) -> str:
+    """The end of a long name, which tells processes apart."""
+    return name if len(name) <= 22 else "…" + name[-21:]
