@@ -24,6 +24,7 @@ class _Common(TypedDict, total=False):
     run_dir: Any
     restart: bool
     recheck: bool
+    keep_report: bool
     memory_limit: int | str | None
     source_id: str | None
     max_graph_tasks: int

@@ -77,8 +77,8 @@ def present(
     Raises
     ------
     SpecError
-        If there is no array, its indexes are encoded by codecs around the sharding codec, or the
-        attribute ``"chunk_grid_origin"`` does not hold one integer for each axis.
+        If there is no array, or its attribute ``"chunk_grid_origin"`` does not hold one integer for
+        each axis.
     CorruptShardError
         If an index is not valid.
     StoreError

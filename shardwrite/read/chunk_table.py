@@ -10,7 +10,6 @@ import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
-from shardwrite.errors import SpecError
 from shardwrite.grid import Shape, ceil_div, unravel
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
@@ -46,21 +45,12 @@ def stored_coords(
 
     Raises
     ------
-    SpecError
-        If indexes are encoded by codecs around the sharding codec.
     CorruptShardError
         If an index is not valid.
     StoreError
         If the storage refuses.
     """
     metadata = array.metadata
-    if any(metadata.codecs_around):
-        raise SpecError(
-            "the shards are encoded as a whole, so their indexes cannot be read alone",
-            field="codecs",
-            value=[*metadata.codecs_around[0], *metadata.codecs_around[1]],
-            remedy="write the array anew without codecs around the sharding codec",
-        )
     if not engine.shares_memory:
         require(array.store, Capability.SHARED, field="store", value=repr(array.store))
     n_shards = metadata.grid.n_shards

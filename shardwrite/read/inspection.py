@@ -132,8 +132,7 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
     Returns
     -------
     ShardFacts or None
-        The facts; None if the shard has no object. With codecs around the sharding codec, the
-        whole object counts as used, and the order is ``other``.
+        The facts; None if the shard has no object.
 
     Raises
     ------
