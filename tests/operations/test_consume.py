@@ -72,7 +72,7 @@ def again(src, dst, **how):
     [{}, {"shards": 20}, {"zarr_format": 2}, {"compressors": None}],
     ids=["flat", "sharded", "v2", "raw"],
 )
-@pytest.mark.parametrize("shards", [2, (1, 3), 3, None])
+@pytest.mark.parametrize("shards", [(1, 3), 3])
 def test_everything_is_in_the_new_array(tmp_path, made, shards):
     src, dst = tmp_path / "a", tmp_path / "b"
     if "zarr_format" in made:
@@ -161,6 +161,22 @@ def test_amid(tmp_path, after):
     assert payloads(dst) == before
     assert shardwrite.verify(dst, deep=True).is_good
     assert tidy(tmp_path) == ["b"]
+
+
+def test_one_process_at_a_time(tmp_path):
+    src, dst = flat(tmp_path / "a"), tmp_path / "b"
+    n_refused = 0
+
+    def try_too(report):
+        nonlocal n_refused
+        with pytest.raises(JournalError, match="last sign of life"):
+            again(src, dst)
+        n_refused += 1
+
+    with dask.config.set(scheduler="sync"):
+        again(src, dst, progress=try_too)
+    assert n_refused == 4
+    same(zarr.open_array(dst, mode="r")[...], VALUES)
 
 
 def test_without_its_journals_nothing_is_written_again(tmp_path):
