@@ -409,6 +409,7 @@ def calls(tree: ast.Module, name: str) -> set[str]:
 ANYWHERE = {"rmtree", "unlink", "rmdir", "rename", "ftruncate"}
 OF_MODULES = {"remove", "removedirs", "replace", "renames", "truncate", "move"}
 REMOVES_DATA = {
+    "journal/consuming.py": {"remove"},  # what was copied, by a line that was synced
     "stores/posix.py": {"remove"},  # a shard, by the line of the journal that its task began with
     "journal/takeover.py": {"_remove"},  # what a run has set aside, by its plan
     "journal/in_place.py": {
@@ -434,6 +435,11 @@ REMOVES_ITS_OWN = {
     "stores/exclusive.py": {"link_new"},  # the temporary that it has linked
     "stores/directories.py": {"make_directories"},  # that it has just made
     "journal/begin.py": {"_create", "probe"},
+    "journal/consuming.py": {
+        "hide",
+        "give_back",
+        "remove_rest",
+    },  # documents are renamed and come back; empty directories
     "journal/lease.py": {"__enter__", "__exit__", "release_all", "file_system_time"},
     "journal/in_place.py": {
         "exchange",

@@ -36,6 +36,12 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
         (
             conversion_options,
             begin_options,
+            click.option(
+                "--consume",
+                is_flag=True,
+                help="Remove the files of SRC, a single array, as soon as what was made of them is "
+                "durable and was compared. There is no way back.",
+            ),
             click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
             click.option(
                 "--recheck",
@@ -58,7 +64,11 @@ _IN_PLACE = (
     "the old data, which are then removed. This needs room for both. Where the file system cannot "
     "exchange two names, nothing stands at SRC for a moment."
 )
-_OF_RUNS = ("durability", "restart", "recheck", "overwrite")
+_CONSUMED = (
+    "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "
+    "compared with it. In the end SRC is gone. There is no way back."
+)
+_OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume")
 
 
 def _convert(src: str, dst: str | None, **options: Any) -> None:
@@ -85,6 +95,8 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
             echo(made.to_json() if as_json else str(made))
             if dst is None and not as_json:
                 echo(_IN_PLACE)
+            if run["consume"] and not as_json:
+                echo(_CONSUMED)
             return
         run["mode"] = "w" if run.pop("overwrite") else "w-"
         convert = convert_with_jobs(given) if has_jobs else shardwrite.reshard

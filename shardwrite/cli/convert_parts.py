@@ -24,6 +24,7 @@ _OTHERS = {
     "workers": "--workers",
     "address": "--scheduler",
     "recheck": "--recheck",
+    "consume": "--consume",
 }
 
 

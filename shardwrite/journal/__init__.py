@@ -12,7 +12,14 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
-from shardwrite.journal.in_place import InPlace, find_in_place, new_tree_of, refuse_in_place
+from shardwrite.journal.consuming import CONSUMES, Checked, Consumption, Listed
+from shardwrite.journal.in_place import (
+    InPlace,
+    find_in_place,
+    new_tree_of,
+    refuse_in_place,
+    work_of,
+)
 from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, elements_in_shards
@@ -70,12 +77,15 @@ from shardwrite.journal.writer import (
 )
 
 __all__ = [
+    "CONSUMES",
     "JOBS_PREFIX",
     "Beginning",
     "Beside",
     "Change",
+    "Checked",
     "Claim",
     "Commits",
+    "Consumption",
     "Contents",
     "Entry",
     "History",
@@ -84,6 +94,7 @@ __all__ = [
     "Intent",
     "Lease",
     "Ledger",
+    "Listed",
     "OpenTask",
     "Process",
     "Receipt",
@@ -143,5 +154,6 @@ __all__ = [
     "timeline_of",
     "unfinished",
     "unfinished_append",
+    "work_of",
     "write_note",
 ]

@@ -20,6 +20,7 @@ from crc32c import crc32c
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
+from shardwrite.journal.consuming import CONSUMES
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, signature, this_process
 from shardwrite.journal.lost import has_lost_array
@@ -290,6 +291,7 @@ def begin_run(
                 # Another run has ended since the target was checked.
                 take_back(made, is_claimed=True)
         elif restart and found.makes_array == intent.makes_array:
+            _refuse_consuming(found)
             take_away(found)
             restart = False
         elif found.digest == intent.digest:
@@ -299,6 +301,17 @@ def begin_run(
     raise JournalError(
         f"runs begin and end in {target.run_path} all the time", path=str(target.run_path)
     )
+
+
+def _refuse_consuming(found: RunDirectory) -> None:
+    """Refuse to take away shards that hold what was removed elsewhere."""
+    if is_there(found.path / CONSUMES):
+        raise JournalError(
+            f"shards of {found.target.label} hold data that a conversion with consume=True has "
+            "removed from its source. They are not taken away. Make that call again, without "
+            "restart, to finish it",
+            path=str(found.path),
+        )
 
 
 def _check_alone(made: RunDirectory) -> None:

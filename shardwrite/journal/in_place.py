@@ -58,7 +58,7 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["InPlace", "find_in_place", "new_tree_of", "refuse_in_place"]
+__all__ = ["InPlace", "find_in_place", "new_tree_of", "refuse_in_place", "work_of"]
 
 _SUFFIX = f".conversion{RUN_SUFFIX}"
 _RECORD, _WORK = "record.json", "work.json"
@@ -167,6 +167,20 @@ def new_tree_of(path: Path) -> Path | None:
     return next((new for new in found if is_there(new)), None)
 
 
+def work_of(path: Path) -> Path | None:
+    """Directory of the work on a conversion of the tree at a path, whoever is at it.
+
+    Raises
+    ------
+    JournalError
+        If its record is damaged, or another user has begun it.
+    """
+    if not find_in_place(path):
+        return None
+    record = _parsed(path, read_file(_home(path) / _RECORD) or b"")
+    return next(iter(_works(_home(path), record)), None)
+
+
 def refuse_in_place(path: Path) -> None:
     """Refuse to write to an array that is being converted in its place, or lies in such a tree.
 
@@ -255,6 +269,11 @@ class InPlace:
             "move it away, which deletes nothing",
             path=str(_home(path)),
         )
+
+    @property
+    def layout(self) -> Mapping[str, str]:
+        """What the conversion was begun with; see `begun`."""
+        return self._record.layout
 
     @property
     def work(self) -> Path:

@@ -246,6 +246,8 @@ class Conversion:
         Duration in seconds.
     left_out : tuple of (str, str)
         Name of each node that was not converted, and why.
+    n_removed : int
+        Number of objects of the source that this call has removed, with ``consume=True``.
     """
 
     source: str
@@ -253,6 +255,7 @@ class Conversion:
     arrays: tuple[ConvertedArray, ...]
     seconds: float
     left_out: tuple[tuple[str, str], ...] = ()
+    n_removed: int = 0
 
     def _sum(self, field: str, how: Sequence[str] = ("copied", "re-encoded", "skipped")) -> int:
         return sum(getattr(array, field) for array in self.arrays if array.how in how)
@@ -294,6 +297,7 @@ class Conversion:
             "path": self.path,
             "arrays": arrays,
             "seconds": self.seconds,
+            "n_removed": self.n_removed,
             "left_out": [list(pair) for pair in self.left_out],
             **{name: getattr(self, name) for name in sums},
         }
@@ -312,6 +316,8 @@ class Conversion:
         n_resumed = sum(a.result.n_resumed_shards for a in self.arrays if a.result is not None)
         if n_resumed:
             rows.append(("resumed", f"{n_resumed:,} shards were committed before"))
+        if self.n_removed:
+            rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         if not self.is_skipped:
             rows.append(("time", duration(self.seconds)))
         for array in self.arrays[:_MAX_SHOWN]:

@@ -43,6 +43,7 @@ def shard(
     recheck: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
+    consume: bool = False,
     progress: Progress = False,
 ) -> Conversion:
     """Make a sharded array of one that exists, and copy its encoded chunks as they are.
@@ -87,6 +88,11 @@ def shard(
     source_id : str, optional
         Identifier of the source. Runs with the same identifier have the same data. By default it is
         derived from the place, the document of the array, and its time.
+    consume : bool
+        Remove the files of `src` as soon as what was made of them is durable and was compared with
+        them. This is for those without room for two copies; there is no way back. `src` must be
+        a single array in a directory, with `dst` elsewhere, and its chunks must be copied as they
+        are. In the end `src` is gone.
 
     Returns
     -------
@@ -99,6 +105,11 @@ def shard(
     name, and the same call finishes. Until then, nothing else may write there;
     :func:`abandon` gives the conversion up. Where the file system cannot exchange two names,
     nothing stands at the name between two renames.
+
+    With ``consume=True``, `src` has no document from the first removal on, so that nobody reads
+    removed chunks as the fill value. After an interruption the same call finishes. Until then,
+    parts of the data lie in `src` and others in `dst`: remove neither. :func:`abandon` gives it up
+    only if nothing was removed yet.
 
     Raises
     ------
@@ -142,6 +153,7 @@ def shard(
         recheck=recheck,
         memory_limit=memory_limit,
         source_id=source_id,
+        consume=consume,
         progress=progress,
     )
 
@@ -210,6 +222,7 @@ def reshard(
     recheck: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
+    consume: bool = False,
     progress: Progress = False,
 ) -> Conversion:
     """Make an array with other shards, inner chunks or codecs of one that exists.
@@ -239,7 +252,7 @@ def reshard(
         See :func:`shard`.
     min_chunks : int, optional
         See :func:`shard`. By default 2, and 0 in ``reshard(path, 4)`` and ``reshard(path, None)``.
-    source_id
+    source_id, consume
         See :func:`shard`.
     strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
         See :func:`to_sharded_zarr`.
@@ -287,6 +300,7 @@ def reshard(
         recheck=recheck,
         memory_limit=memory_limit,
         source_id=source_id,
+        consume=consume,
         progress=progress,
     )
     return convert_tree(src, call, active_engine())

@@ -324,7 +324,8 @@ def finalize_conversion(
 
 
 def _refuse_unknown(function: str, given: Iterable[str], without: Sequence[str]) -> None:
-    known = [name for name in signature(call_of).parameters if name not in ("dst", *without)]
+    never = ("dst", "consume", *without)
+    known = [name for name in signature(call_of).parameters if name not in never]
     refuse_unknown(function, given, known)
 
 

@@ -96,6 +96,7 @@ class Call:
     run: RunOptions
     run_dir: Any
     progress: Progress
+    consume: bool = False
 
 
 def call_of(
@@ -121,6 +122,7 @@ def call_of(
     recheck: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
+    consume: bool = False,
     progress: Progress = False,
 ) -> Call:
     """Check the keywords of :func:`shardwrite.reshard`, and make one value of them.
@@ -134,6 +136,8 @@ def call_of(
         raise SpecError(
             "not a number of chunks", field="min_chunks", value=min_chunks, remedy="give 0 or more"
         )
+    if not isinstance(consume, bool):
+        raise SpecError("not a choice", field="consume", value=consume, remedy="give True or False")
     wanted = Wanted(
         ConversionOptions(
             shards=shards,
@@ -157,6 +161,7 @@ def call_of(
         for_new_array(run),
         run_dir,
         progress,
+        consume,
     )
 
 

@@ -34,6 +34,7 @@ from shardwrite.format.node import (
     add_member,
 )
 from shardwrite.journal import (
+    Consumption,
     InPlace,
     find_in_place,
     has_consolidated,
@@ -58,7 +59,17 @@ from shardwrite.stores import (
     parse_json,
 )
 
-__all__ = ["abandon_in_place", "convert_in_place", "enter_above", "finish_in_place"]
+__all__ = [
+    "INTO",
+    "abandon_in_place",
+    "convert_in_place",
+    "enter_above",
+    "finish_in_place",
+    "refuse_runs",
+]
+
+INTO = "consumed into"
+"""Key in the layout of a conversion that consumes a tree, which names the new array."""
 
 _DOCUMENTS = {DOCUMENT, *DOCUMENTS_OF_V2, ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2}
 _FILES_OF_ARRAY = (*_DOCUMENTS, RECEIPT_NAME, REPORT_NAME)
@@ -94,6 +105,13 @@ def finish_in_place(place: Place) -> bool:
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
+        if INTO in work.layout:
+            raise JournalError(
+                f"{path} is being converted into {work.layout[INTO]} with consume=True. Make that "
+                "call again to finish it, or give it up with abandon (shardwrite abandon), as long "
+                "as nothing of it was removed",
+                path=str(work.work),
+            )
         if work.is_new:
             _finish(work)
             return True
@@ -103,7 +121,8 @@ def finish_in_place(place: Place) -> bool:
 def abandon_in_place(place: Place) -> bool:
     """Give up a conversion in place that was interrupted; the old tree stays.
 
-    After the exchange of names, the conversion is finished instead.
+    After the exchange of names, the conversion is finished instead. A conversion that consumes the
+    tree is given up if nothing of it was removed, and then the tree is whole.
 
     Parameters
     ----------
@@ -118,7 +137,8 @@ def abandon_in_place(place: Place) -> bool:
     Raises
     ------
     JournalError
-        If another process is at it, or something else stands in the place of the tree.
+        If another process is at it, something else stands in the place of the tree, or objects of
+        it were removed.
     StoreError
         If the storage refuses.
     """
@@ -126,7 +146,10 @@ def abandon_in_place(place: Place) -> bool:
     if path is None or not find_in_place(path):
         return False
     with InPlace.begun(path, None) as work:
-        if work.is_new:
+        if INTO in work.layout:
+            Consumption(path, work.work).give_back()
+            work.give_up()
+        elif work.is_new:
             _finish(work)
         else:
             work.give_up()
@@ -175,7 +198,7 @@ def convert_in_place(
         abandon_in_place(tree.place)
     with InPlace.begun(path, _layout_of(made, call)) as work:
         try:
-            _refuse_runs(tree)
+            refuse_runs(tree)
         except ShardwriteError:
             work.give_up()
             raise
@@ -293,8 +316,14 @@ def _others_in_array(path: Path) -> Iterator[Path]:
                 yield entry
 
 
-def _refuse_runs(tree: Hierarchy) -> None:
-    """Refuse a hierarchy if a run on one of its arrays has not ended."""
+def refuse_runs(tree: Hierarchy) -> None:
+    """Refuse a hierarchy if a run on one of its arrays has not ended.
+
+    Raises
+    ------
+    JournalError
+        If there is one.
+    """
     for name, source in tree.arrays:
         place = tree.place.member(name) if name else tree.place
         if not isinstance(place, Directory):

@@ -309,7 +309,8 @@ def abandon(
 
     Each of their shards stays as it is, old or new. A run that makes the array is not given up:
     repeat its call to finish it. A conversion in place, of an array or a group, leaves the old
-    data; if they were already replaced, it is finished.
+    data; if they were already replaced, it is finished. A conversion with ``consume=True`` is given
+    up at its source, as long as nothing of that was removed.
 
     Parameters
     ----------
@@ -331,7 +332,8 @@ def abandon(
     SpecError
         If there is no sharded array.
     JournalError
-        If a process works on one of these runs, or a run that makes the array has not ended.
+        If a process works on one of these runs, a run that makes the array has not ended, or
+        objects of the array were removed.
 
     Examples
     --------

@@ -19,6 +19,7 @@ from shardwrite.format.node import DOCUMENT
 from shardwrite.format.notes import with_note, without_note
 from shardwrite.grid import Sized
 from shardwrite.journal import replace_document
+from shardwrite.operations.consume import convert_and_consume
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.converting import Call, convert_all, plan_all
 from shardwrite.operations.in_place import convert_in_place, enter_above, finish_in_place
@@ -114,6 +115,15 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
     """
     start = time.perf_counter()
     source = place_of(src)
+    if call.consume:
+        array, n_removed = convert_and_consume(source, call, engine)
+        return Conversion(
+            source=source.label,
+            path=array.path,
+            arrays=(array,),
+            seconds=time.perf_counter() - start,
+            n_removed=n_removed,
+        )
     is_finished = call.dst is None and finish_in_place(source)
     tree = open_hierarchy(source, call.wanted.patterns.want)
     made = plan_all(tree, call.wanted, engine, call.options)

@@ -43,6 +43,8 @@ class StoredArray:
         Whether it has a fill value of its own.
     told : Told
         Which of its chunks cannot be copied, and why.
+    known_identity : str
+        Its identity, if it is known from before its document was moved; else empty.
     """
 
     place: Place
@@ -51,6 +53,7 @@ class StoredArray:
     notes: tuple[str, ...] = ()
     has_fill: bool = True
     told: Told = field(default_factory=Told)
+    known_identity: str = ""
 
     @property
     def label(self) -> str:
@@ -76,6 +79,8 @@ class StoredArray:
     @property
     def identity(self) -> str:
         """Text that stays the same as long as nobody writes the array's document again."""
+        if self.known_identity:
+            return self.known_identity
         digest = hashlib.sha256(self.array.metadata.text.encode()).hexdigest()
         version = self.array.store.version(self.document)
         return f"stored:{self.array.store.token}:{digest}:{version}"

@@ -33,8 +33,9 @@ from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
+from shardwrite.write.context import GroupReport
 
-__all__ = ["execute", "execute_missing"]
+__all__ = ["execute", "execute_missing", "execute_watched"]
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:
@@ -164,6 +165,58 @@ def _missing(
                 else replay(directory, job.plan.metadata).ledger
             )
             yield incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
+
+
+def execute_watched(
+    job: Job,
+    engine: Engine,
+    on_report: OnReport,
+    on_begun: Callable[[Session], None],
+    on_entered: OnReport,
+) -> tuple[WriteResult, bool]:
+    """Write an array, and say when the run has begun, and what is in its ledger.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+    on_begun : callable
+        Called with the session before the first task. It may enter shards into the ledger.
+    on_entered : callable
+        Called with the report of each group before `on_report` is.
+
+    Returns
+    -------
+    result : WriteResult
+    is_new : bool
+        False if the job was finished before.
+
+    Raises
+    ------
+    ShardwriteError
+        See `execute`, and what the callables raise.
+    """
+    start = time.perf_counter()
+    result = _finished(job, engine, on_report)
+    if result is not None:
+        return result, False
+    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
+        on_begun(session)
+        tell_found(on_report, session.resumed_nbytes)
+
+        def entered(report: GroupReport) -> None:
+            on_entered(report)
+            on_report(report)
+
+        compute_waves(session, engine, entered)
+        session.n_retried = sum(session.driver in key[0] for key in engine.retried)
+        return session.finish(time.perf_counter() - start), True
 
 
 def execute_missing(

@@ -13,6 +13,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import passage_between, what_differs
 from shardwrite.grid import Box
+from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.runs.source import Key, TaskBox
 from shardwrite.write.copying import copy_group
@@ -37,6 +38,8 @@ class StoredChunks:
     check, drop_empty : bool
         Decode each inner chunk of the other array before it is copied, and leave out those that
         hold only the fill value.
+    listed : Listed, optional
+        Objects that the other array must have.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class StoredChunks:
     other: ShardedArray | None = None
     check: bool = False
     drop_empty: bool = False
+    listed: Listed | None = None
 
     def __post_init__(self) -> None:
         if self.other is None:
@@ -87,7 +91,7 @@ class StoredChunks:
         passage = passage_between(self.other.metadata, self.metadata)
         if passage is None:
             raise TypeError("checked when the source was made")
-        donor = Donor(self.other, passage, self.check, self.drop_empty)
+        donor = Donor(self.other, passage, self.check, self.drop_empty, self.listed)
         return {at.key: Task(at.key, copy_group, at.spec, donor, at.box, at.skip)}
 
     def encode(self, at: TaskBox) -> NoReturn:

@@ -18,7 +18,7 @@ from shardwrite.stores import Capability, require
 from shardwrite.write.copying import Shards, origins
 from shardwrite.write.donor import Donor
 
-__all__ = ["compare_encoded"]
+__all__ = ["compare_encoded", "differing"]
 
 _BATCH_SHARDS = 64
 
@@ -51,7 +51,7 @@ def compare_encoded(
     ranks = np.setdiff1d(np.arange(array.metadata.grid.n_shards), np.array(sorted(skip), np.int64))
     name = f"shardwrite-compare-{id(ranks)}"
     layer: dict[Any, Any] = {
-        (name, first): (_differing, array, donor, ranks[first : first + _BATCH_SHARDS])
+        (name, first): (differing, array, donor, ranks[first : first + _BATCH_SHARDS])
         for first in range(0, len(ranks), _BATCH_SHARDS)
     }
     found: dict[int, str] = {}
@@ -63,11 +63,21 @@ def compare_encoded(
     return found
 
 
-def _differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -> dict[int, str]:
-    """Messages about the shards that differ, by rank."""
+def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -> dict[int, str]:
+    """Compare some shards of an array with those of another; see `compare_encoded`.
+
+    Returns
+    -------
+    dict of int to str
+        For each shard that differs or cannot be read, its rank and a message.
+    """
     found = {}
     counts = array.metadata.grid.counts
-    with array.decided.holds(), Shards(array) as ours, Shards(donor.array) as theirs:
+    with (
+        array.decided.holds(),
+        Shards(array) as ours,
+        Shards(donor.array, None, donor.listed) as theirs,
+    ):
         for rank in ranks.tolist():
             try:
                 message = _difference(unravel(rank, counts), rank, donor, ours, theirs)

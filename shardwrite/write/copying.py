@@ -31,6 +31,7 @@ from shardwrite.format.passage import check_size
 from shardwrite.format.placement import Ranks
 from shardwrite.grid import Box, Shape, ShardGrid, unravel
 from shardwrite.host.turns import Turn
+from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import ExistingShard, open_shard
 from shardwrite.stores import (
@@ -102,7 +103,7 @@ def copy_group(spec: WriteSpec, donor: Donor, group: Box, skip: frozenset[Shape]
     with (
         spec.at_work(),
         Turn() as turn,
-        Shards(donor.array, turn if reads_in_turns else None) as shards,
+        Shards(donor.array, turn if reads_in_turns else None, donor.listed) as shards,
         in_turns(spec, len(wanted), write) as write_in_turn,
     ):
         return commit_shards(spec, group, wanted, write_in_turn)
@@ -117,11 +118,16 @@ class Shards:
         The array.
     turn : Turn, optional
         Turns in which small objects are read.
+    listed : Listed, optional
+        Objects that the array must have.
     """
 
-    def __init__(self, array: ShardedArray, turn: Turn | None = None) -> None:
+    def __init__(
+        self, array: ShardedArray, turn: Turn | None = None, listed: Listed | None = None
+    ) -> None:
         self.array, self.metadata = array, array.metadata
         self.store = array.store
+        self._listed = listed
         self._turn, self._n_reads = turn, 0
         self._open: OrderedDict[int, ExistingShard] = OrderedDict()
         self._sizes: dict[int, Ranks] = {}
@@ -147,6 +153,8 @@ class Shards:
             return self._open[number]
         index = unravel(number, self.metadata.grid.counts)
         shard = open_shard(self.metadata, self.store, index)
+        if shard is None:
+            self._check_missing(number, index)
         version = None if shard is None else shard.reader.version
         if self._versions.setdefault(number, version) != version:
             if shard is not None:
@@ -194,7 +202,10 @@ class Shards:
             If it takes more bytes than it can.
         """
         if not self.metadata.is_sharded:
-            return self._object(index)
+            data = self._object(index)
+            if data is None:
+                self._check_missing(number, index)
+            return data
         shard = self.get(number)
         if shard is None or shard.index.is_empty[rank]:
             return None
@@ -213,6 +224,18 @@ class Shards:
         if data is not None and len(data) > most:
             self._check_size(self.store.size(key) or len(data), key)
         return data
+
+    def _check_missing(self, number: int, index: Shape) -> None:
+        """Raise StoreError if an object is missing that the array must have."""
+        if self._listed is not None and self._listed.has(number):
+            key = self.metadata.shard_key(index)
+            raise StoreError(
+                f"{key!r} is missing, and was there when the conversion began to remove what it "
+                "has copied. It is not taken for empty. If somebody has moved it, put it back, and "
+                "make the same call again",
+                key=key,
+                errno=errno.ENOENT,
+            )
 
     def _check_size(self, nbytes: int, key: str) -> None:
         try:

@@ -13,6 +13,7 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.passage import Passage, check_size
 from shardwrite.grid import Shape
+from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.stores import Store, can_copy_between
 
@@ -36,12 +37,16 @@ class Donor:
         Decode each inner chunk before it is copied.
     drop_empty : bool
         Leave out inner chunks that hold only the fill value.
+    listed : Listed, optional
+        Objects of the array that were there before some were removed. One of them that is missing
+        is an error.
     """
 
     array: ShardedArray
     passage: Passage
     check: bool = False
     drop_empty: bool = False
+    listed: Listed | None = None
 
     def copies_ranges(self, store: Store) -> bool:
         """Whether ranges are copied without a look at the bytes, by the system where it can.

@@ -173,6 +173,14 @@ def convert(path: Path, **keywords) -> object:
     return shardwrite.reshard(of_source(path), path, **keywords)
 
 
+def consume(path: Path, **keywords) -> object:
+    """A conversion that removes the source; when it has ended, nothing is left of that."""
+    done = convert(path, consume=True, memory_limit="10kB", **keywords)
+    left = [p.name for p in path.parent.iterdir() if p.name.startswith("source")]
+    assert not left, left
+    return done
+
+
 def make_flat(path: Path) -> None:
     source(NEW).to_sharded_zarr(path, shards=None, chunks=5)
 
@@ -243,6 +251,10 @@ OPERATIONS = {
     ),
     "conversion that encodes": Operation(
         lambda path: make_source(path, 10), lambda path: convert(path, shards=2, chunks=4), NEW
+    ),
+    "shard and consume": Operation(make_source, lambda path: consume(path, shards=2), NEW),
+    "reshard and consume": Operation(
+        lambda path: make_source(path, 10), lambda path: consume(path, shards=(3, 1)), NEW
     ),
     "shard in place": Operation(make_flat, shard_in_place, NEW),
     "shard by two renames": Operation(make_flat, shard_by_two_renames, NEW),

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -32,9 +33,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import judging
 import power_cut
 from ends import before_effect
-from scenarios import Scenario
+from scenarios import SCENARIOS, Scenario
 
 FAULTS = ("cut", "kill")
+KINDS = [*judging.KINDS, ("consume", "replace")]
 _N_EFFECTS = 200
 """Of an operation of which no more is known."""
 
@@ -58,10 +60,10 @@ class Case(judging.Case):
     effect: str = ""
 
 
-def draw(fault: str, seed: int, number: int) -> Case:
+def draw(fault: str, seed: int, number: int, kinds: Sequence[tuple[str, str]] = KINDS) -> Case:
     """A case."""
     rng = np.random.default_rng([seed, number])
-    return Case(**judging.draw(number, rng), fault=fault, at=float(rng.random()))
+    return Case(**judging.draw(number, rng, kinds), fault=fault, at=float(rng.random()))
 
 
 class Place:
@@ -170,9 +172,18 @@ class Place:
         judging.judge_all(case, scenario)
 
 
-def run(directory, fault: str, filesystem: str, n_cases: int, *, seed: int = 0) -> list[Case]:
+def run(
+    directory,
+    fault: str,
+    filesystem: str,
+    n_cases: int,
+    *,
+    seed: int = 0,
+    kinds: Sequence[tuple[str, str]] = KINDS,
+) -> list[Case]:
     """Cases of one fault, one after the other."""
-    top, cases = Path(directory), [draw(fault, seed, number) for number in range(n_cases)]
+    top = Path(directory)
+    cases = [draw(fault, seed, number, kinds) for number in range(n_cases)]
     notes = top / "notes"
     notes.mkdir()
     if fault == "cut":
@@ -207,12 +218,16 @@ def main() -> None:
         "Cut the power or kill the process under every operation, many times.", "cases", 500
     )
     parser.add_argument("--fault", choices=FAULTS, default="cut")
+    parser.add_argument("--operation", choices=sorted(SCENARIOS), help="only this one")
     given = parser.parse_args()
     if given.fault == "cut" and (why := power_cut.missing(given.filesystem)):
         sys.exit(why)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory() as directory:
-        cases = run(directory, given.fault, given.filesystem, given.cases, seed=given.seed)
+        kinds = [kind for kind in KINDS if given.operation in (None, kind[0])]
+        cases = run(
+            directory, given.fault, given.filesystem, given.cases, seed=given.seed, kinds=kinds
+        )
     document = {
         "fault": given.fault,
         "filesystem": given.filesystem,

@@ -369,6 +369,43 @@ class Parts(Fresh):
         shardwrite.finalize(self.path, n_parts=3)
 
 
+class Consume(Scenario):
+    """An array without shards becomes a sharded one, and is removed meanwhile."""
+
+    comes_first = True
+
+    @property
+    def source(self) -> Path:
+        """Place of the array that is consumed."""
+        return self.path.with_name("source")
+
+    def make(self) -> None:
+        self.wanted = values(SHAPE, 3)
+        self.candidates = [np.zeros(SHAPE, "u4")]
+        codecs = {} if self.case.compressed else {"compressors": None}
+        da.from_array(self.wanted, chunks=SHARDS).to_sharded_zarr(
+            self.source, shards=None, chunks=CHUNKS, **codecs
+        )
+
+    def act(self) -> None:
+        shardwrite.reshard(
+            self.source,
+            self.path,
+            tuple(s // c for s, c in zip(SHARDS, CHUNKS, strict=True)),
+            index_location=self.case.location,
+            durability=self.case.durability,
+            memory_limit="300kB",  # so that each task writes one shard
+            progress=self.report,
+            consume=True,
+        )
+        left = [p.name for p in self.path.parent.iterdir() if p.name.startswith("source")]
+        assert not left, left
+
+    def other(self) -> None:
+        """Give the source back, if nothing of it was removed."""
+        shardwrite.abandon(self.source)
+
+
 class Stream(Scenario):
     """Frames come, and are flushed; the first ones before anything fails."""
 
@@ -422,4 +459,5 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "compact": Compact,
     "repair": Repair,
     "parts": Parts,
+    "consume": Consume,
 }

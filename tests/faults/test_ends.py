@@ -24,7 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import oracle
 
 SCRIPT = Path(__file__).with_name("ends.py")
-OPERATIONS = ("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard")
+OPERATIONS = (
+    *("write", "write into a group", "finalize", "compaction", "salvage", "stream", "shard"),
+    "shard and consume",
+)
 
 
 def run(tmp_path, *arguments):

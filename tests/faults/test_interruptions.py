@@ -13,11 +13,10 @@ from shardwrite.stores import posix
 
 sys.path.insert(0, str(Path(__file__).parent))
 import interruptions
-import judging
 import power_cut
 
 why_not = functools.cache(power_cut.missing)
-N_KINDS = len(judging.KINDS)
+N_KINDS = len(interruptions.KINDS)
 
 
 def run(tmp_path, fault, filesystem, n_cases, seed):
@@ -36,6 +35,16 @@ def run(tmp_path, fault, filesystem, n_cases, seed):
 def test_a_strike_under_each_operation(tmp_path, fault):
     found = run(tmp_path, fault, "ext4", N_KINDS, seed=1)
     assert len(found["operations"]) >= N_KINDS // 2
+
+
+@pytest.mark.parametrize("fault", interruptions.FAULTS)
+def test_strikes_under_a_conversion_that_consumes(tmp_path, fault):
+    """With each of the next steps."""
+    if fault == "cut" and (why := why_not("ext4")):
+        pytest.skip(why)
+    cases = interruptions.run(tmp_path, fault, "ext4", 5, seed=1, kinds=[("consume", "replace")])
+    assert not [case for case in cases if case.is_bad], interruptions.summary(cases)
+    assert sum(bool(case.effect) for case in cases) >= 3
 
 
 @pytest.mark.long

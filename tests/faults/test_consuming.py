@@ -1,0 +1,74 @@
+"""A conversion that consumes its source, when a call to the system fails: nothing is lost, and the
+same call again finishes."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import shardwrite
+from shardwrite import ShardwriteError
+from shardwrite.write import commit
+
+sys.path.insert(0, str(Path(__file__).parent))
+import ends
+from conversions import payloads
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS)
+
+
+def fail(home, k: int, number: int, shards) -> tuple[str, bool]:
+    """Let the k-th effect fail; what was raised, and whether the effect was reached."""
+    reached = False
+    path, source = home / "x", home / "source"
+
+    def strike(name):
+        nonlocal reached
+        reached = True
+        raise OSError(number, f"made to fail: {name}")
+
+    raised = ""
+    before = payloads(source)
+    with ends.before_effect(k, strike):
+        try:
+            ends.consume(path, shards=shards)
+        except ShardwriteError as error:
+            raised = type(error).__name__
+    ends.consume(path, shards=shards)
+    assert payloads(path) == before
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], ends.NEW)
+    left = [p.name for p in home.iterdir() if p.name != "x"]
+    assert not left, left
+    return raised, reached
+
+
+def fail_at(tmp_path, monkeypatch, effects, shards) -> int:
+    """Let some effects fail, each under an array of its own; how many were reached."""
+    monkeypatch.setattr(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0))
+    n_reached, all_raised = 0, set()
+    with dask.config.set(scheduler="sync"):
+        for k in effects:
+            home = tmp_path / str(k)
+            home.mkdir()
+            ends.make_source(home / "x", 10 if shards == (3, 1) else None)
+            raised, reached = fail(home, k, ERRORS[k % len(ERRORS)], shards)
+            all_raised.add(raised)
+            n_reached += reached
+    assert all_raised >= {"StoreError"}
+    return n_reached
+
+
+def test_some_calls_fail(tmp_path, monkeypatch):
+    assert fail_at(tmp_path, monkeypatch, range(3, 230, 13), 2) >= 15
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shards", [2, (3, 1)])
+def test_every_third_call_fails(tmp_path, monkeypatch, shards):
+    assert fail_at(tmp_path, monkeypatch, range(1, 220, 3), shards) >= 60
