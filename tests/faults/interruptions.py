@@ -58,10 +58,10 @@ class Case(judging.Case):
     effect: str = ""
 
 
-def draw(fault: str, seed: int, number: int) -> Case:
+def draw(fault: str, seed: int, number: int, kinds=judging.KINDS) -> Case:
     """A case."""
     rng = np.random.default_rng([seed, number])
-    return Case(**judging.draw(number, rng), fault=fault, at=float(rng.random()))
+    return Case(**judging.draw(number, rng, kinds), fault=fault, at=float(rng.random()))
 
 
 class Place:
@@ -170,9 +170,11 @@ class Place:
         judging.judge_all(case, scenario)
 
 
-def run(directory, fault: str, filesystem: str, n_cases: int, *, seed: int = 0) -> list[Case]:
+def run(
+    directory, fault: str, filesystem: str, n_cases: int, *, seed: int = 0, kinds=judging.KINDS
+) -> list[Case]:
     """Cases of one fault, one after the other."""
-    top, cases = Path(directory), [draw(fault, seed, number) for number in range(n_cases)]
+    top, cases = Path(directory), [draw(fault, seed, number, kinds) for number in range(n_cases)]
     notes = top / "notes"
     notes.mkdir()
     if fault == "cut":
@@ -207,12 +209,20 @@ def main() -> None:
         "Cut the power or kill the process under every operation, many times.", "cases", 500
     )
     parser.add_argument("--fault", choices=FAULTS, default="cut")
+    parser.add_argument(
+        "--operations",
+        nargs="+",
+        choices=sorted(judging.OPERATIONS),
+        default=sorted(judging.OPERATIONS),
+    )
     given = parser.parse_args()
+    kinds = [kind for kind in judging.KINDS if kind[0] in given.operations]
     if given.fault == "cut" and (why := power_cut.missing(given.filesystem)):
         sys.exit(why)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory() as directory:
-        cases = run(directory, given.fault, given.filesystem, given.cases, seed=given.seed)
+        how = {"seed": given.seed, "kinds": kinds}
+        cases = run(directory, given.fault, given.filesystem, given.cases, **how)
     document = {
         "fault": given.fault,
         "filesystem": given.filesystem,
