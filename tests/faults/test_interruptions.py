@@ -20,11 +20,11 @@ why_not = functools.cache(power_cut.missing)
 N_KINDS = len(judging.KINDS)
 
 
-def run(tmp_path, fault, filesystem, n_cases, seed):
+def run(tmp_path, fault, filesystem, n_cases, seed, kinds=judging.KINDS):
     """Cases that are evidence; the rest had ended before."""
     if fault == "cut" and (why := why_not(filesystem)):
         pytest.skip(why)
-    cases = interruptions.run(tmp_path, fault, filesystem, n_cases, seed=seed)
+    cases = interruptions.run(tmp_path, fault, filesystem, n_cases, seed=seed, kinds=kinds)
     found = interruptions.summary(cases)
     print(found)
     assert not [case for case in cases if case.is_bad], found
@@ -36,6 +36,11 @@ def run(tmp_path, fault, filesystem, n_cases, seed):
 def test_a_strike_under_each_operation(tmp_path, fault):
     found = run(tmp_path, fault, "ext4", N_KINDS, seed=1)
     assert len(found["operations"]) >= N_KINDS // 2
+
+
+def test_power_cuts_under_conversions(tmp_path):
+    kinds = [kind for kind in judging.KINDS if kind[0] in ("conversion", "in-place")]
+    assert len(run(tmp_path, "cut", "ext4", 10, seed=4, kinds=kinds)["operations"]) == 4
 
 
 @pytest.mark.long
