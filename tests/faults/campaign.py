@@ -291,9 +291,9 @@ def rows() -> Iterator[Row]:
     name = "the k-th call of one kind fails under an update or a stream, every k"
     yield Row(name, 1, 1, "failing_updates.py", of_calls, needs_shim=True)
     for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
-        name = f"the k-th call of one kind fails under a conversion, every k: {what}"
+        name = f"the k-th call of one kind fails under a conversion, every eighth k: {what}"
         names = "shard unshard shard-in-place unshard-in-place"
-        command = f"failing_updates.py --operations {names} --errors {error}"
+        command = f"failing_updates.py --operations {names} --errors {error} --every 8"
         yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     yield Row(
         "a file that is read is mutated",
