@@ -213,6 +213,9 @@ def kill_once(directory, rng, *, is_hdf5: bool = False) -> Kill:
     _, status = os.waitpid(pid, 0)
     found.finished = os.WIFEXITED(status)
     found.there = sum(p.is_file() for p in (path / "c").rglob("*")) if path.exists() else 0
+    if found.acked:
+        pid = child(oracle.check_partial, path, acks.ranks(), wanted, log=log)
+        found.trouble += ended_well(pid, log)
     pid = child(convert, source, path, lambda report: None, scheduler, how, log=log)
     found.trouble += ended_well(pid, log)
     has_checksum = made["compressors"] == "auto"
