@@ -18,6 +18,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -379,6 +380,7 @@ def main() -> None:
         print(json.dumps(measure(given.measure, given.source, given.target, case)))
         return
     case = case_of(given.case, given.files)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     with place(given) as directory:
         rows = run(given, directory)
         facts = {**machine(directory), **versions()}
