@@ -3,6 +3,8 @@
 Contestants convert the same array in turn, each in a fresh process, and without waiting for the
 disk unless its name says so. The result is compared with the source, and its layout is checked.
 ``--count-calls`` runs each contestant once more under strace and counts its system calls.
+``--image`` converts on an ext4 of its own in a file of DIR, which only root can mount; so other
+files and inodes of the machine play no part.
 
 There are two cases. ``small`` has many files of 4 KiB, a thousand for each shard. ``large`` has
 chunks of some MiB that zstd has compressed.
@@ -11,16 +13,18 @@ chunks of some MiB that zstd has compressed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -330,6 +334,30 @@ def run(options: argparse.Namespace, directory: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@contextlib.contextmanager
+def place(options: argparse.Namespace) -> Iterator[Path]:
+    """Directory for the arrays: a temporary one, or an ext4 that is mounted from a file."""
+    case = case_of(options.case, options.files)
+    with tempfile.TemporaryDirectory(dir=options.dir) as directory:
+        top = Path(directory)
+        if not options.image:
+            yield top
+            return
+        # Source and target, with a block for each file and half as much for metadata.
+        nbytes = 3 * case.n_chunks * max(8192, math.prod(case.chunks) * 2) + 2**28
+        image, root = top / "image", top / "root"
+        root.mkdir()
+        with image.open("wb") as file:
+            file.truncate(nbytes)
+        inodes = str(2 * case.n_chunks + 50_000)
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-N", inodes, str(image)], check=True)
+        subprocess.run(["mount", "-o", "loop", str(image), str(root)], check=True)
+        try:
+            yield root
+        finally:
+            subprocess.run(["umount", "--lazy", str(root)], check=True)
+
+
 def main() -> None:
     """Arguments in, a table out."""
     parser = argparse.ArgumentParser(
@@ -341,6 +369,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--count-calls", action="store_true", help="count system calls by strace")
     parser.add_argument("--dir", type=Path, help="where to write (default: a temporary directory)")
+    parser.add_argument("--image", action="store_true", help="on ext4 in a file of DIR (as root)")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
@@ -351,9 +380,10 @@ def main() -> None:
         print(json.dumps(measure(given.measure, given.source, given.target, case)))
         return
     case = case_of(given.case, given.files)
-    with tempfile.TemporaryDirectory(dir=given.dir) as directory:
-        rows = run(given, Path(directory))
-        facts = {**machine(Path(directory)), **versions()}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
+    with place(given) as directory:
+        rows = run(given, directory)
+        facts = {**machine(directory), **versions()}
     print(
         f"{case.n_chunks:,} chunk files into {case.n_shards:,} shards, medians of {given.repeats}\n"
     )

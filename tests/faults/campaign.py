@@ -156,6 +156,13 @@ def of_kills(found) -> Numbers:
     return Numbers(runs=total["kills"], redone=redone, **found)
 
 
+def of_converted(found) -> Numbers:
+    """Of `conversions.py`."""
+    total = found["summary"]
+    numbers = {name: total[name] for name in ("vacuous", "acked", "troubles")}
+    return Numbers(runs=total["kills"], **numbers)
+
+
 def of_ends(found) -> Numbers:
     """Of `ends.py`, which tells what the same call made of each kill."""
     troubles = [
@@ -245,6 +252,26 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1000, 100, command, of_cases)
     name = "SIGKILL at a random moment while an array is made"
     yield Row(name, 200, 200, "kills.py --kills {n} --seed {seed}", of_kills)
+    for place, way in {"into another place": "", "in its place": "--in-place "}.items():
+        name = f"SIGKILL at a random moment while an array is converted {place}"
+        command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"
+        yield Row(name, 200, 50, command, of_converted)
+    for place, operation in {
+        "into another place": "conversion",
+        "in its place": "in-place",
+    }.items():
+        name = f"power cut while an array is converted {place}, ext4"
+        command = (
+            f"interruptions.py --fault cut --operations {operation} --cases {{n}} --seed {{seed}}"
+        )
+        yield Row(name, 100, 25, command, of_cases)
+        name = f"write-back fails while an array is converted {place}, ext4"
+        command = f"lossy_disk.py --operations {operation} --cases {{n}} --seed {{seed}}"
+        yield Row(name, 100, 25, command, of_cases)
+        frozen = "shard" if operation == "conversion" else "conversion"
+        name = f"frozen before an effect of a conversion {place}, taken over, thawed"
+        command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
+        yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
     yield Row(name, 1, 1, "ends.py --every 3 --last 10", of_ends)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():
@@ -263,6 +290,11 @@ def rows() -> Iterator[Row]:
     yield Row(name, 1, 1, "failing_calls.py", of_calls, needs_shim=True)
     name = "the k-th call of one kind fails under an update or a stream, every k"
     yield Row(name, 1, 1, "failing_updates.py", of_calls, needs_shim=True)
+    for error, what in {"ENOSPC": "no space", "EIO": "an error of the disk"}.items():
+        name = f"the k-th call of one kind fails under a conversion, every eighth k: {what}"
+        names = "shard unshard shard-in-place unshard-in-place"
+        command = f"failing_updates.py --operations {names} --errors {error} --every 8"
+        yield Row(name, 1, 1, command, of_calls, needs_shim=True)
     yield Row(
         "a file that is read is mutated",
         100_000,

@@ -38,7 +38,7 @@ from kills import child, ended_well, is_over, slowly
 for _name in shardwrite.__all__:  # Everything is imported before processes are forked.
     getattr(shardwrite, _name)
 
-SHAPE, CHUNK = (96, 96), 4
+SHAPE, SMALL, CHUNK = (96, 96), (48, 48), 4
 DATASET = "images/x"
 
 
@@ -148,6 +148,42 @@ def judge(source, path, wanted, how, has_checksum, passes):
     assert payloads(source, cut[0]) == payloads(path, cut[1])
 
 
+def kill_in_place(directory, rng) -> Kill:
+    """One conversion in its place, one kill: at all times, the old array or the new one is there."""
+    made, how, passes = draw(rng)
+    how["durability"] = str(rng.choice(["full", "batch"]))
+    made["shards"], how["shards"] = [(None, 3), (8, 3), (24, None)][int(rng.integers(3))]
+    path, log = directory / "x.zarr", directory / "log"
+    empty = (slice(0, 16), slice(16, 32)) if rng.random() < 0.7 else None
+    wanted = oracle.values(SMALL, int(rng.integers(100)), empty)
+    scheduler = str(rng.choice(["sync", "threads"]))
+    found = Kill({**how, "from": made["shards"], "scheduler": scheduler, "in_place": True})
+    pid = child(lambda: da.from_array(wanted, chunks=24).to_sharded_zarr(path, **made), log=log)
+    found.trouble = ended_well(pid, log)
+    kept = directory / "kept"
+    shutil.copytree(path, kept)
+    acks = oracle.Acks(directory / "acks")
+    pid = child(convert, path, None, slowly(acks), scheduler, how, log=log)
+    goal = int(rng.integers(1, 6))
+    while len(acks.ranks()) < goal and not is_over(pid):
+        time.sleep(0.0005)
+    # In one half of the cases, the comparison, the exchange or the removal is under way by then.
+    time.sleep(rng.uniform(0, 0.006 if rng.random() < 0.5 else 0.4))
+    os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    found.finished = os.WIFEXITED(status)
+    found.acked, found.there = SMALL[0] * SMALL[1] // CHUNK**2, len(acks.ranks())
+    pid = child(oracle.check_values, path, wanted, log=log)
+    found.trouble += ended_well(pid, log)
+    pid = child(convert, path, None, lambda report: None, scheduler, how, log=log)
+    found.trouble += ended_well(pid, log)
+    has_checksum = made["compressors"] == "auto"
+    pid = child(judge, kept, path, wanted, how, has_checksum, passes, log=log)
+    found.trouble += ended_well(pid, log)
+    found.copied = len(payloads(path)) if not found.trouble and passes else 0
+    return found
+
+
 def kill_once(directory, rng, *, is_hdf5: bool = False) -> Kill:
     """One conversion, one kill."""
     made, how, passes = draw(rng)
@@ -177,6 +213,9 @@ def kill_once(directory, rng, *, is_hdf5: bool = False) -> Kill:
     _, status = os.waitpid(pid, 0)
     found.finished = os.WIFEXITED(status)
     found.there = sum(p.is_file() for p in (path / "c").rglob("*")) if path.exists() else 0
+    if found.acked:
+        pid = child(oracle.check_partial, path, acks.ranks(), wanted, log=log)
+        found.trouble += ended_well(pid, log)
     pid = child(convert, source, path, lambda report: None, scheduler, how, log=log)
     found.trouble += ended_well(pid, log)
     has_checksum = made["compressors"] == "auto"
@@ -192,6 +231,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--hdf5", action="store_true", help="the source is a dataset of HDF5")
+    parser.add_argument("--in-place", action="store_true", help="the array is converted in place")
     given = parser.parse_args()
     kills = []
     for number in range(given.kills):
@@ -199,7 +239,11 @@ def main() -> None:
         directory = Path(tempfile.mkdtemp(prefix="conversions-", dir=top))
         rng = np.random.default_rng([given.seed, number])
         try:
-            kills.append(kill_once(directory, rng, is_hdf5=given.hdf5))
+            kills.append(
+                kill_in_place(directory, rng)
+                if given.in_place
+                else kill_once(directory, rng, is_hdf5=given.hdf5)
+            )
         finally:
             shutil.rmtree(directory, ignore_errors=True)
     summary = {

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import judging
 import power_cut
 from ends import before_effect
-from scenarios import SCENARIOS, Scenario
+from scenarios import Scenario
 
 FAULTS = ("cut", "kill")
 KINDS = [*judging.KINDS, ("consume", "replace")]
@@ -218,16 +218,16 @@ def main() -> None:
         "Cut the power or kill the process under every operation, many times.", "cases", 500
     )
     parser.add_argument("--fault", choices=FAULTS, default="cut")
-    parser.add_argument("--operation", choices=sorted(SCENARIOS), help="only this one")
+    operations = sorted({operation for operation, _ in KINDS})
+    parser.add_argument("--operations", nargs="+", choices=operations, default=operations)
     given = parser.parse_args()
+    kinds = [kind for kind in KINDS if kind[0] in given.operations]
     if given.fault == "cut" and (why := power_cut.missing(given.filesystem)):
         sys.exit(why)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that nothing stays mounted
     with tempfile.TemporaryDirectory() as directory:
-        kinds = [kind for kind in KINDS if given.operation in (None, kind[0])]
-        cases = run(
-            directory, given.fault, given.filesystem, given.cases, seed=given.seed, kinds=kinds
-        )
+        how = {"seed": given.seed, "kinds": kinds}
+        cases = run(directory, given.fault, given.filesystem, given.cases, **how)
     document = {
         "fault": given.fault,
         "filesystem": given.filesystem,

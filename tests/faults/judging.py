@@ -40,6 +40,7 @@ OPERATIONS = {
     "erase": tuple(update_cuts.STRATEGIES),
     "fresh": ("replace", UNSHARDED),
     **dict.fromkeys(("replacement", "compact", "repair", "parts"), ("replace",)),
+    **dict.fromkeys(("conversion", "in-place"), ("replace", UNSHARDED)),
 }
 KINDS = [
     (operation, strategy) for operation, strategies in OPERATIONS.items() for strategy in strategies
@@ -201,10 +202,11 @@ def judge_all(case: Case, scenario: Scenario) -> None:
     judge(case, scenario)
     check_verify(case, scenario)
     left = [p for p in scenario.path.rglob("*") if p.name.endswith(".swtmp")]
-    beside = scenario.path.with_name(scenario.path.name + ".shardwrite")
+    names = [scenario.path.name + suffix for suffix in (".shardwrite", ".conversion.shardwrite")]
+    beside = [p for name in names if (p := scenario.path.with_name(name)).exists()]
     case.left = [
         str(p.relative_to(scenario.path.parent))
-        for p in (*left, *([beside] if beside.exists() else []), *beside.rglob("*"))
+        for p in (*left, *beside, *(q for p in beside for q in p.rglob("*")))
     ]
 
 

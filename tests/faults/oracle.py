@@ -172,15 +172,21 @@ def check_partial(path, acked, *candidates):
 def check_whole(path, wanted):
     """After a run that said success: three readers agree with the source, and nothing is left lying
     about."""
+    check_values(path, wanted)
+    check_tidy(path)
+
+
+def check_values(path, wanted):
+    """Three readers agree with the source."""
     for reader, found in read_everywhere(path, metadata_of(path)).items():
         np.testing.assert_array_equal(found, wanted, err_msg=reader)
-    check_tidy(path)
 
 
 def check_tidy(path):
     """No temporaries, no locks, no directory beside the array."""
     path = Path(path)
     left = [p for p in path.rglob("*") if p.name.endswith(".swtmp")]
-    beside = path.with_name(path.name + ".shardwrite")
     assert not left, left
-    assert not beside.exists(), sorted(beside.rglob("*"))
+    for suffix in (".shardwrite", ".conversion.shardwrite"):
+        beside = path.with_name(path.name + suffix)
+        assert not beside.exists(), sorted(beside.rglob("*"))

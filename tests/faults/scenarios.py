@@ -450,6 +450,91 @@ class Stream(Scenario):
                 )
 
 
+class Conversion(Scenario):
+    """An array is made of the encoded chunks of another, which has other shards."""
+
+    comes_first = True
+
+    def make(self) -> None:
+        self.wanted = values(SHAPE, 3)
+        self.candidates = [np.zeros(SHAPE, "u4")]
+        self.source, self.keywords = self.path.with_name("source"), {"source_id": "three"}
+        self.make_source(self.source, self.wanted)
+
+    def make_source(self, path: Path, data: np.ndarray) -> None:
+        """Write the array that is converted: chunks in files, or in shards that are taken apart."""
+        sizes = {"shards": SHAPE, "chunks": SHARDS} if self.is_taken_apart else {"shards": None}
+        layout = {**self.layout(), "chunks": CHUNKS, **sizes}
+        layout.pop("index_location", None)
+        da.from_array(data, chunks=SHARDS).to_sharded_zarr(path, durability="none", **layout)
+
+    @property
+    def is_taken_apart(self) -> bool:
+        """Whether the new array has no shards."""
+        return self.case.strategy == UNSHARDED
+
+    @property
+    def how(self) -> dict:
+        """Keywords of the conversion."""
+        if self.is_taken_apart:
+            return {"shards": None}
+        shards = tuple(s // c for s, c in zip(SHARDS, CHUNKS, strict=True))
+        return {"shards": shards, "index_location": self.case.location}
+
+    def act(self) -> None:
+        shardwrite.reshard(
+            self.source,
+            self.path,
+            **self.how,
+            **self.keywords,
+            durability=self.case.durability,
+            progress=self.report,
+        )
+
+    def other(self) -> None:
+        """Convert another array to the same place."""
+        wanted, source = values(SHAPE, 9), self.path.with_name("other")
+        self.make_source(source, wanted)
+        self.candidates += [self.wanted, wanted]
+        self.source, self.acked = source, set()
+        self.keywords = {"source_id": "nine", "mode": "w"}
+        kept, self.keywords = self.keywords, {**self.keywords, "restart": True}
+        self.act()
+        self.wanted, self.acked, self.allowed, self.keywords = (
+            wanted,
+            set(self.boxes()),
+            [wanted],
+            kept,
+        )
+
+
+class InPlace(Conversion):
+    """An array gets other shards in its place; at all times, all of it is there."""
+
+    def make(self) -> None:
+        self.wanted = values(SHAPE, 3)
+        self.candidates = []
+        self.make_source(self.path, self.wanted)
+        self.acked = set(self.boxes())
+
+    def act(self) -> None:
+        shardwrite.reshard(
+            self.path, **self.how, durability=self.case.durability, progress=self.report
+        )
+
+    def enter_journalled(self) -> None:
+        """Enter nothing: everything is acknowledged from the beginning."""
+
+    def other(self) -> None:
+        """Update the array; refused until the conversion has ended, so that nothing changes."""
+        kept = self.candidates, self.allowed
+        try:
+            Scenario.other(self)
+        except shardwrite.JournalError:
+            self.candidates, self.allowed = kept
+            raise
+
+
 SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "stream": Stream,
     "update": Update,
@@ -460,4 +545,6 @@ SCENARIOS: dict[str, Callable[..., Scenario]] = {
     "repair": Repair,
     "parts": Parts,
     "consume": Consume,
+    "conversion": Conversion,
+    "in-place": InPlace,
 }

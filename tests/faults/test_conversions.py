@@ -40,6 +40,13 @@ def test_a_killed_conversion_of_hdf5_goes_on(tmp_path):
     assert found["chunks that passed"] > 0
 
 
+def test_a_killed_conversion_in_place_goes_on(tmp_path):
+    found = run(tmp_path, "--in-place", "--kills", "6", "--seed", "3")
+    assert found["troubles"] == []
+    assert found["vacuous"] <= 3, "most kills must interrupt something"
+    assert found["chunks that passed"] > 0
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_hundred_kills_of_hdf5(tmp_path):

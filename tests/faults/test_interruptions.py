@@ -19,11 +19,11 @@ why_not = functools.cache(power_cut.missing)
 N_KINDS = len(interruptions.KINDS)
 
 
-def run(tmp_path, fault, filesystem, n_cases, seed):
+def run(tmp_path, fault, filesystem, n_cases, seed, kinds=interruptions.KINDS):
     """Cases that are evidence; the rest had ended before."""
     if fault == "cut" and (why := why_not(filesystem)):
         pytest.skip(why)
-    cases = interruptions.run(tmp_path, fault, filesystem, n_cases, seed=seed)
+    cases = interruptions.run(tmp_path, fault, filesystem, n_cases, seed=seed, kinds=kinds)
     found = interruptions.summary(cases)
     print(found)
     assert not [case for case in cases if case.is_bad], found
@@ -45,6 +45,11 @@ def test_strikes_under_a_conversion_that_consumes(tmp_path, fault):
     cases = interruptions.run(tmp_path, fault, "ext4", 5, seed=1, kinds=[("consume", "replace")])
     assert not [case for case in cases if case.is_bad], interruptions.summary(cases)
     assert sum(bool(case.effect) for case in cases) >= 3
+
+
+def test_power_cuts_under_conversions(tmp_path):
+    kinds = [kind for kind in interruptions.KINDS if kind[0] in ("conversion", "in-place")]
+    assert len(run(tmp_path, "cut", "ext4", 10, seed=4, kinds=kinds)["operations"]) == 4
 
 
 @pytest.mark.long

@@ -73,7 +73,11 @@ def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "operation",
-    [name for name in failing_updates.OPERATIONS if name not in failing_updates.WITHOUT_SHARDS],
+    [
+        name
+        for name in (*failing_updates.UPDATES, *failing_updates.STREAMS)
+        if name not in failing_updates.WITHOUT_SHARDS
+    ],
 )
 def test_every_failing_call_under_updates(shim, tmp_path, operation):
     """Arrays without shards are replaced as shards are; the sample and the campaign have them."""
@@ -82,3 +86,11 @@ def test_every_failing_call_under_updates(shim, tmp_path, operation):
     )
     assert summary["fired"] > 300
     assert summary["raised"] > 100
+
+
+def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path):
+    few = ["--share", "0.08", "--every", "16", "--errors", "EIO", "ENOSPC"]
+    names = ["--operations", *failing_updates.CONVERSIONS]
+    summary = run(shim, tmp_path, "failing_updates.py", *names, *few, "--seed", "2")
+    assert summary["fired"] > 40
+    assert summary["raised"] > 30

@@ -243,6 +243,26 @@ def in_place() -> Operation:
     )
 
 
+def convert(version, **keywords) -> Operation:
+    """Make the array of the encoded chunks of another."""
+
+    def prepare(place):
+        x = da.from_array(VALUES[version], chunks=SHARD)
+        sizes = {**LAYOUT, "shards": None}
+        x.to_sharded_zarr(place.home / "source", durability="none", **sizes)
+
+    def run(place):
+        shardwrite.shard(
+            place.home / "source",
+            place.path,
+            shards=SHARD // CHUNK,
+            progress=place.acks,
+            **keywords,
+        )
+
+    return Operation(run, lambda before: VALUES[version], prepare)
+
+
 def make_bad(place: Place) -> None:
     """One of the two shards is torn."""
     make(place)
@@ -368,6 +388,7 @@ def _operations() -> dict[str, Operation]:
         "repair": repair(),
         "salvage": salvage(),
         "conversion": in_place(),
+        "shard": convert(1),
         "stream": stream(1),
         "stream raw": stream(1, **RAW),
         "stream replace": stream(1, FixedOrder()),
@@ -408,7 +429,7 @@ def takeovers_of(operation: str) -> list[str]:
     """Ways in which another process takes over from one of `OPERATIONS`."""
     kind, _, rest = operation.partition(" ")
     strategy = rest.removesuffix(" raw").removesuffix(" with room").removesuffix(", batch")
-    if kind in ("write", "write,", "replacement"):
+    if kind in ("write", "write,", "replacement", "shard"):
         return ["write"]
     if kind == "parts":
         return ["parts"]

@@ -17,6 +17,7 @@ from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 
 pytestmark = pytest.mark.compat
+long = pytest.mark.long
 
 VALUES = np.arange(64 * 64, dtype="u4").reshape(64, 64) + 1
 
@@ -52,7 +53,7 @@ def all_parts(src, dst, count, *arguments, order=None, **keywords):
     ]
 
 
-@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=long), 5])
 def test_all_parts_together_are_the_conversion(tmp_path, tree, count):
     whole = shardwrite.shard(tree, tmp_path / "whole", 2)
     new = tmp_path / "new"
@@ -90,7 +91,7 @@ def test_the_cut_is_over_all_shards_of_all_arrays(tmp_path, tree):
     assert parts.n_shards == 64 + 4 + 1
 
 
-@pytest.mark.parametrize("harm", ["gone", "never written"])
+@pytest.mark.parametrize("harm", ["gone", pytest.param("never written", marks=long)])
 def test_finalize_names_parts_over_all_arrays(tmp_path, tree, harm):
     new = tmp_path / "new"
     begin(tree, new, 1, memory_limit="1MB")
@@ -119,6 +120,7 @@ def bytes_of_whole(tmp_path, tree, shards):
     return bytes_of(tmp_path / "whole")
 
 
+@long
 def test_a_number_of_parts_taken_over_by_another(tmp_path, tree):
     new = tmp_path / "new"
     begin(tree, new, 1, memory_limit="1MB")
@@ -209,6 +211,7 @@ def test_what_cannot_be_asked_for(tmp_path, tree):
         begin(tree, tree / "new", 2)
 
 
+@long
 def test_begin_again_replaces_only_if_asked(tmp_path, tree):
     new = tmp_path / "new"
     begin(tree, new, 2)

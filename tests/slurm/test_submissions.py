@@ -294,8 +294,12 @@ TREE = {"a": 64, "b/c": 16}
     ("command", "how"),
     [
         ("shard", ["--shards", "2", "--exclude", "x*", "--no-checksum"]),
-        ("unshard", ["--check"]),
-        ("reshard", ["--chunks", "4", "--compressors", "none", "--shards", "1", "--min-chunks", 0]),
+        pytest.param("unshard", ["--check"], marks=pytest.mark.long),
+        pytest.param(
+            "reshard",
+            ["--chunks", "4", "--compressors", "none", "--shards", "1", "--min-chunks", 0],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_conversion_is_submitted_watched_and_finished(cluster, hierarchy, command, how):
