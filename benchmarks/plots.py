@@ -1,16 +1,170 @@
-"""Throughput against the size of inner chunks, for all contestants."""
+"""Pictures of benchmarks: shared axes, plain ticks, and each line labelled at its end.
+
+``python -m benchmarks.plots docs/figures.md PICTURE`` draws throughput against the size of inner chunks
+again, from the table in a page.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import math
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import CODECS
+from benchmarks.cases import CASES, CODECS
 from benchmarks.report import Report
 
-__all__ = ["plot_chunk_sizes"]
+__all__ = [
+    "Rates",
+    "figure_of",
+    "label_ends",
+    "plain_log_ticks",
+    "plot_chunk_sizes",
+    "plot_rates",
+    "rates_in",
+    "rates_of",
+    "style_of",
+]
+
+Rates = Mapping[str, Mapping[str, Sequence[tuple[int, float]]]]
+"""For each codec and contestant: sides of inner chunks in elements, and decoded MB/s."""
+
+# Okabe and Ito, 2008: readers of all kinds of colour vision tell these apart; markers help in print
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
+_MARKERS = "osD^vPX"
+_BAR = "bare-loop"
+_LINE_HEIGHT = 1.25  # of the distance between labels, in heights of their text
+
+
+def figure_of(width: float, height: float) -> Any:
+    """An empty figure of a size in inches; it needs no display.
+
+    Parameters
+    ----------
+    width, height : float
+        Size in inches.
+    """
+    figure: Any = importlib.import_module("matplotlib.figure").Figure
+    return figure(figsize=(width, height), dpi=150, layout="constrained")
+
+
+def style_of(number: int, name: str = "") -> dict[str, Any]:
+    """Colour, marker and line of a series.
+
+    Parameters
+    ----------
+    number : int
+        Number of the series.
+    name : str
+        Its name; the bare loop, which is no contestant, is a dotted line.
+    """
+    if name == _BAR:
+        return {"color": "black", "linestyle": ":"}
+    k = number % len(_COLOURS)
+    return {"color": _COLOURS[k], "marker": _MARKERS[k], "markersize": 4.5, "linewidth": 1.6}
+
+
+def plain_log_ticks(axis: Any, low: float, high: float) -> None:
+    """Put plain numbers at 1, 2 and 5 times powers of ten on a logarithmic axis.
+
+    Parameters
+    ----------
+    axis : matplotlib.axis.Axis
+        The axis.
+    low, high : float
+        Smallest and largest value, both above 0.
+    """
+    steps = (1, 2, 5) if high / low < 300 else (1, 3) if high / low < 2000 else (1,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [k * 10.0**power for power in powers for k in steps]
+    shown = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+    axis.set_ticks(shown, [f"{tick:,.10g}" for tick in shown])
+    axis.set_ticks([], minor=True)
+
+
+def label_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]], size: float = 8) -> None:
+    """Write the name of each line at its end, in its colour, so that no two names overlap.
+
+    Parameters
+    ----------
+    axes : matplotlib.axes.Axes
+        The axes, with limits that do not change any more.
+    ends : mapping of str to (float, float, str)
+        For each name: position of the end of its line in data coordinates, and its colour.
+    size : float
+        Size of the text in points.
+    """
+    figure = axes.figure
+    figure.draw_without_rendering()
+    to_pixels = axes.transData
+    least = size * _LINE_HEIGHT * figure.dpi / 72
+    places = sorted((to_pixels.transform((x, y))[1], name) for name, (x, y, _) in ends.items())
+    heights: list[float] = []
+    for height, _ in places:
+        heights.append(max(height, heights[-1] + least) if heights else height)
+    # what was pushed up lies too high on average
+    over = sum(h - p for h, (p, _) in zip(heights, places, strict=True)) / max(1, len(places))
+    for height, (_, name) in zip(heights, places, strict=True):
+        x, y, colour = ends[name]
+        moved = (height - over - to_pixels.transform((x, y))[1]) * 72 / figure.dpi
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(8, moved),
+            textcoords="offset points",
+            va="center",
+            fontsize=size,
+            color=colour,
+            annotation_clip=False,
+        )
+
+
+def rates_of(report: Report) -> Rates:
+    """The rates of the aligned cases of a report, whose names are a codec and a side."""
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for case_name, row in report.rows.items():
+        codec = case_name.rpartition("-")[0]
+        for name in row.raw if codec in CODECS else ():
+            if not math.isnan(row.rate(name)):
+                own = found.setdefault(codec, {}).setdefault(name, [])
+                own.append((row.case.chunks[0], row.rate(name)))
+    return found
+
+
+def rates_in(page: str) -> Rates:
+    """The rates in the first table of a page that has the cases of `side_by_side`.
+
+    Parameters
+    ----------
+    page : str
+        The page, in Markdown.
+
+    Raises
+    ------
+    ValueError
+        If it has no such table.
+    """
+    found: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    names: list[str] = []
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("| case |"):
+            if found:
+                break
+            names = [cell for cell in cells[1:] if not cell.startswith("vs ")]
+        codec, _, side = cells[0].rpartition("-")
+        if codec not in CODECS or not side.isdigit() or cells[0] not in CASES:
+            continue
+        for name, cell in zip(names, cells[1:], strict=False):
+            rate = re.match(r"(\d+) ·", cell)
+            if rate:
+                found.setdefault(codec, {}).setdefault(name, []).append((int(side), int(rate[1])))
+    if not found:
+        raise ValueError("the page has no table of side_by_side")
+    return found
 
 
 def plot_chunk_sizes(report: Report, path: Path) -> None:
@@ -23,40 +177,62 @@ def plot_chunk_sizes(report: Report, path: Path) -> None:
     path : Path
         The picture; its suffix says in which format.
     """
-    figure_of: Any = importlib.import_module("matplotlib.figure").Figure
-    panels = {
-        codec: [row for name, row in report.rows.items() if name.startswith(f"{codec}-")]
-        for codec in CODECS
-    }
-    panels = {codec: rows for codec, rows in panels.items() if rows}
-    figure = figure_of(figsize=(3 * len(panels), 3.4), layout="constrained")
-    names = list(
-        dict.fromkeys(name for rows in panels.values() for row in rows for name in row.raw)
-    )
-    for axes, (codec, rows) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
+    plot_rates(rates_of(report), path)
+
+
+def plot_rates(rates: Rates, path: Path) -> None:
+    """Draw throughput against the size of inner chunks: a panel for each codec, with shared axes.
+
+    Parameters
+    ----------
+    rates : mapping
+        The rates.
+    path : Path
+        The picture; its suffix says in which format.
+    """
+    panels = {codec: rates[codec] for codec in CODECS if codec in rates}
+    names = list(dict.fromkeys(name for own in panels.values() for name in own))
+    points = [point for own in panels.values() for line in own.values() for point in line]
+    sides = sorted({side for side, _ in points})
+    low, high = (f(rate for _, rate in points) for f in (min, max))
+    figure = figure_of(2.3 * len(panels) + 1.6, 3.6)
+    grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
+    for axes, (codec, own) in zip(grid, panels.items(), strict=True):
         for number, name in enumerate(names):
-            points = sorted((row.case.chunks[0], row.rate(name)) for row in rows if name in row.raw)
-            known = [(side, rate) for side, rate in points if not math.isnan(rate)]
-            style = "k:" if name == "bare-loop" else "o-"
-            colour = {} if name == "bare-loop" else {"color": f"C{number}"}
-            axes.plot(
-                [side for side, _ in known],
-                [rate for _, rate in known],
-                style,
-                label=name,
-                **colour,
-            )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(
-            sorted({row.case.chunks[0] for row in rows}),
-            [f"{row.case.chunks[0]}³" for row in rows][::-1],
-        )
-        axes.set_title(codec)
-        axes.grid(alpha=0.3, which="both")
-    figure.axes[0].set_ylabel("decoded MB/s")
-    figure.axes[0].legend(fontsize=7)
-    figure.supxlabel("inner chunk")
-    figure.savefig(path, dpi=100)
+            line = sorted(own.get(name, ()))
+            axes.plot([s for s, _ in line], [r for _, r in line], **style_of(number, name))
+        axes.set_title({"none": "not compressed"}.get(codec, codec), fontsize=10)
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    first, last = grid[0], grid[-1]
+    first.set_xscale("log", base=2)
+    first.set_yscale("log")
+    first.set_ylim(low / 1.3, high * 1.3)
+    first.set_xlim(sides[0] / 1.2, sides[-1] * 1.2)
+    first.set_xticks(sides, [f"{side}³" for side in sides])
+    first.set_xticks([], minor=True)
+    plain_log_ticks(first.yaxis, low / 1.3, high * 1.3)
+    first.set_ylabel("throughput (decoded MB/s)")
+    figure.supxlabel("size of an inner chunk (elements)", fontsize=10)
+    ends = {}
+    for number, name in enumerate(names):
+        line = sorted(panels[list(panels)[-1]].get(name, ()))
+        if line:
+            ends[name] = (*line[-1], style_of(number, name)["color"])
+    label_ends(last, ends)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Draw the picture from a page."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.plots", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("page", type=Path, help="page with the table of side_by_side")
+    parser.add_argument("picture", type=Path, help="PNG or SVG file to write")
+    options = parser.parse_args()
+    plot_rates(rates_in(options.page.read_text()), options.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import html
-import importlib
 import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.plots import figure_of, label_ends, style_of
 
 __all__ = ["PLOTS", "with_efficiency", "write_page"]
 
@@ -119,31 +120,30 @@ PLOTS: dict[str, tuple[str, Callable[[Line], float]]] = {
 
 def _plot(name: str, points: Sequence[Line]) -> bytes:
     """One plot over the number of threads, as PNG."""
-    figure_of: Any = importlib.import_module("matplotlib.figure").Figure
-    figure = figure_of(figsize=(7, 4.5), layout="constrained")
+    figure = figure_of(7.6, 4.2)
     axes = figure.subplots()
     title, value = PLOTS[name]
-    for colour, series in enumerate(dict.fromkeys(point["series"] for point in points)):
+    ends = {}
+    for number, series in enumerate(dict.fromkeys(point["series"] for point in points)):
         own = [point for point in points if point["series"] == series]
         threads = [point["n_threads"] for point in own]
-        label = f"{own[0]['scaling']}, {own[0]['label']}"
-        axes.plot(
-            threads, [value(point) for point in own], "o-", color=f"C{colour % 10}", label=label
-        )
+        values = [value(point) for point in own]
+        style = style_of(number)
+        axes.plot(threads, values, **style)
+        ends[f"{own[0]['scaling']}, {own[0]['label']}"] = (threads[-1], values[-1], style["color"])
         if name == "latency":
-            axes.plot(
-                threads,
-                [point["seconds_per_shard"]["p99"] for point in own],
-                "x--",
-                color=f"C{colour % 10}",
-            )
+            slowest = [point["seconds_per_shard"]["p99"] for point in own]
+            axes.plot(threads, slowest, **{**style, "linestyle": "--", "markersize": 0})
     axes.set_xlabel("threads in all workers")
     axes.set_ylabel(title)
     axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.set_xticks(sorted({point["n_threads"] for point in points}))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    label_ends(axes, ends, 7)
     written = io.BytesIO()
-    figure.savefig(written, format="png", dpi=110)
+    figure.savefig(written, format="png")
     return written.getvalue()
 
 

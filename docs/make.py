@@ -7,7 +7,6 @@ the result. Nothing is written outside of ``build``.
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -105,10 +104,6 @@ def draw_gallery() -> None:
     shardwrite.to_sharded_zarr(filled, work / "sparse.zarr", shards=16, chunks=8)
     census = replace(shardwrite.census(work / "sparse.zarr"), path="sparse.zarr")
     write_png(census, folder / "census.png")
-    drawn = re.search(r"<svg.*</svg>", shardwrite.plan(x, shards=32, chunks=8)._repr_html_())
-    assert drawn is not None
-    picture = drawn[0].replace("<svg", "<svg xmlns='http://www.w3.org/2000/svg'", 1)
-    (folder / "plan.svg").write_text(picture)
 
 
 def build() -> list[str]:

@@ -1,12 +1,22 @@
 """Draw the overview picture of the README and the site: ``python docs/pictures.py``.
 
 The picture is text, so it is committed and compared in the tests. The pictures of the gallery come
-from real arrays, and `make docs` draws them anew.
+from real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because
+they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark.
 """
 
 from __future__ import annotations
 
+import importlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 PICTURES = Path(__file__).parent / "pictures"
 _SIDE = 192
@@ -82,6 +92,122 @@ def overview() -> str:
     )
 
 
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_WINDOW = (880, 1600)
+_TIMEOUT_SECONDS = 120
+_DARK = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
+
+
+def chromium() -> str | None:
+    """Path of the browser that takes screenshots; None if there is none."""
+    return next(filter(None, map(shutil.which, CHROMIUM)), None)
+
+
+def _slowly(block: Any, block_info: Any = None) -> Any:
+    """A block of a slow source, so that the report of a run has something to show."""
+    number = sum(block_info[None]["chunk-location"]) if block_info else 0
+    time.sleep(0.1 + 0.05 * (number % 3))
+    return block
+
+
+def cards(work: Path) -> Iterator[tuple[str, str]]:
+    """Make a plan, a census and a report of real arrays; names and HTML pages.
+
+    Parameters
+    ----------
+    work : Path
+        Directory for the arrays.
+    """
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    import shardwrite
+    from shardwrite.notebook.html import page_html
+    from shardwrite.picture import html as census_html
+    from shardwrite.reporting.page import html as report_html
+
+    x = da.random.default_rng(0).integers(0, 4000, (4000, 3000), dtype="uint16", chunks=500)
+    names = ["y", "x"]
+    plan = shardwrite.plan(x, shards=500, chunks=100, dimension_names=names)
+    yield "plan", page_html("plan", plan._repr_html_())
+    inside = da.indices(x.shape, chunks=500).sum(axis=0) < 4600
+    sparse = da.where(inside, x, 0).astype("uint16")
+    shardwrite.to_sharded_zarr(sparse, work / "sparse.zarr", shards=250, chunks=50)
+    lost = next((work / "sparse.zarr" / "c" / "2").iterdir())
+    lost.unlink()
+    census = shardwrite.census(work / "sparse.zarr")
+    yield "census", census_html(replace(census, path="sparse.zarr"))
+    slow = x.map_blocks(_slowly, dtype=x.dtype, name="slow")
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(3)
+        for module in ("dask.array", "shardwrite.write.tasks"):  # imports take memory and time
+            client.run(importlib.import_module, module)
+        slow.to_sharded_zarr(work / "volume.zarr", shards=250, chunks=50, keep_report=True)
+    report = shardwrite.report(work / "volume.zarr")
+    yield "report", report_html(replace(report, path="volume.zarr"))
+
+
+def shoot(page: Path, picture: Path, *, is_dark: bool) -> None:
+    """Take a screenshot of a page in headless Chromium, without the empty part below it.
+
+    Parameters
+    ----------
+    page : Path
+        The HTML page.
+    picture : Path
+        PNG file to write.
+    is_dark : bool
+        Whether the browser announces dark mode.
+
+    Raises
+    ------
+    RuntimeError
+        If the browser took no screenshot.
+    """
+    import numpy as np
+    from matplotlib import image
+
+    program = chromium()
+    assert program is not None
+    with tempfile.TemporaryDirectory() as profile:
+        width, height = _WINDOW
+        command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+        command += [f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+        command += [*(_DARK if is_dark else ()), f"--screenshot={picture}", page.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    if not picture.exists():
+        raise RuntimeError(done.stderr)
+    pixels = image.imread(picture)
+    is_empty = (pixels == pixels[-1, 0]).all(axis=2)
+    rows, columns = np.flatnonzero(~is_empty.all(axis=1)), np.flatnonzero(~is_empty.all(axis=0))
+    top, bottom, left, right = rows[0], rows[-1], columns[0], columns[-1]
+    image.imsave(picture, pixels[max(0, top - 8) : bottom + 9, max(0, left - 8) : right + 9])
+
+
+def take_screens(folder: Path) -> list[Path]:
+    """Take the screenshots of all cards, in light and dark, and return their paths.
+
+    Parameters
+    ----------
+    folder : Path
+        Directory for the PNG files.
+    """
+    taken = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, html in cards(Path(scratch)):
+            page = Path(scratch, f"{name}.html")
+            page.write_text(html)
+            for mode in ("light", "dark"):
+                taken.append(folder / f"{name}-{mode}.png")
+                shoot(page, taken[-1], is_dark=mode == "dark")
+    return taken
+
+
 if __name__ == "__main__":
+    if "--screens" in sys.argv:
+        take_screens(PICTURES)
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "overview.svg").write_text(overview())

@@ -19,8 +19,8 @@ __all__ = ["NOTEBOOK_CELLS", "fragment", "html"]
 NOTEBOOK_CELLS = 2_500
 _PAGE_CELLS = 20_000
 _PROBLEMS = {
-    "missing": "shards have no file, but should have one.",
-    "bad": "shards have a fault. A report names each of them.",
+    "missing": "A missing shard has no file, but should have one.",
+    "bad": "A bad shard has a fault. A report names each of them.",
 }
 _CELL_PX, _PICTURE_PX = 24.0, 720
 _CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them

@@ -8,15 +8,26 @@ from typing import Any
 import numpy as np
 
 from shardwrite.errors import SpecError
+from shardwrite.grid import unravel
 from shardwrite.picture.census import Census
-from shardwrite.picture.fold import GAP, fold
-from shardwrite.picture.look import PALETTE, caption_of, hex_of, legend_of, shades_of
+from shardwrite.picture.fold import GAP, Folded, fold
+from shardwrite.picture.look import (
+    PALETTE,
+    SIZE_COLOURS,
+    caption_of,
+    hex_of,
+    legend_of,
+    shades_of,
+)
+from shardwrite.plan.render import human
 
 __all__ = ["write_png"]
 
 _INCHES, _DPI = (8.0, 6.0), 150
 # most cells along each axis: each has at least two pixels, or scaling could hide a bad one
 _CELLS = 300
+_CELLS_WITH_LINES = 72  # most cells along an axis that leave room for lines between them
+_N_TICKS = 8
 
 
 def write_png(census: Census, path: str | os.PathLike[str]) -> None:
@@ -50,11 +61,14 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
     figure = Figure(figsize=_INCHES, dpi=_DPI, layout="constrained")
     figure.suptitle(census.path, fontsize=10, parse_math=False)  # a path may hold dollar signs
     axes = figure.add_subplot(xticks=[], yticks=[], frame_on=False)
-    axes.set_xlabel(caption_of(census, picture), fontsize=8)
+    axes.set_title(caption_of(census, picture), fontsize=8)
     if picture.states.size:
         colours = np.full((GAP + 1, 3), 255, np.uint8)  # gaps are white like the background
         colours[: len(PALETTE)] = PALETTE
         axes.imshow(colours[shades_of(picture, census)], interpolation="nearest")
+        _draw_lines(axes, picture)
+        _draw_ticks(axes, census, picture)
+        _draw_scale(figure, axes, census)
         entries = list(legend_of(census))
         swatches: list[Any] = [
             tuple(Patch(color=hex_of(colour)) for colour in steps) for _, steps, _ in entries
@@ -70,3 +84,45 @@ def write_png(census: Census, path: str | os.PathLike[str]) -> None:
             handlelength=4,
         )
     figure.savefig(path, format="png")
+
+
+def _draw_lines(axes: Any, picture: Folded) -> None:
+    """Draw white lines between the cells, if there is room for them."""
+    rows, columns = picture.states.shape
+    if max(rows, columns) <= _CELLS_WITH_LINES:
+        width = min(1.5, 40 / max(rows, columns))
+        axes.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, "white", linewidth=width)
+        axes.hlines(np.arange(1, rows) - 0.5, -0.5, columns - 0.5, "white", linewidth=width)
+
+
+def _draw_ticks(axes: Any, census: Census, picture: Folded) -> None:
+    """Number the shards along both axes of a grid of two dimensions."""
+    grid = census.states.shape
+    if len(grid) != 2:
+        return
+    cells = (picture.first[:, 0], picture.first[0, :])
+    for k, (axis, name) in enumerate(((axes.yaxis, 0), (axes.xaxis, 1))):
+        step = -(-len(cells[k]) // _N_TICKS)
+        places = range(0, len(cells[k]), step)
+        numbers = [unravel(int(cells[k][place]), grid)[k] for place in places]
+        axis.set_ticks(places, [f"{number:,}" for number in numbers], fontsize=8)
+        axis.set_label_text(f"shard along axis {name}", fontsize=8)
+    axes.tick_params(length=0)
+
+
+def _draw_scale(figure: Any, axes: Any, census: Census) -> None:
+    """Draw the scale of stored bytes, if written shards differ in size."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import ListedColormap, Normalize
+
+    low, high = census.min_nbytes, census.max_nbytes
+    if low == high:
+        return
+    steps = ListedColormap([hex_of(colour) for colour in SIZE_COLOURS])
+    bar = figure.colorbar(
+        ScalarMappable(Normalize(low, high), steps), ax=axes, shrink=0.6, aspect=24
+    )
+    ticks = np.linspace(low, high, 5)
+    bar.set_ticks(ticks, labels=[human(tick) for tick in ticks], fontsize=8)
+    bar.set_label("stored bytes of a shard", fontsize=8)
+    bar.outline.set_visible(False)

@@ -9,15 +9,16 @@ import shlex
 import subprocess
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from forks import python
 
 from benchmarks.aims import aims_markdown, memory_markdown
-from benchmarks.cases import CASES
+from benchmarks.cases import CASES, CODECS
 from benchmarks.codecs import IMPLEMENTATIONS, measure
 from benchmarks.figures import PARTS
-from benchmarks.plots import plot_chunk_sizes
+from benchmarks.plots import plot_chunk_sizes, rates_in
 from benchmarks.report import Report
 
 ROOT = Path(__file__).parent.parent.parent
@@ -133,14 +134,36 @@ def test_who_is_slow_is_measured_once():
     assert not report.is_enough(CASES["slabs"], "shardwrite", None)
 
 
-def test_the_plot_shows_all_contestants(tmp_path):
+def test_the_plot_labels_each_line_and_has_plain_ticks(tmp_path):
     rates = {
-        f"zstd-{side}": {"shardwrite": side, "tensorstore": 2 * side, "bare-loop": 99}
+        f"{codec}-{side}": {"shardwrite": 10 * side, "tensorstore": 10 * side + 1, "bare-loop": 99}
+        for codec in ("zstd", "lz4")
         for side in (16, 32, 64)
     }
-    plot_chunk_sizes(report_of(rates), tmp_path / "plot.svg")
-    text = (tmp_path / "plot.svg").read_text()
-    assert all(name in text for name in ("shardwrite", "tensorstore", "bare-loop"))
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        plot_chunk_sizes(report_of(rates), tmp_path / "plot.svg")
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "plot.svg").read_text())
+    for name in ("shardwrite", "tensorstore", "bare-loop", "zstd", "lz4", "16³", "64³"):
+        assert name in texts
+    assert {"100", "200", "500"} <= set(texts)
+    assert texts.count("200") == 1, "the panels share their axis"
+    ends = re.findall(
+        r"<text[^>]*rotate\(-?0 [\d.]+ ([\d.]+)\)[^>]*>(?:shardwrite|tensorstore)<",
+        (tmp_path / "plot.svg").read_text(),
+    )
+    first, second = map(float, ends)
+    assert abs(first - second) >= 8, "labels of lines that end together lie apart"
+
+
+def test_the_committed_picture_can_be_drawn_from_its_page():
+    rates = rates_in((ROOT / "docs" / "figures.md").read_text())
+    assert set(rates) == set(CODECS)
+    for own in rates.values():
+        assert len(own) == 5
+        assert all([side for side, _ in sorted(line)] == [16, 32, 64] for line in own.values())
+    assert dict(rates["lz4"]["tensorstore"])[32] > 0
+    with pytest.raises(ValueError, match="no table"):
+        rates_in("# A page\n")
 
 
 @pytest.mark.parametrize(

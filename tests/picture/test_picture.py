@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -27,7 +28,7 @@ from shardwrite.picture import (
     terminal_picture,
     write_png,
 )
-from shardwrite.picture.look import PALETTE
+from shardwrite.picture.look import PALETTE, SIZE_COLOURS
 
 WORST_FIRST = [
     ShardState.BAD,
@@ -270,6 +271,30 @@ def test_png_is_read_back(shape, tmp_path):
     assert pixels.shape == (900, 1200, 3)
     is_red = (pixels == (226, 38, 38)).all(axis=-1)
     assert is_red.any() == bool(states.size)
+
+
+def test_png_has_lines_between_cells_and_a_scale(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    states = np.full((4, 6), ShardState.EMPTY, np.uint8)
+    states[:2] = ShardState.WRITTEN
+
+    def pixels(sizes):
+        stored = np.where(states == ShardState.WRITTEN, sizes, 0)
+        write_png(replace(census_of(states), stored_nbytes=stored), tmp_path / "x.png")
+        return (image.imread(tmp_path / "x.png")[..., :3] * 255).round().astype(int)
+
+    def columns_of(found, colour):
+        return np.flatnonzero((found[:800] == colour).all(axis=-1).any(axis=0))
+
+    even, uneven = pixels(1000), pixels(1000 + np.arange(24).reshape(4, 6))
+    (dark,) = {tuple(colour) for colour in PALETTE[[ShardState.EMPTY]].tolist()}
+    row = (even[600] == dark).all(axis=-1)
+    runs = np.flatnonzero(np.diff(row.astype(int)) == 1)
+    assert len(runs) == 6, "six cells with lines between them"
+    yellow = SIZE_COLOURS[-1]
+    last_cell = np.flatnonzero((uneven[600] == dark).all(axis=-1)).max()
+    assert columns_of(uneven, yellow).max() > last_cell
+    assert not len(columns_of(even, yellow)), "shards of one size need no scale"
 
 
 def test_one_bad_shard_of_many_is_drawn(tmp_path):
