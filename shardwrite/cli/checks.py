@@ -15,7 +15,13 @@ import shardwrite
 from shardwrite.cli.common import command, engine, open_as_dask
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import engine_options, json_option, name_option, source_options
+from shardwrite.cli.options import (
+    dry_run_option,
+    engine_options,
+    json_option,
+    name_option,
+    source_options,
+)
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.operations.verify import open_begun, verify_opened
@@ -43,6 +49,7 @@ __all__ = ["census", "check", "exit_unless_good", "repair", "verify"]
     is_flag=True,
     help="Unless a shard is bad: take the array as another program has left it for right.",
 )
+@dry_run_option
 @source_options
 @engine_options
 @json_option
@@ -53,6 +60,7 @@ def verify(
     deep: bool,
     against: str | None,
     accept: bool,
+    dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
@@ -67,7 +75,9 @@ def verify(
     """
     with engine(threads, workers, address):
         compared = _compared(against, source) if against else None
-        report = check(array, name, deep=deep, against=compared, accept=accept, quiet=as_json)
+        report = check(
+            array, name, deep=deep, against=compared, accept=accept and not dry_run, quiet=as_json
+        )
     echo(json.dumps(report.to_dict(), indent=2) if as_json else str(report))
     exit_unless_good(report)
 
@@ -177,6 +187,7 @@ def census(
     help="Without a source and a journal: restore the last valid index inside such a shard.",
 )
 @click.option("--memory-limit", help="Memory of each worker process, such as 4GB.")
+@dry_run_option
 @engine_options
 @json_option
 @command
@@ -188,6 +199,7 @@ def repair(
     salvage: bool,
     scan: bool,
     memory_limit: str | None,
+    dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
@@ -202,14 +214,14 @@ def repair(
     removed.
     """
     with engine(threads, workers, address):
-        x = open_as_dask(src, source)[0] if src else None
+        x = open_as_dask(src, source)[0] if src and not dry_run else None
         done = shardwrite.repair(
             array,
             x,
             name=name,
             deep=not shallow,
-            salvage=salvage,
-            scan=scan,
+            salvage=salvage and not dry_run,
+            scan=scan and not dry_run,
             memory_limit=memory_limit,
             progress=not as_json,
         )

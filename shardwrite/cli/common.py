@@ -13,6 +13,7 @@ import dask
 import numpy as np
 from click.core import ParameterSource
 
+from shardwrite.cli.logs import log_option, logging_to_terminal
 from shardwrite.cli.values import fill_of
 from shardwrite.cli.wording import in_options
 from shardwrite.engines import Stopped
@@ -47,15 +48,18 @@ class _Failure(click.ClickException):
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command: settings are its defaults, and errors end it with the right exit code."""
+    """Wrap a command: it logs, settings are its defaults, and errors have the right exit code."""
 
+    @log_option
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         source_of = click.get_current_context().get_parameter_source
         given = {name for name in kwargs if source_of(name) is not ParameterSource.DEFAULT}
         try:
             check_configuration()
-            function(*args, **{**kwargs, **configured(kwargs, given)})
+            kwargs = {**kwargs, **configured(kwargs, given)}
+            with logging_to_terminal(kwargs.pop("log_level")):
+                function(*args, **kwargs)
         except (ShardwriteError, OSError, Stopped) as error:
             raise _Failure(error) from error
         except Exception as error:

@@ -18,7 +18,7 @@ from rich.text import Text
 import shardwrite
 from shardwrite.cli.common import command
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import json_option
+from shardwrite.cli.options import dry_run_option, json_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.host.environment import configured
@@ -61,9 +61,10 @@ def _volume() -> Path:
     default=2,
     help="Processes of the local cluster.",
 )
+@dry_run_option
 @json_option
 @command
-def demo(directory: str, workers: int, as_json: bool) -> None:
+def demo(directory: str, workers: int, dry_run: bool, as_json: bool) -> None:
     """Write a real MRI scan on a local cluster, check it and show it.
 
     The scan comes with the package nibabel. The demo reads the result back with zarr-python.
@@ -71,6 +72,11 @@ def demo(directory: str, workers: int, as_json: bool) -> None:
     source = open_source(str(_volume()))
     slices = (source.shape[0], source.shape[1], 1, source.shape[3])  # as a scanner delivers them
     path = Path(directory) / "mri.zarr"
+    if dry_run:
+        x = as_dask(source).rechunk(slices)
+        plan = shardwrite.plan(x, shards=_SHARDS, chunks=_CHUNKS, strategy="morton")
+        echo(plan.to_json() if as_json else f"{plan}\n\nwould be written to {path}")
+        return
     with (
         configured(),
         LocalCluster(

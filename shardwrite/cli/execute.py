@@ -12,6 +12,7 @@ import click
 
 from shardwrite.cli.common import engine, requeueing
 from shardwrite.cli.helping import Grouped
+from shardwrite.cli.logs import log_option, logging_to_terminal
 from shardwrite.cli.options import requeue_option, scheduler_option
 from shardwrite.cli.terminal import echo
 from shardwrite.errors import IncompleteError
@@ -27,10 +28,15 @@ __all__ = ["execute"]
 )
 @scheduler_option
 @requeue_option
+@log_option
 @click.argument("script", type=click.Path(exists=True, dir_okay=False))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def execute(
-    address: str | None, n_requeues: int | None, script: str, args: tuple[str, ...]
+    address: str | None,
+    n_requeues: int | None,
+    log_level: str,
+    script: str,
+    args: tuple[str, ...],
 ) -> None:
     """Run a Python SCRIPT that writes arrays, with signals and exit codes.
 
@@ -41,7 +47,12 @@ def execute(
     sys.argv = [script, *args]
     sys.path.insert(0, str(Path(script).resolve().parent))
     try:
-        with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
+        with (
+            logging_to_terminal(log_level),
+            requeueing(n_requeues),
+            handling_signals(),
+            contextlib.ExitStack() as stack,
+        ):
             if address is not None:
                 stack.enter_context(engine(None, None, address))
             _run(script)

@@ -11,6 +11,7 @@ from shardwrite.cli.completion import files, formats, one_of
 from shardwrite.cli.values import Attributes, Extents, Json, Names, Sizes
 
 __all__ = [
+    "dry_run_option",
     "engine_options",
     "json_option",
     "layout_options",
@@ -113,6 +114,9 @@ layout_options = _options(
         help="Also store inner chunks that hold only the fill value.",
     ),
     click.option("--memory-limit", help="Memory of each worker process, such as 4GB."),
+)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 name_option = click.option("--name", help="Path of the array inside the store.")

@@ -16,6 +16,7 @@ from shardwrite.cli.common import command, engine, open_as_dask, open_to_write, 
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
+    dry_run_option,
     json_option,
     layout_options,
     name_option,
@@ -25,9 +26,11 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
 from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.operations.previews import preview_part
 from shardwrite.place.target import Target, resolve_target
-from shardwrite.runs.outcome import handling_signals
-from shardwrite.slurm import check_directory, read_scripts, resubmission
+from shardwrite.plan.render import human
+from shardwrite.runs.outcome import INCOMPLETE, handling_signals
+from shardwrite.slurm import check_directory, read_scripts, resubmission, status
 
 __all__ = [
     "MEMORY_OF_A_THREAD",
@@ -105,6 +108,7 @@ class PartOf(Value):
     "Default: full.",
 )
 @stripe_option
+@dry_run_option
 @json_option
 @command
 def init(
@@ -117,6 +121,7 @@ def init(
     durability: str | None,
     stripe_count: int | None,
     memory_limit: str | None,
+    dry_run: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -130,6 +135,9 @@ def init(
     limit = memory_limit or threads * MEMORY_OF_A_THREAD
     with engine(threads, None, None):
         plan = shardwrite.plan(x, source_id=identity, memory_limit=limit, **options)
+    if dry_run:
+        echo(plan.to_json() if as_json else str(plan))
+        return
     mode = "w" if overwrite else "w-"
     shardwrite.prepare(
         x,
@@ -160,6 +168,7 @@ def init(
     help="Memory of this process, such as 4GB. Default: what its job may use here.",
 )
 @requeue_option
+@dry_run_option
 @json_option
 @command
 def write_part(
@@ -170,6 +179,7 @@ def write_part(
     threads: int | None,
     memory_limit: str | None,
     n_requeues: int | None,
+    dry_run: bool,
     as_json: bool,
     **source: Any,
 ) -> None:
@@ -180,6 +190,13 @@ def write_part(
     machine or another one. You may choose another N each time.
     """
     x, identity = open_as_dask(src, source)
+    if dry_run:
+        found = preview_part(x, dst, part, name=name, source_id=identity)
+        facts = {"part": part[0], "parts": part[1], "groups": len(found.groups)}
+        size = {"raw_nbytes": found.raw_nbytes}
+        told = f"part {part[0]} of {part[1]}: {len(found.groups):,} groups of shards, "
+        echo(json.dumps({**facts, **size}) if as_json else f"{told}{human(found.raw_nbytes)}")
+        return
     with requeueing(n_requeues), handling_signals(), engine(threads, None, None):
         result = shardwrite.write_part(
             x,
@@ -212,6 +229,7 @@ def write_part(
     type=click.IntRange(1),
     help="Number of threads. Default: the cores of this process.",
 )
+@dry_run_option
 @json_option
 @command
 def finalize(
@@ -220,13 +238,21 @@ def finalize(
     n_parts: int | None,
     resubmit: str | None,
     threads: int | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Publish DST after all parts have been written.
 
     This checks that every shard is there and removes leftover temporary files. If shards are
-    missing, it names the parts to write again, and exits with 85.
+    missing, it names the parts to write again, and exits with 85. With
+    --dry-run, it shows what the journals say, as `slurm status` does.
     """
+    if dry_run:
+        found = status(resolve_target(dst, name))
+        echo(json.dumps(found.to_dict(), indent=2) if as_json else str(found))
+        if not found.is_whole:
+            raise SystemExit(INCOMPLETE)
+        return
     with handling_signals(), engine(threads, None, None):
         try:
             result = shardwrite.finalize(dst, name=name, n_parts=n_parts)

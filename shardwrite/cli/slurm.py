@@ -13,7 +13,13 @@ import click
 from shardwrite.cli.common import command
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped, write_commands
-from shardwrite.cli.options import json_option, layout_options, name_option, source_options
+from shardwrite.cli.options import (
+    dry_run_option,
+    json_option,
+    layout_options,
+    name_option,
+    source_options,
+)
 from shardwrite.cli.slurm_convert import reshard, shard, unshard
 from shardwrite.cli.slurm_options import (
     layout_arguments,
@@ -35,6 +41,7 @@ from shardwrite.slurm import (
     doctor,
     elastic_script,
     finalize_script,
+    jobs_known,
     make_run_directory,
     run_scheduler,
     run_worker,
@@ -214,15 +221,21 @@ def show_status(dst: str, name: str | None, as_json: bool) -> None:
 @slurm.command("cancel")
 @click.argument("dst", shell_complete=directories)
 @name_option
+@dry_run_option
 @json_option
 @command
-def cancel_jobs(dst: str, name: str | None, as_json: bool) -> None:
+def cancel_jobs(dst: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Cancel the jobs that write DST.
 
     This cancels job arrays, allocations, drivers and workers, also after the process that submitted
     them was killed. A driver on a login node is told to end and to submit no more. What is written
     stays, and the same submission continues it. You may cancel twice.
     """
+    if dry_run:
+        known = jobs_known(resolve_target(dst, name))
+        told = f"would cancel those of these jobs that are in the queue: {', '.join(known)}"
+        echo(json.dumps({"jobs": known}) if as_json else told if known else "no jobs are known")
+        return
     found = cancel_all(resolve_target(dst, name))
     if as_json:
         echo(json.dumps(asdict(found), indent=2))

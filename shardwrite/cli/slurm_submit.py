@@ -15,7 +15,13 @@ import shardwrite
 from shardwrite.cli.common import command, engine, open_to_write
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import json_option, layout_options, name_option, source_options
+from shardwrite.cli.options import (
+    dry_run_option,
+    json_option,
+    layout_options,
+    name_option,
+    source_options,
+)
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD, stripe_option
 from shardwrite.cli.slurm_options import (
     settings_from,
@@ -96,7 +102,7 @@ def parts_settings(function: Any) -> Any:
 @stripe_option
 @parts_settings
 @settings_options
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and do nothing.")
+@dry_run_option
 @json_option
 @command
 def submit(
@@ -246,9 +252,17 @@ def submit_scripts(
     type=click.Path(file_okay=False),
     help="Directory of the scripts. Default: where `submit` puts them.",
 )
+@dry_run_option
 @json_option
 @command
-def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_json: bool) -> None:
+def resubmit(
+    dst: str,
+    name: str | None,
+    tasks: str,
+    directory: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """Submit some parts of DST again.
 
     A job that publishes the array follows them. If parts are missing, `finalize` prints this
@@ -273,6 +287,11 @@ def resubmit(dst: str, name: str | None, tasks: str, directory: str | None, as_j
         raise IncompleteError(
             f"nothing was begun for {target.label}, or it is done; use submit", missing=[]
         )
+    if dry_run:
+        echo(f"# in {where}")
+        echo(f"sbatch --parsable --array={tasks}{scripts.at_once} array.sbatch")
+        echo("sbatch --parsable --dependency=afterany:<id of the array> finalize.sbatch")
+        return
     runs = dict.fromkeys(targets_at(target))
     tasks = f"{tasks}{scripts.at_once}"
     submit_scripts(target, runs, where, scripts.n_parts, as_json, {}, tasks)

@@ -12,6 +12,7 @@ from shardwrite.cli.common import command, engine, open_as_dask, requeueing
 from shardwrite.cli.completion import directories, files, one_of
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
+    dry_run_option,
     engine_options,
     json_option,
     name_option,
@@ -21,6 +22,7 @@ from shardwrite.cli.options import (
 from shardwrite.cli.terminal import echo
 from shardwrite.cli.values import Value
 from shardwrite.operations.in_place import abandon_in_place
+from shardwrite.operations.previews import preview_abandon, preview_compact, preview_erase
 from shardwrite.place.target import resolve_place
 from shardwrite.runs.outcome import handling_signals
 
@@ -111,11 +113,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @in_place_option
 @durability_option
 @restart_option
-@click.option(
-    "--dry-run",
-    is_flag=True,
-    help="Show the plan and the partly covered shards, and write nothing.",
-)
+@dry_run_option
 @engine_options
 @requeue_option
 @json_option
@@ -169,6 +167,7 @@ def update(
 @in_place_option
 @durability_option
 @restart_option
+@dry_run_option
 @engine_options
 @json_option
 @command
@@ -176,6 +175,7 @@ def erase(
     array: str,
     strategy: str,
     in_place: bool,
+    dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
@@ -186,10 +186,13 @@ def erase(
 
     The region then reads as the fill value. Shards that hold nothing are removed from the disk.
     """
+    how, region = _strategy(strategy, in_place=in_place), options.pop("region")
     with handling_signals(), engine(threads, workers, address):
-        result = shardwrite.erase(
-            array, options.pop("region"), strategy=_strategy(strategy, in_place=in_place), **options
-        )
+        if dry_run:
+            made = preview_erase(array, region, name=options["name"], strategy=how)
+            echo(made.to_json() if as_json else str(made))
+            return
+        result = shardwrite.erase(array, region, strategy=how, **options)
     echo(json.dumps(result.to_dict(), indent=2) if as_json else str(result))
 
 
@@ -210,11 +213,13 @@ def erase(
 )
 @durability_option
 @restart_option
+@dry_run_option
 @engine_options
 @json_option
 @command
 def compact(
     array: str,
+    dry_run: bool,
     threads: int | None,
     workers: int | None,
     address: str | None,
@@ -227,24 +232,31 @@ def compact(
     rewrites the shards in which their share is large. Nothing is decoded.
     """
     with handling_signals(), engine(threads, workers, address):
-        done = shardwrite.compact(array, progress=not as_json, **options)
+        done = (
+            preview_compact(array, name=options["name"], above=options["above"])
+            if dry_run
+            else shardwrite.compact(array, progress=not as_json, **options)
+        )
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
 
 
 @click.command(cls=Grouped)
 @click.argument("array", shell_complete=directories)
 @name_option
+@dry_run_option
 @json_option
 @command
-def abandon(array: str, name: str | None, as_json: bool) -> None:
+def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY.
 
     Each shard stays as it is, in its old or in its new state. To finish an update instead, run its
     command again. A conversion of ARRAY in its place is given up, too; ARRAY may then be a group.
     """
-    if abandon_in_place(resolve_place(array, name)):
-        echo("[]" if as_json else "the conversion in place was given up")
+    found = preview_abandon(array, name=name) if dry_run else None
+    if found.in_place if found else abandon_in_place(resolve_place(array, name)):
+        told = "would be given up, or finished if it is nearly done" if dry_run else "was given up"
+        echo("[]" if as_json else f"the conversion in place {told}")
         return
-    regions = shardwrite.abandon(array, name=name)
+    regions = found.regions if found else shardwrite.abandon(array, name=name)
     shown = [",".join(f"{a}:{b}" for a, b in region) for region in regions]
     echo(json.dumps(regions) if as_json else "\n".join(shown) or "nothing was interrupted")

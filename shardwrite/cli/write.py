@@ -15,6 +15,7 @@ from shardwrite.cli.completion import directories, files
 from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
 from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
+    dry_run_option,
     engine_options,
     json_option,
     layout_options,
@@ -23,10 +24,15 @@ from shardwrite.cli.options import (
     source_options,
 )
 from shardwrite.cli.terminal import echo
+from shardwrite.format.node import DOCUMENT
+from shardwrite.journal import find_run
 from shardwrite.notebook.html import page_html
+from shardwrite.place.target import resolve_target
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["plan", "write"]
+
+_OF_RUNS = ("name", "restart", "recheck", "publish", "durability")
 
 
 @click.command(cls=Grouped)
@@ -96,6 +102,7 @@ def plan(
 @engine_options
 @cluster_options
 @requeue_option
+@dry_run_option
 @click.option("--verify", "checks", is_flag=True, help="Decode every inner chunk at the end.")
 @json_option
 @command
@@ -107,6 +114,7 @@ def write(
     workers: int | None,
     address: str | None,
     n_requeues: int | None,
+    dry_run: bool,
     checks: bool,
     as_json: bool,
     **options: Any,
@@ -126,6 +134,10 @@ def write(
             "--cluster goes with none of --threads, --workers and --scheduler: its workers are jobs"
         )
     x, identity = open_to_write(src, options)
+    if dry_run:
+        with engine(threads, workers, address):
+            _show_plan(x, dst, identity, options, as_json=as_json)
+        return
     options["mode"] = "w" if overwrite else "w-"
     with requeueing(n_requeues), handling_signals(), contextlib.ExitStack() as stack:
         if has_jobs:
@@ -145,3 +157,19 @@ def write(
     else:
         echo(f"{result}\n{report}" if report else str(result))
     exit_unless_good(report)
+
+
+def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:
+    """Print the plan of a new array, and what stands at its place."""
+    target = resolve_target(dst, options["name"])
+    run = find_run(target)
+    layout = {name: options[name] for name in options if name not in _OF_RUNS}
+    made = shardwrite.plan(x, source_id=identity, **layout)
+    if as_json:
+        echo(made.to_json())
+        return
+    there = "nothing" if target.place.read(DOCUMENT) is None else "an array or a group"
+    if run is not None:
+        is_same = run.digest == made.digest
+        there = f"an unfinished run, of {'this' if is_same else 'another'} plan"
+    echo(f"{made}\n\nat {target.label} there is {there}")

@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import random
 import threading
@@ -36,6 +37,7 @@ from pathlib import Path
 from shardwrite.config.table import CLAIM_WAIT
 from shardwrite.config.values import value_of
 from shardwrite.errors import JournalError, StoreError
+from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.lease import CLOCK, is_alive, is_this_process, this_process
 from shardwrite.journal.process import Process, process_in
 from shardwrite.stores import (
@@ -291,6 +293,9 @@ def _take(path: Path, run_path: Path, token: str) -> Claim | None:
         if f"{_OWNER}{last}" in names and _is_held(path / f"{_OWNER}{last}", fd):
             return None
         is_mine = _succeed(run_path, token, fd, last)
+        if is_mine:
+            told = f"took over the claim {path.name} of a process that has died"
+            tell(TAKEOVERS, logging.INFO, told, run=run_path)
         return Claim(path, fd, last + 1, token) if is_mine else None
     finally:
         if not is_mine:

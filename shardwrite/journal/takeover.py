@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable
@@ -33,6 +34,7 @@ import numpy.typing as npt
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, Shape, ShardGrid, ravel
+from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.receipt import (
@@ -202,6 +204,8 @@ def _settle(over: RunDirectory, own_journals: str) -> None:
             discard(store, metadata, unended(over, metadata, own_journals))
             discard_ends(over.target, [over.run, *drivers_in(over.path)])
             if over.state == TAKEN:
+                told = f"an unfinished run is given up: {over.target.label}"
+                tell(TAKEOVERS, logging.INFO, told, run=over.path)
                 _leave(over, metadata, store)
             if over.makes_array:
                 over.target.place.remove_mark(over)

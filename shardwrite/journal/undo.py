@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import stat
 import uuid
@@ -41,6 +42,7 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, JournalError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.composed import (
     Composed,
     check_fits,
@@ -272,6 +274,8 @@ def recover_shard(claim: Claim, store: Store, metadata: ArrayMetadata) -> None:
         found = None if data is None else _decode(data, str(fenced))
         if found is not None:
             _restore(store, metadata, found.key, found.undone, fenced)
+            told = "an interrupted change in place was undone"
+            tell(TAKEOVERS, logging.INFO, told, run=claim.path.parent, shard=found.key)
         _forget(fenced, store, _key_of_void(data) if found is None else found.key)
 
 

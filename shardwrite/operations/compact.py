@@ -31,7 +31,7 @@ from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
 from shardwrite.write.context import GroupReport
 
-__all__ = ["Compaction", "compact"]
+__all__ = ["Compaction", "compact", "looked_at", "unused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,11 +189,11 @@ def compact(
     )
     # This also restores shards that a crash has left in the middle of a change.
     make_way(job.target, intent_of(plan, "r+"), restart=restart)
-    before, wasteful = _looked_at(target, array, above)
+    before, wasteful = looked_at(target, array, above)
 
     def look() -> Ledger:
         nonlocal before, wasteful
-        before, wasteful = _looked_at(target, array, above)
+        before, wasteful = looked_at(target, array, above)
         known = Ledger(metadata.grid)
         known.is_done[~wasteful] = True
         known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = (
@@ -235,7 +235,7 @@ def compact(
     )
 
 
-def _looked_at(
+def looked_at(
     target: Target, array: ShardedArray, above: float
 ) -> tuple[ShardTable, npt.NDArray[np.bool_]]:
     """Facts about all shards, and a mask of those with too many unused bytes."""

@@ -32,7 +32,7 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.stored_array import stored_array
 from shardwrite.write.context import GroupReport
 
-__all__ = ["abandon", "erase", "plan_region", "write_region"]
+__all__ = ["abandon", "erase", "nothing_in", "plan_region", "region_of", "write_region"]
 
 
 @public
@@ -353,13 +353,13 @@ def abandon(
         if whole.makes_array:
             raise unfinished(whole)
         runs.append(whole)
-    regions = [_region_of(run) for run in runs]
+    regions = [region_of(run) for run in runs]
     for run in runs:
         give_up(run)
     return regions
 
 
-def _region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
+def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
     """Region that a run writes: ``(start, stop)`` along each axis, for a repair the whole array."""
     return run.record.identity.region or tuple((0, n) for n in run.document["shape"])
 
@@ -413,6 +413,19 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     (30, 0, 91)
     """
     refuse_unknown("erase", keywords, _OF_ERASE)
+    nothing, where = nothing_in(store, region, name)
+    result: WriteResult = write_region(nothing, store, where, name=name, casting="no", **keywords)
+    return result
+
+
+def nothing_in(store: Any, region: Any, name: str | None) -> tuple[dask.array.Array, Any]:
+    """Fill values for a region that is to be erased, and the region for :func:`write_region`.
+
+    Raises
+    ------
+    SpecError
+        If there is no sharded array, or the region is not a box inside it.
+    """
     metadata = open_sharded(store, name).metadata
     if isinstance(region, str):
         raise SpecError("no region", field="region", value=region, remedy="give slices")
@@ -423,7 +436,4 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     # Its chunks belong to the identity of the run, by which the same call finds it again.
     sizes = tuple(max(1, min(s, n)) for s, n in zip(metadata.grid.shards, box.shape, strict=True))
     nothing = dask.array.broadcast_to(dask.array.from_array(fill), box.shape, chunks=sizes)
-    result: WriteResult = write_region(
-        nothing, store, box.slices[:-1], name=name, casting="no", **keywords
-    )
-    return result
+    return nothing, box.slices[:-1]

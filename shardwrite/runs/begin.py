@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import uuid
 import warnings
@@ -14,6 +15,7 @@ from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
 from shardwrite.grid import Box
+from shardwrite.host.events import RUNS, tell
 from shardwrite.host.memory import watch_memory
 from shardwrite.journal import (
     Ledger,
@@ -119,12 +121,23 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
             _check_shape(job, directory, is_new=is_new)
             (_probe_new if is_new else _probe)(directory, engine)
             new += [directory] if is_new else []
+            verb = "begun" if is_new else "joined"
+            tell(RUNS, logging.INFO, f"{verb}: {_described(job)}", run=directory.path)
             sessions.append(stack.enter_context(_open(job, directory)))
     except BaseException:
         for directory in new:
             _take_back_unused(directory, [session.driver for session in sessions])
         raise
     return sessions
+
+
+def _described(job: Job) -> str:
+    """A run in a few words."""
+    what = "update" if job.is_update else "array" if job.makes_array else "repair"
+    return (
+        f"{what} {job.target.label}, {job.plan.metadata.grid.n_shards:,} shards, "
+        f"{job.plan.strategy.label}, durability {job.durability}"
+    )
 
 
 def _take_back_unused(directory: RunDirectory, own_drivers: Collection[str]) -> None:
@@ -172,6 +185,8 @@ def join(
             path=str(directory.target.run_path),
             differences=changed,
         )
+    told = f"joined for {len(only):,} shards: {_described(job)}"
+    tell(RUNS, logging.INFO, told, run=directory.path)
     with _open(job, directory) as session:
         with as_store_error(str(directory.path), "cannot go on with"):
             session.catch_up(engine, may_list=may_list, only=only)
@@ -202,8 +217,11 @@ def _open(job: Job, directory: RunDirectory) -> Iterator[Session]:
         try:
             yield session
         except (Stopped, RunEndedError):  # not a failure: requested, or caused by another process
+            tell(RUNS, logging.INFO, "this process leaves the run", run=directory.path)
             raise
         except Exception as error:
+            told = f"failed: {type(error).__name__}: {error}"  # INFO, since the error is raised
+            tell(RUNS, logging.INFO, told, run=directory.path)
             session.note_failure(error)
             raise
         finally:

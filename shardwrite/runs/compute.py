@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, cast
 
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine, Stopped
+from shardwrite.host.events import RUNS, tell
 from shardwrite.runs.fusion import fuse_source, is_worth_fusing
 from shardwrite.runs.outcome import WHILE_COMPUTING
 from shardwrite.runs.progress import OnReport
@@ -54,7 +56,13 @@ def _compute(
         If a task did not begin all of its shards because its process was asked to stop, or if this
         process is asked to stop.
     """
+    n_before = len(engine.retried)
     engine.run(graph, keys, collect, _explainer(sessions))
+    for key in engine.retried[n_before:]:
+        for session in sessions:
+            if session.driver in key[0]:
+                told = f"task {key} was run again, because workers that ran it died"
+                tell(RUNS, logging.WARNING, told, run=session.directory.path)
     if any(session.n_left for session in sessions):
         raise Stopped
 
@@ -108,7 +116,10 @@ def compute_waves(
     only : container of int, optional
         Ranks of the groups to write. All groups by default.
     """
-    for number, wave in enumerate(session.job.plan.waves):
+    waves = session.job.plan.waves
+    for number, wave in enumerate(waves):
+        told = f"wave {number + 1} of {len(waves)} begins"
+        tell(RUNS, logging.INFO, told, run=session.directory.path)
         groups = [rank for rank in wave.ranks() if only is None or rank in only]
         _compute_wave(session, engine, str(number), groups, on_report)
 

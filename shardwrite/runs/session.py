@@ -7,6 +7,7 @@ array and ends the run. :mod:`shardwrite.runs.begin` makes it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 from shardwrite.engines import Engine
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.grid import Box
+from shardwrite.host.events import RUNS, tell
 from shardwrite.host.stopping import note_committed
 from shardwrite.journal import (
     Ledger,
@@ -176,6 +178,8 @@ class Session:
         plan = self.job.plan
         self.n_resumed, self.resumed_nbytes = int(is_done.sum()), 0
         if self.n_resumed:
+            told = f"resumed: {self.n_resumed:,} of {is_done.size:,} shards are done"
+            tell(RUNS, logging.INFO, told, run=self.directory.path)
             elements = elements_in_shards(plan.metadata.grid, plan.region)
             self.resumed_nbytes = int(elements[is_done].sum()) * plan.metadata.itemsize
 
@@ -267,6 +271,7 @@ class Session:
                 directory.leave(receipt, self.job.durability, self.driver, report)
             with as_store_error(directory.target.label, "cannot end"):
                 end_run(directory, own_journals(self.driver))
+            tell(RUNS, logging.INFO, f"ended: {directory.target.label}", run=directory.path)
         except (StoreError, RunEndedError) as error:
             ended = read_receipt(directory.target)
             if not directory.has_ended or ended is None or not ended.is_of(directory.digest):

@@ -20,7 +20,14 @@ from shardwrite.slurm.directory import (
 )
 from shardwrite.slurm.elastic import cluster, opened
 from shardwrite.slurm.inside import connect, make_run_directory, run_scheduler, run_worker
-from shardwrite.slurm.jobs import Cancelled, cancel_all, record_jobs, refuse_second, submitting
+from shardwrite.slurm.jobs import (
+    Cancelled,
+    cancel_all,
+    jobs_known,
+    record_jobs,
+    refuse_second,
+    submitting,
+)
 from shardwrite.slurm.script import (
     AllocationJob,
     ArrayJob,
@@ -54,6 +61,7 @@ __all__ = [
     "elastic_script",
     "finalize_script",
     "job_id",
+    "jobs_known",
     "make_run_directory",
     "max_array_size",
     "opened",

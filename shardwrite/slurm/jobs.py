@@ -368,6 +368,12 @@ def cancel_all(target: Target) -> Cancelled:
     return Cancelled(cancelled, len(known.ids), list(dict.fromkeys(alive)))
 
 
+def jobs_known(target: Target) -> list[str]:
+    """Ids of all jobs of the runs at a target that have not ended, in the queue or not."""
+    runs = [run for each in (target, *target.others) if (run := find_run(each)) is not None]
+    return sorted(_together([submitted(run) for run in runs]).ids)
+
+
 def _together(each: Sequence[Submitted]) -> Submitted:
     """Merge what is known of several runs; the number of parts is not kept."""
     return Submitted(

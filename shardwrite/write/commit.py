@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import math
 import os
 import random
@@ -36,6 +37,7 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box, Shape, ceil_div, ravel
+from shardwrite.host.events import SHARDS, is_told, tell
 from shardwrite.host.memory import peak_memory_nbytes
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
@@ -148,7 +150,7 @@ class _Progress:
         if self._waiting or not more:
             entry = _entry(self._spec, self._waiting, attempt, self, more=more)
             fields = entry.to_dict()
-            retried(lambda: self._journal.append(fields))
+            retried(lambda: self._journal.append(fields), self._spec.run_path)
             self._waiting = {}
 
 
@@ -193,7 +195,12 @@ def commit_shards(
             raise error
         return name
 
-    name, done = retried(attempt), progress.done
+    name, done = retried(attempt, spec.run_path), progress.done
+    if is_told(SHARDS, logging.DEBUG):
+        for index, facts in done.items():
+            told = f"committed, {facts.nbytes:,} bytes, {facts.n_chunks:,} inner chunks"
+            key = spec.metadata.shard_key(index)
+            tell(SHARDS, logging.DEBUG, told, run=spec.run_path, shard=key)
     return GroupReport(
         entry=_entry(spec, done, name, progress),
         raw_nbytes=_raw_nbytes(spec, group, done),
@@ -242,7 +249,7 @@ def in_turns(spec: WriteSpec, n_shards: int, write: WriteShard) -> Iterator[Writ
         yield write_in_turn
 
 
-def retried(attempt: Callable[[], T]) -> T:
+def retried(attempt: Callable[[], T], run_path: str) -> T:
     """Call a function, and call it again after storage faults that may pass.
 
     The pauses are those of ``shardwrite.retry-pauses``. Nothing is retried inside a call, because
@@ -252,6 +259,8 @@ def retried(attempt: Callable[[], T]) -> T:
     ----------
     attempt : callable
         The function.
+    run_path : str
+        Directory of the run, for the log.
 
     Returns
     -------
@@ -269,6 +278,8 @@ def retried(attempt: Callable[[], T]) -> T:
         except StoreError as error:
             if error.fields["errno"] not in PASSING:
                 raise
+            told = f"tried again after {wait:g} s: {error}"
+            tell(SHARDS, logging.WARNING, told, run=run_path, shard=error.fields["key"])
         # The pause is random, so that many workers do not come back at once.
         time.sleep(wait * random.uniform(0.5, 1.5))  # noqa: S311
     return attempt()

@@ -385,7 +385,7 @@ def encode_block(spec: WriteSpec, source: SourcePieces, arrays: Sequence[Any]) -
     """
     with spec.at_work():
         pieces = _loaded(spec, source, arrays)
-        return retried(lambda: _encode_units(spec, source, pieces))
+        return retried(lambda: _encode_units(spec, source, pieces), spec.run_path)
 
 
 def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> EncodedBlock:

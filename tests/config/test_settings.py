@@ -256,6 +256,7 @@ if __name__ == "__main__":
     assert "read 50 True" in done.stdout, done.stderr
 
 
+@pytest.mark.compat
 def test_the_command_shows_values_and_sources(monkeypatch):
     with dask.config.set({"shardwrite.retry-pauses": [1, 2]}):
         found = json.loads(CliRunner().invoke(main, ["config", "--json"]).stdout)

@@ -1,0 +1,139 @@
+"""What operations would do, as the option ``--dry-run`` shows it. Nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardwrite.engines import local_threads
+from shardwrite.errors import IncompleteError
+from shardwrite.journal import find_in_place, find_run, unfinished
+from shardwrite.operations.compact import Compaction, looked_at, unused
+from shardwrite.operations.region import nothing_in, plan_region, region_of
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import resolve_target
+from shardwrite.plan import Plan
+from shardwrite.plan.options import memory_limit_of
+from shardwrite.plan.plan import Part
+from shardwrite.read.array import open_at
+from shardwrite.runs.array_plan import identity_of, resources_of
+from shardwrite.runs.begun import plan_begun
+from shardwrite.runs.given import take
+
+__all__ = ["Abandoned", "preview_abandon", "preview_compact", "preview_erase", "preview_part"]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """What would be given up.
+
+    Attributes
+    ----------
+    in_place : bool
+        Whether it is a conversion in place.
+    regions : tuple of tuple of (int, int)
+        Otherwise, region of each update or repair.
+    """
+
+    in_place: bool
+    regions: Sequence[Sequence[tuple[int, int]]]
+
+
+def preview_erase(store: Any, region: Any, *, name: str | None, strategy: Any) -> Plan:
+    """Plan how a region would be erased. It raises what :func:`erase` would raise before it writes.
+
+    Parameters
+    ----------
+    store, region, name, strategy
+        See :func:`erase`.
+    """
+    nothing, where = nothing_in(store, region, name)
+    return plan_region(nothing, store, where, name=name, casting="no", strategy=strategy)
+
+
+def preview_compact(store: Any, *, name: str | None, above: float) -> Compaction:
+    """What :func:`compact` would rewrite, and about how many bytes would be left.
+
+    Parameters
+    ----------
+    store, name, above
+        See :func:`compact`.
+
+    Raises
+    ------
+    CorruptShardError
+        If a shard is bad.
+    """
+    target = resolve_target(store, name)
+    table, wasteful = looked_at(target, open_at(target.place), above)
+    waste, stored = unused(table), int(table.stored_nbytes.sum())
+    return Compaction(
+        path=target.label,
+        n_shards=int(table.is_present.sum()),
+        n_rewritten=int(wasteful.sum()),
+        stored_nbytes_before=stored,
+        stored_nbytes=stored - int(waste[wasteful].sum()),
+        unused_nbytes_before=int(waste.sum()),
+        unused_nbytes=int(waste[~wasteful].sum()),
+        seconds=0.0,
+    )
+
+
+def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
+    """What :func:`abandon` would give up.
+
+    Parameters
+    ----------
+    store, name
+        See :func:`abandon`.
+
+    Raises
+    ------
+    JournalError
+        If a run that makes the array has not ended.
+    """
+    target = resolve_target(store, name, is_read=True)
+    place = target.place
+    if isinstance(place, Directory) and find_in_place(place.path):
+        return Abandoned(in_place=True, regions=())
+    open_at(place)
+    whole = find_run(target)
+    if whole is not None and whole.makes_array:
+        raise unfinished(whole)
+    found = [run for each in target.others if (run := find_run(each)) is not None]
+    runs = [*found, *([] if whole is None else [whole])]
+    return Abandoned(in_place=False, regions=[region_of(run) for run in runs])
+
+
+def preview_part(
+    x: Any, store: Any, part: tuple[int, int], *, name: str | None, source_id: str
+) -> Part:
+    """The part of a plan that :func:`write_part` would write.
+
+    Parameters
+    ----------
+    x, store, name, source_id
+        See :func:`write_part`.
+    part : tuple of int
+        Number of the part, and number of all parts.
+
+    Raises
+    ------
+    IncompleteError
+        If no run was begun there, or it has ended.
+    JournalError
+        If the run was begun for another source.
+    """
+    array, target = take(x).array, resolve_target(store, name)
+    run = find_run(target)
+    if run is None:
+        raise IncompleteError(
+            f"nothing was begun for {target.label}, or it is done; "
+            "call prepare first (shardwrite init)",
+            missing=[],
+        )
+    with local_threads() as engine:
+        resources = resources_of(engine, memory_limit_of(None))
+        made = plan_begun(run, resources, array, identity_of(array, source_id))
+    return made.part(*part)
