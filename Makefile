@@ -13,6 +13,8 @@ PYTEST := $(BIN)/python -m pytest $(HOW)
 export PYTHONDONTWRITEBYTECODE :=
 # What runs in the two other environments: `make compat SELECT="not long"` runs the whole suite there.
 SELECT ?= compat and not long
+# Only files that have such tests are collected there, unless other tests are selected, too.
+WHERE = $(if $(findstring compat,$(SELECT)),$$(grep --recursive --files-with-matches --include="test_*.py" "mark\.compat" tests))
 NODE_STAMP := tests/conformance/node_modules/.installed
 
 .PHONY: demo test test-long compat compat-lowest compat-newest check format bench docs clean
@@ -42,7 +44,7 @@ test-long: $(STAMP) $(NODE_STAMP)
 compat: compat-lowest compat-newest
 
 compat-lowest compat-newest: compat-%: .compat/%/.installed $(NODE_STAMP)
-	COMPAT=$* $(<D)/bin/python -m pytest $(HOW) -m "$(SELECT)"
+	COMPAT=$* $(<D)/bin/python -m pytest $(HOW) -m "$(SELECT)" $(WHERE)
 
 .compat/%/.installed: pyproject.toml tests/compat/environment.py $(STAMP)
 	$(BIN)/python tests/compat/environment.py $* $(@D)

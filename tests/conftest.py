@@ -23,20 +23,24 @@ START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
 
 def pytest_configure(config):
-    """Have each process of pytest-xdist begin to collect at another directory.
+    """Have each process of pytest-xdist begin to collect at another place.
 
     All of them collect everything, and what pytest compiles of a test file is kept. On a clean
     clone each process would otherwise compile every file, because all would be at the same one.
     """
     names = getattr(config, "workerinput", {})
-    if names and config.args_source == config.ArgsSource.TESTPATHS:
+    if not names or any("::" in place for place in config.args):
+        return
+    places = list(config.args)
+    if [(config.invocation_params.dir / place).resolve() for place in places] == [HERE]:
         places = sorted(str(path) for path in HERE.iterdir() if is_collected(path))
-        first = len(places) * int(names["workerid"].removeprefix("gw")) // names["workercount"]
-        config.args = places[first:] + places[:first]
+    first = len(places) * int(names["workerid"].removeprefix("gw")) // names["workercount"]
+    config.args = places[first:] + places[:first]
 
 
 def is_collected(path):
-    return any(path.glob("test_*.py")) if path.is_dir() else path.match("test_*.py")
+    """Whether there are tests in a file, or in a directory."""
+    return any(path.rglob("test_*.py")) if path.is_dir() else path.match("test_*.py")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -6,7 +6,6 @@ The file lies inside the array so that it is moved and removed together with the
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from shardwrite.codecs.documents import JSON, Document
 from shardwrite.errors import JournalError, SpecError
 from shardwrite.grid import Shape, ShardGrid
 from shardwrite.journal.ledger import as_runs, from_runs
+from shardwrite.journal.record import fields_in_lines
 from shardwrite.journal.sizes import MAX_SIZES, pack_sizes, unpack_sizes
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.place.target import Target
@@ -248,9 +248,7 @@ class Receipt:
         # Earlier versions wrote neither.
         found |= {"sizes": self.contents.sizes} if self.contents.sizes is not None else {}
         found |= {"accepted": self.accepted} if self.accepted is not None else {}
-        # A field for each line, and not indent=, for which Python has no encoder in C.
-        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items()]
-        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
+        return fields_in_lines(found)
 
     @classmethod
     def decode(cls, data: bytes) -> Receipt:

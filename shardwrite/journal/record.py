@@ -189,7 +189,7 @@ class RunRecord(Intent):
 
     def to_json(self) -> bytes:
         """Return the content of the file."""
-        return json.dumps(self.to_dict(), indent=2).encode()
+        return fields_in_lines(self.to_dict())
 
     @classmethod
     def from_json(cls, data: bytes, *, is_update: bool) -> RunRecord:
@@ -287,6 +287,15 @@ def _cuts_in(found: Mapping[str, JSON]) -> Cuts | None:
         return Cuts.from_json(found.get("partition"))
     except ValueError:
         return None
+
+
+def fields_in_lines(facts: Mapping[str, JSON]) -> bytes:
+    """JSON text of an object, with a line for each field.
+
+    Python has an encoder in C only for text without `indent`.
+    """
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in facts.items()]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
 def sealed(facts: Mapping[str, JSON]) -> dict[str, JSON]:
