@@ -42,6 +42,12 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
                 help="Remove the files of SRC, a single array, as soon as what was made of them is "
                 "durable and was compared. There is no way back.",
             ),
+            click.option(
+                "--while-growing",
+                metavar="AXIS",
+                help="Leave alone shards into which chunks may still come, while a program writes "
+                "SRC step by step along this axis, a number or a name.",
+            ),
             click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
             click.option(
                 "--recheck",
@@ -68,7 +74,7 @@ _CONSUMED = (
     "With --consume, each file of SRC is removed as soon as what was made of it is durable and was "
     "compared with it. In the end SRC is gone. There is no way back."
 )
-_OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume")
+_OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume", "while_growing")
 
 
 def _convert(src: str, dst: str | None, **options: Any) -> None:
@@ -84,6 +90,8 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
         raise click.UsageError("--cluster brings its own workers: give --cores")
     n_requeues, as_json = options.pop("n_requeues"), options.pop("as_json")
     run = {name: options.pop(name) for name in _OF_RUNS}
+    if (run["while_growing"] or "").isdigit():
+        run["while_growing"] = int(run["while_growing"])
     dry_run = options.pop("dry_run")
     with contextlib.ExitStack() as stack:
         stack.enter_context(requeueing(n_requeues))

@@ -25,6 +25,7 @@ _OTHERS = {
     "address": "--scheduler",
     "recheck": "--recheck",
     "consume": "--consume",
+    "while_growing": "--while-growing",
 }
 
 

@@ -207,6 +207,8 @@ class ConvertedArray:
         Result of the run; None if there was none.
     n_odd : int
         Number of chunks that were re-encoded although all others were copied.
+    n_left : int
+        Number of shards that were left alone, because chunks may still come into them.
     """
 
     name: str
@@ -215,6 +217,7 @@ class ConvertedArray:
     why: tuple[str, ...] = ()
     result: WriteResult | None = None
     n_odd: int = 0
+    n_left: int = 0
 
     @property
     def n_shards(self) -> int:
@@ -276,6 +279,11 @@ class Conversion:
         return self._sum("n_shards")
 
     @property
+    def n_left(self) -> int:
+        """Number of shards that were left alone, because chunks may still come into them."""
+        return self._sum("n_left")
+
+    @property
     def stored_nbytes(self) -> int:
         """Size of all objects of the new arrays, in bytes."""
         return self._sum("stored_nbytes")
@@ -291,7 +299,7 @@ class Conversion:
             {**asdict(array), "result": array.result and array.result.to_dict()}
             for array in self.arrays
         ]
-        sums = ("n_chunks_copied", "n_chunks_encoded", "n_shards", "stored_nbytes", "is_skipped")
+        sums = ("n_chunks_copied", "n_chunks_encoded", "n_shards", "n_left", "stored_nbytes")
         return {
             "source": self.source,
             "path": self.path,
@@ -299,7 +307,7 @@ class Conversion:
             "seconds": self.seconds,
             "n_removed": self.n_removed,
             "left_out": [list(pair) for pair in self.left_out],
-            **{name: getattr(self, name) for name in sums},
+            **{name: getattr(self, name) for name in (*sums, "is_skipped")},
         }
 
     def _rows(self) -> list[tuple[str, str]]:
@@ -321,6 +329,9 @@ class Conversion:
         if not self.is_skipped:
             rows.append(("time", duration(self.seconds)))
         for array in self.arrays[:_MAX_SHOWN]:
+            if array.n_left:
+                left = counted(array.n_left, "shard")
+                rows.append((array.name or "/", f"{left} left for a later call; not published yet"))
             if array.why:
                 rows.append((array.name or "/", f"{array.how}: {', '.join(array.why)}"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]

@@ -44,6 +44,7 @@ def shard(
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     consume: bool = False,
+    while_growing: int | str | None = None,
     progress: Progress = False,
 ) -> Conversion:
     """Make a sharded array of one that exists, and copy its encoded chunks as they are.
@@ -93,6 +94,12 @@ def shard(
         them. This is for those without room for two copies; there is no way back. `src` must be
         a single array in a directory, with `dst` elsewhere, and its chunks must be copied as they
         are. In the end `src` is gone.
+    while_growing : int or str, optional
+        Axis, by its number or name, along which another program still writes `src` step by step.
+        Shards are left alone into which chunks may still come: those behind the last step of
+        which all chunks are there, and after which another one was begun. Make the same call again
+        to convert what has come since, and without this keyword when `src` is whole. Then `dst`
+        appears. The shape of `src` must not change meanwhile.
 
     Returns
     -------
@@ -154,6 +161,7 @@ def shard(
         memory_limit=memory_limit,
         source_id=source_id,
         consume=consume,
+        while_growing=while_growing,
         progress=progress,
     )
 
@@ -223,6 +231,7 @@ def reshard(
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     consume: bool = False,
+    while_growing: int | str | None = None,
     progress: Progress = False,
 ) -> Conversion:
     """Make an array with other shards, inner chunks or codecs of one that exists.
@@ -252,7 +261,7 @@ def reshard(
         See :func:`shard`.
     min_chunks : int, optional
         See :func:`shard`. By default 2, and 0 in ``reshard(path, 4)`` and ``reshard(path, None)``.
-    source_id, consume
+    source_id, consume, while_growing
         See :func:`shard`.
     strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
         See :func:`to_sharded_zarr`.
@@ -301,6 +310,7 @@ def reshard(
         memory_limit=memory_limit,
         source_id=source_id,
         consume=consume,
+        while_growing=while_growing,
         progress=progress,
     )
     return convert_tree(src, call, active_engine())

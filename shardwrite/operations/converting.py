@@ -6,6 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.grid import ShardGrid
@@ -16,7 +19,8 @@ from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.survey import survey
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
-from shardwrite.runs.execute import execute
+from shardwrite.runs.execute import execute, execute_settled
+from shardwrite.runs.growing import settled_shards
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
@@ -97,6 +101,7 @@ class Call:
     run_dir: Any
     progress: Progress
     consume: bool = False
+    while_growing: int | str | None = None
 
 
 def call_of(
@@ -123,6 +128,7 @@ def call_of(
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     consume: bool = False,
+    while_growing: int | str | None = None,
     progress: Progress = False,
 ) -> Call:
     """Check the keywords of :func:`shardwrite.reshard`, and make one value of them.
@@ -138,6 +144,14 @@ def call_of(
         )
     if not isinstance(consume, bool):
         raise SpecError("not a choice", field="consume", value=consume, remedy="give True or False")
+    if while_growing is not None and (consume or dst is None):
+        raise SpecError(
+            "an array that is still written cannot be "
+            + ("consumed" if consume else "converted in its place"),
+            field="while_growing",
+            value=while_growing,
+            remedy="give another place for what is made, and leave out consume",
+        )
     wanted = Wanted(
         ConversionOptions(
             shards=shards,
@@ -162,6 +176,7 @@ def call_of(
         run_dir,
         progress,
         consume,
+        while_growing,
     )
 
 
@@ -286,13 +301,18 @@ def convert_all(
     def is_wanted(group: Group) -> bool:
         return call.wanted.patterns.want_group(group.name, names)
 
+    growing = {one.name: _settled(one, call.while_growing) for one in made}
     make_groups(tree, is_wanted, dst, call.run.mode, call.run.durability)
     arrays = []
     with reporting(call.progress, sum(one.planned.plan.raw_nbytes for one in made)) as on_report:
         for one in made:
             target = resolve_target(dst, one.name or None, call.run_dir)
             job = Job(one.planned.chunks, one.planned.plan, target, call.run)
-            (result,) = execute([job], engine, on_report)
+            is_settled, n_left = growing[one.name], 0
+            if is_settled is None:
+                (result,) = execute([job], engine, on_report)
+            else:
+                result, n_left = execute_settled(job, engine, on_report, is_settled)
             arrays.append(
                 ConvertedArray(
                     name=one.name,
@@ -301,8 +321,36 @@ def convert_all(
                     why=one.why,
                     result=result,
                     n_odd=one.n_odd,
+                    n_left=n_left,
                 )
             )
-    done = [(one.name, one.planned) for one in made]
-    consolidate(tree, is_wanted, done, dst, call.run.durability)
+    if not any(array.n_left for array in arrays):
+        done = [(one.name, one.planned) for one in made]
+        consolidate(tree, is_wanted, done, dst, call.run.durability)
     return tuple(arrays)
+
+
+def _settled(one: One, axis: int | str | None) -> npt.NDArray[np.bool_] | None:
+    """Which shards of a new array no chunk can come into any more; None if nobody writes."""
+    if axis is None:
+        return None
+    source, about = one.planned.source, f" (array {one.name!r})" if one.name else ""
+    names, ndim = list(source.names or ()), len(source.array.metadata.grid.shape)
+    at = names.index(axis) if isinstance(axis, str) and axis in names else axis
+    if isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < ndim:
+        known = ", ".join(repr(name) for name in names if name)
+        raise SpecError(
+            f"no axis of the array{about}",
+            field="while_growing",
+            value=axis,
+            remedy=f"give a number from 0 to {ndim - 1}{f', or one of {known}' if known else ''}",
+        )
+    if one.planned.passage is None or source.is_in_file:
+        raise SpecError(
+            "only chunks that are copied as they are, out of a directory or a store, can be "
+            f"converted while others come{about}",
+            field="while_growing",
+            value=axis,
+            remedy="keep inner chunks and codecs, or convert the array when it is whole",
+        )
+    return settled_shards(source.array, one.planned.metadata.grid, at)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import numpy.typing as npt
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import (
@@ -35,7 +36,7 @@ from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
 from shardwrite.write.context import GroupReport
 
-__all__ = ["execute", "execute_missing", "execute_watched"]
+__all__ = ["execute", "execute_missing", "execute_settled", "execute_watched"]
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:
@@ -217,6 +218,53 @@ def execute_watched(
         compute_waves(session, engine, entered)
         session.n_retried = sum(session.driver in key[0] for key in engine.retried)
         return session.finish(time.perf_counter() - start), True
+
+
+def execute_settled(
+    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
+) -> tuple[WriteResult, int]:
+    """Write only some shards of an array, and end the run if no other is left.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+    is_settled : numpy.ndarray of bool, shape (n_shards,)
+        Whether a shard is to be written now.
+
+    Returns
+    -------
+    result : WriteResult
+        Of the shards that are written.
+    n_left : int
+        Number of shards that are left for a later call.
+
+    Raises
+    ------
+    ShardwriteError
+        See `execute`.
+    """
+    start = time.perf_counter()
+    result = _finished(job, engine, on_report)
+    if result is not None:
+        return result, 0
+    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
+        tell_found(on_report, session.resumed_nbytes)
+        left = np.flatnonzero(~is_settled & ~session.ledger.is_done)
+        session.ledger.is_done[left] = True  # for the graph only, and not in the journal
+        try:
+            compute_waves(session, engine, on_report)
+        finally:
+            session.ledger.is_done[left] = False
+        if len(left):
+            return session.result(time.perf_counter() - start), len(left)
+        return session.finish(time.perf_counter() - start), 0
 
 
 def execute_missing(
