@@ -150,7 +150,7 @@ def unshard(src: str, dst: str, **options: Any) -> None:
 @_submitting
 @command
 def reshard(src: str, dst: str, **options: Any) -> None:
-    """Write SRC as DST with other shards, inner chunks or codecs, with a job array.
+    """Write SRC as DST with other shards or codecs, with a job array.
 
     It goes on as `shard` does.
     """
