@@ -195,7 +195,8 @@ def become(arguments, environment, directory, mask, streams):
     others = [one for one in sys.path[1:] if one not in before]  # the first is this file's
     sys.path[:] = [place, *paths(), *others]
     found = importlib.machinery.PathFinder.find_spec("shardwrite", sys.path)
-    if found is None or found.origin != sys.modules["shardwrite"].__file__:
+    ours = sys.modules["shardwrite"].__file__
+    if found is None or not found.origin or not os.path.samefile(found.origin, ours):
         sys.exit(f"another shardwrite would be imported ({found}): start that with sys.executable")
     sys.argv[:] = [first, *arguments[1 + len(argument) * (first in ("-c", "-m")) :]]
     return argument
