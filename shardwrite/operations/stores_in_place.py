@@ -43,8 +43,8 @@ def shard_store(path: Any, shard_shape: int | Sequence[int] = 8) -> Conversion:
     Raises
     ------
     SpecError
-        Before anything is written, if the shape fits no array, the path cannot be converted in its
-        place, or ``"notes"`` in the attributes is neither a text nor a list of texts.
+        Before anything is written, if the shape fits no array or the path cannot be converted in
+        its place. Also if ``"notes"`` in the attributes is neither a text nor a list of texts.
 
     Examples
     --------

@@ -2,7 +2,7 @@
 
 The program is taken to write one step along an axis after the other, a step being one layer of
 chunks (or of shards) of the array. A step counts as complete if all of its objects are there and
-one of a later step is, too: a chunk that is there may still be in the making.
+one of a later step is, too. A chunk that is there may still be in the making.
 """
 
 from __future__ import annotations

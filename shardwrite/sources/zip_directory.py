@@ -47,9 +47,9 @@ class Directory:
     rows : mapping of str to int
         Row of each member by its name.
     table : numpy.ndarray
-        For each member, ``start`` and ``end``: where its header begins, and where its bytes must
-        have ended; ``nbytes`` in the file; the ``size`` and the ``crc`` that it claims; whether it
-        ``is_deflated``; and whether its name ``is_utf8``, and else in code page 437.
+        A row for each member. Its header begins at ``start``, and its bytes must have ended at
+        ``end``. It has ``nbytes`` in the file, and claims ``size`` and ``crc``. It may be
+        ``is_deflated``. Its name is in UTF-8 if ``is_utf8``, and else in code page 437.
     again : tuple of str
         Names that several members have, of which the last one counts.
     """
