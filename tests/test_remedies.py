@@ -56,7 +56,31 @@ _STORES = "tests/operations/test_zarr_targets.py"
 _WORDS = "tests/operations/test_dask_words.py"
 _KEPT = "tests/operations/test_kept.py"
 _IN_PLACE = "tests/operations/test_in_place.py"
+_CONSUME = "tests/operations/test_consume.py"
 COVERED: dict[str, str] = {
+    "With --consume, each file of SRC is removed as soon as": f"{_CONSUME}::test_the_command",
+    "hold data that a conversion with consume=True has": f"{_CONSUME}::test_amid",
+    "new shards hold what was in them. This cannot be given up": f"{_CONSUME}::test_amid",
+    "is being converted into {} with consume=True": f"{_CONSUME}::test_amid",
+    "another program has written {} meanwhile. Move it away, and": (
+        f"{_CONSUME}::test_what_another_program_has_written"
+    ),
+    "of the array that is consumed {}, and so are": (
+        f"{_CONSUME}::test_what_is_missing_is_no_fill_value"
+    ),
+    "leave out mode (--overwrite)": f"{_CONSUME}::test_what_is_refused_before_anything_happens",
+    "move the array out of the group before": (
+        f"{_CONSUME}::test_what_is_refused_before_anything_happens"
+    ),
+    "may be removed already: make the same call again to finish": (
+        f"{_CONSUME}::test_a_record_that_cannot_be_synced"
+    ),
+    "it is not what it was when it was compared with the source": (
+        f"{_CONSUME}::test_a_shard_that_was_damaged_after_its_source_was_removed"
+    ),
+    "and was there when the conversion began to remove what it": (
+        f"{_CONSUME}::test_a_chunk_that_goes_while_it_runs"
+    ),
     "another conversion of {} in its place was begun": f"{_IN_PLACE}::test_it_is_given_up",
     "is being converted in its place, and nothing else may write to it": (
         f"{_IN_PLACE}::test_nothing_else_writes_meanwhile"
