@@ -56,8 +56,32 @@ _STORES = "tests/operations/test_zarr_targets.py"
 _WORDS = "tests/operations/test_dask_words.py"
 _KEPT = "tests/operations/test_kept.py"
 _IN_PLACE = "tests/operations/test_in_place.py"
+_REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
 COVERED: dict[str, str] = {
+    "--live goes with neither --json nor --html": (
+        "tests/cli/test_report_command.py::test_the_command_ends_with_ctrl_c"
+    ),
+    "Write with keep_report=True (--keep-report)": (
+        f"{_REPORTS}::test_without_a_kept_report_totals_are_told"
+    ),
+    "{} is no report ({}); remove it": f"{_REPORTS}::test_a_kept_report_that_is_none",
+    "It continues where the run stopped.": (
+        f"{_REPORTS}::test_the_report_that_is_kept_tells_of_both_sessions"
+    ),
+    "Make the same call again (shardwrite finalize, if parts were written)": (
+        f"{_REPORTS}::test_an_end_that_was_cut_off_after_the_report"
+    ),
+    "Make room on the storage, and make the same call again": (
+        "tests/faults/test_disk.py::test_the_disk_is_full"
+    ),
+    'With durability="batch" (--durability batch), shards are synced': (
+        "tests/faults/test_disk.py::test_the_disk_is_full"
+    ),
+    "mend it, or remove it": "tests/operations/test_present.py::test_bad_input",
+    "sbatch --parsable --array={}{} array.sbatch": (
+        "tests/slurm/test_array.py::test_a_task_that_fails_is_named_and_comes_again"
+    ),
     "With --consume, each file of SRC is removed as soon as": f"{_CONSUME}::test_the_command",
     "hold data that a conversion with consume=True has": f"{_CONSUME}::test_amid",
     "new shards hold what was in them. This cannot be given up": f"{_CONSUME}::test_amid",
@@ -1258,6 +1282,16 @@ SHELL = re.compile(r"^(exec |srun |--scheduler |\^#SBATCH |\n# Signals to this s
 """Lines of job scripts; the tests in tests/slurm run them."""
 
 
+ONLY_TOLD = (
+    "Pauses before a failed commit is tried again",
+    "makes a task begin again",
+    "{} began again",
+    "was run again, because workers that ran it died",
+    "tried again after {} s",
+)
+"""Pieces of texts that tell what happens or has happened, and ask for nothing."""
+
+
 def messages() -> Iterator[tuple[str, str]]:
     """Texts of the package that name a remedy, with their places; docstrings and the help of
     options are none."""
@@ -1285,6 +1319,8 @@ def messages() -> Iterator[tuple[str, str]]:
                 text = "".join(
                     part.value if isinstance(part, ast.Constant) else "{}" for part in node.values
                 )
+            if any(piece in text for piece in ONLY_TOLD):
+                continue
             if " " in text and NAMES_A_REMEDY.search(text) and not SHELL.match(text):
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 

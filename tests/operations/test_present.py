@@ -86,7 +86,9 @@ def test_bad_input(tmp_path):
         with pytest.raises(SpecError) as caught:
             shardwrite.present(path)
         assert caught.value.field == "chunk_grid_origin"
+        assert "mend it" in caught.value.remedy
     zarr.open_array(path).attrs["chunk_grid_origin"] = []
+    assert len(shardwrite.present(path).keys) == 16
     shard = path / "c/0/0"
     shard.write_bytes(shard.read_bytes()[:-1] + b"x")
     with pytest.raises(CorruptShardError, match="c/0/0"):

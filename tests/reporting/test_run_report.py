@@ -168,6 +168,8 @@ def test_without_a_kept_report_totals_are_told(tmp_path):
     assert report.peak_nbytes == max(result.peak_nbytes_by_process.values())
     assert "keep_report=True" in str(report)
     assert shown(report)["tags"].count("svg") == 1  # the memory
+    shardwrite.write_region(np.ones((16, 64)), tmp_path / "x", slice(16), keep_report=True)
+    assert shardwrite.report(tmp_path / "x").told_by == "report"
 
 
 def test_a_report_of_an_update(tmp_path):
@@ -244,6 +246,8 @@ def test_a_kept_report_that_is_none(tmp_path, content):
     file.write_bytes(data)
     with pytest.raises(shardwrite.JournalError, match="remove it"):
         shardwrite.report(tmp_path / "x")
+    file.unlink()
+    assert shardwrite.report(tmp_path / "x").told_by == "receipt"
 
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\u202e</svg>"
