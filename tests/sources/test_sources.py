@@ -702,7 +702,11 @@ def test_unknown_format(tmp_path):
     assert (caught.value.field, caught.value.value) == ("format", "jpeg")
 
 
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "raw"])
+# Tests of plugs add formats to the table, before or after this file is collected.
+OURS = [name for name, one in FORMATS.items() if one.module.startswith("shardwrite.")]
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name != "raw"])
 def test_broken_file(tmp_path, name):
     (tmp_path / "broken").write_bytes(b"this is no such file at all")
     with pytest.raises(SpecError) as caught:
