@@ -70,9 +70,13 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
     tidy(job.target)
     if job.options.restart and job.options.mode != "w-":
         return None  # an existing array is to be replaced, or an update is to be made again
-    if _has_begun_another(job) or job.target.place.kind() != "array":
+    receipt = read_receipt(job.target) if job.target.place.kind() == "array" else None
+    digest = intent_of(job.plan, job.options.mode).digest
+    is_done = receipt is not None and receipt.is_of(digest, joined)
+    # If the run that was joined is done, a run that stands there now is none of this process's.
+    # Somebody may have begun it before the other ended, and takes it back.
+    if not is_done and _has_begun_another(job):
         return None
-    receipt = read_receipt(job.target)
     if receipt is not None and job.is_update:
         return _finished_update(job, receipt, ending)
     if receipt is None or receipt.digest != job.plan.digest:
