@@ -32,7 +32,7 @@ from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["plan", "write"]
 
-_OF_RUNS = ("name", "restart", "recheck", "publish", "durability")
+_OF_RUNS = ("name", "restart", "recheck", "publish", "durability", "keep_report")
 
 
 @click.command(cls=Grouped)

@@ -19,11 +19,12 @@ from shardwrite.plan import PlanOptions, Sized
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.read.survey import survey
 from shardwrite.runs.conversion import ConversionOptions, Converting, convert_array
-from shardwrite.runs.execute import execute, execute_settled
+from shardwrite.runs.execute import execute
 from shardwrite.runs.growing import settled_shards
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
+from shardwrite.runs.stepwise import execute_settled
 from shardwrite.write.context import GroupReport
 
 __all__ = [

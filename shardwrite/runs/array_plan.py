@@ -142,8 +142,9 @@ def naming_settings(given: ArrayOptions, array: ArrayOptions) -> Iterator[None]:
     except SpecError as error:
         field = error.fields["field"]
         setting = _OF_ARRAYS.get(field)
-        is_given = getattr(given, field) is getattr(array, field)
-        if setting is None or is_given or value_of(setting) == "auto":
+        if setting is None or getattr(given, field) is getattr(array, field):
+            raise  # it has no setting, or the user gave the keyword
+        if value_of(setting) == "auto":
             raise
         raise refused(setting, value_of(setting), error.message, error.fields["remedy"]) from None
 

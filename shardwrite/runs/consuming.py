@@ -22,11 +22,11 @@ from shardwrite.grid import ShardGrid, ravel, unravel
 from shardwrite.journal import CONSUMES, Checked, Consumption, Ledger
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
-from shardwrite.runs.execute import execute_watched
 from shardwrite.runs.job import Job
 from shardwrite.runs.progress import OnReport
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session
+from shardwrite.runs.stepwise import execute_watched
 from shardwrite.stores import Proof, write_file
 from shardwrite.write.comparing import differing
 from shardwrite.write.context import GroupReport

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite.engines import Engine, Stopped
 from shardwrite.errors import (
@@ -34,9 +33,8 @@ from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import OnReport, tell_found
 from shardwrite.runs.result import WriteResult
 from shardwrite.runs.session import Session, finish_together
-from shardwrite.write.context import GroupReport
 
-__all__ = ["execute", "execute_missing", "execute_settled", "execute_watched"]
+__all__ = ["execute", "execute_missing", "explaining", "finished_before"]
 
 
 def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:
@@ -73,10 +71,10 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
         If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
-    results = [_finished(job, engine, on_report) for job in jobs]
+    results = [finished_before(job, engine, on_report) for job in jobs]
     todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
     try:
-        with contextlib.ExitStack() as stack, _explaining(todo) as begun:
+        with contextlib.ExitStack() as stack, explaining(todo) as begun:
             sessions = begin(todo, engine, stack)
             begun += sessions
             for session in sessions:
@@ -106,7 +104,7 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
     return [next(done) if result is None else result for result in results]
 
 
-def _finished(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | None:
+def finished_before(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | None:
     """The result of a job that was finished before, after lost objects are written again."""
     found = kept(job, engine)
     there = found.there
@@ -119,7 +117,7 @@ def _finished(job: Job, engine: Engine, on_report: OnReport) -> WriteResult | No
 
 
 @contextlib.contextmanager
-def _explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
+def explaining(jobs: Sequence[Job]) -> Iterator[list[Session]]:
     """Report the missing shards if the block is stopped, or its workers are lost.
 
     Yields
@@ -168,105 +166,6 @@ def _missing(
             yield incomplete(job.plan.metadata, job.target, ledger.missing, remedy)
 
 
-def execute_watched(
-    job: Job,
-    engine: Engine,
-    on_report: OnReport,
-    on_begun: Callable[[Session], None],
-    on_entered: OnReport,
-) -> tuple[WriteResult, bool]:
-    """Write an array, and say when the run has begun, and what is in its ledger.
-
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-    on_begun : callable
-        Called with the session before the first task. It may enter shards into the ledger.
-    on_entered : callable
-        Called with the report of each group before `on_report` is.
-
-    Returns
-    -------
-    result : WriteResult
-    is_new : bool
-        False if the job was finished before.
-
-    Raises
-    ------
-    ShardwriteError
-        See `execute`, and what the callables raise.
-    """
-    start = time.perf_counter()
-    result = _finished(job, engine, on_report)
-    if result is not None:
-        return result, False
-    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
-        (session,) = begin([job], engine, stack)
-        begun.append(session)
-        on_begun(session)
-        tell_found(on_report, session.resumed_nbytes)
-
-        def entered(report: GroupReport) -> None:
-            on_entered(report)
-            on_report(report)
-
-        compute_waves(session, engine, entered)
-        session.n_retried = sum(session.driver in key[0] for key in engine.retried)
-        return session.finish(time.perf_counter() - start), True
-
-
-def execute_settled(
-    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
-) -> tuple[WriteResult, int]:
-    """Write only some shards of an array, and end the run if no other is left.
-
-    Parameters
-    ----------
-    job : Job
-        What to write.
-    engine : Engine
-        The engine that runs the graphs.
-    on_report : callable
-        Called with the report of each group.
-    is_settled : numpy.ndarray of bool, shape (n_shards,)
-        Whether a shard is to be written now.
-
-    Returns
-    -------
-    result : WriteResult
-        Of the shards that are written.
-    n_left : int
-        Number of shards that are left for a later call.
-
-    Raises
-    ------
-    ShardwriteError
-        See `execute`.
-    """
-    start = time.perf_counter()
-    result = _finished(job, engine, on_report)
-    if result is not None:
-        return result, 0
-    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
-        (session,) = begin([job], engine, stack)
-        begun.append(session)
-        tell_found(on_report, session.resumed_nbytes)
-        left = np.flatnonzero(~is_settled & ~session.ledger.is_done)
-        session.ledger.is_done[left] = True  # for the graph only, and not in the journal
-        try:
-            compute_waves(session, engine, on_report)
-        finally:
-            session.ledger.is_done[left] = False
-        if len(left):
-            return session.result(time.perf_counter() - start), len(left)
-        return session.finish(time.perf_counter() - start), 0
-
-
 def execute_missing(
     job: Job,
     engine: Engine,
@@ -307,7 +206,7 @@ def execute_missing(
         If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack, _explaining([job]) as begun:
+    with contextlib.ExitStack() as stack, explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
         begun.append(session)
         known = look()

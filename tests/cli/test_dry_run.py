@@ -19,7 +19,16 @@ from shardwrite.journal import find_run
 from shardwrite.place.target import resolve_target
 
 # write nothing, or only what the user names: a page, a picture
-READING = {"plan", "info", "census", "completion", "config", "slurm script", "slurm status"}
+READING = {
+    "plan",
+    "info",
+    "report",
+    "census",
+    "completion",
+    "config",
+    "slurm script",
+    "slurm status",
+}
 # run a user's own program, or write to see whether they can
 OTHERS = {"exec", "slurm doctor"}
 
@@ -106,7 +115,9 @@ CASES = {
     "demo": ([], 0, "would be written"),
     "slurm cancel": (["parts.zarr"], 0, "no jobs are known"),
 }
-WITH_SLURM = {"slurm submit", "slurm resubmit"}  # see the next test, and tests/slurm
+WITH_SLURM = {
+    f"slurm {name}" for name in ("submit", "resubmit", "shard", "unshard", "reshard")
+}  # see the next test, and tests/slurm
 
 
 def test_every_command_that_writes_has_the_option():

@@ -13,7 +13,6 @@ import pytest
 
 import shardwrite
 from shardwrite import ShardwriteError
-from shardwrite.write import commit
 
 sys.path.insert(0, str(Path(__file__).parent))
 import ends
@@ -49,9 +48,9 @@ def fail(home, k: int, number: int, shards) -> tuple[str, bool]:
 
 def fail_at(tmp_path, monkeypatch, effects, shards) -> int:
     """Let some effects fail, each under an array of its own; how many were reached."""
-    monkeypatch.setattr(commit, "RETRY_SECONDS", (0.0, 0.0, 0.0))
     n_reached, all_raised = 0, set()
-    with dask.config.set(scheduler="sync"):
+    pauses = {"shardwrite.retry-pauses": [0.0, 0.0, 0.0]}
+    with dask.config.set({"scheduler": "sync", **pauses}):
         for k in effects:
             home = tmp_path / str(k)
             home.mkdir()

@@ -370,7 +370,7 @@ QUICK = [(STRATEGIES[0], "end", True), (STRATEGIES[5], "end", True)]
 def test_killed_at_every_step(monkeypatch, strategy, location, compressed, every):
     """Given up, each shard is old or new; called again, all is new: for a kill before each effect
     on the file system."""
-    monkeypatch.setattr("shardwrite.journal.lease.lease_times", return_value=(15.0, -1.0))
+    monkeypatch.setattr("shardwrite.journal.lease.lease_times", lambda: (15.0, -1.0))
     old, new = oracle.values((10, 12), 1), oracle.values((10, 12), 2)
     after = old.copy()
     after[REGION] = new[REGION]

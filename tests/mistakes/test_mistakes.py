@@ -531,5 +531,6 @@ def test_every_public_function_speaks_of_keywords():
 
 
 UNGUARDED = {"patch_dask", "register_strategy", "register_shard_format"}
-N_POSITIONAL = {"create": 3, "erase": 2, "store": 2}
+N_POSITIONAL = {"create": 3, "erase": 2, "store": 2, "convert_part": 4}
+N_POSITIONAL |= {"prepare_conversion": 2, "finalize_conversion": 2}
 MORE = {"create": LAYOUT}

@@ -80,7 +80,7 @@ def test_a_machine_that_is_too_small_says_so_in_numbers(tmp_path, x, on_machine)
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
     on_machine(8, 1000)
     with pytest.raises(
-        PlanError, match=r"8 threads needs [\d,]+ bytes .*may use 1,000; use fewer threads"
+        PlanError, match=r"8 threads needs [\d,]+ bytes and may use 1,000; .*use fewer threads"
     ) as caught:
         shardwrite.write_part(x, tmp_path / "x", 0, 2)
     assert caught.value.allowed_nbytes == 1000

@@ -1,0 +1,121 @@
+"""Runs that another step watches, and runs that write only some of the shards for now."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.engines import Engine
+from shardwrite.runs.begin import begin
+from shardwrite.runs.compute import compute_waves
+from shardwrite.runs.execute import explaining, finished_before
+from shardwrite.runs.job import Job
+from shardwrite.runs.progress import OnReport, tell_found
+from shardwrite.runs.result import WriteResult
+from shardwrite.runs.session import Session
+from shardwrite.write.context import GroupReport
+
+__all__ = ["execute_settled", "execute_watched"]
+
+
+def execute_watched(
+    job: Job,
+    engine: Engine,
+    on_report: OnReport,
+    on_begun: Callable[[Session], None],
+    on_entered: OnReport,
+) -> tuple[WriteResult, bool]:
+    """Write an array, and say when the run has begun, and what is in its ledger.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+    on_begun : callable
+        Called with the session before the first task. It may enter shards into the ledger.
+    on_entered : callable
+        Called with the report of each group before `on_report` is.
+
+    Returns
+    -------
+    result : WriteResult
+    is_new : bool
+        False if the job was finished before.
+
+    Raises
+    ------
+    ShardwriteError
+        See `execute`, and what the callables raise.
+    """
+    start = time.perf_counter()
+    result = finished_before(job, engine, on_report)
+    if result is not None:
+        return result, False
+    with contextlib.ExitStack() as stack, explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
+        on_begun(session)
+        tell_found(on_report, session.resumed_nbytes)
+
+        def entered(report: GroupReport) -> None:
+            on_entered(report)
+            on_report(report)
+
+        compute_waves(session, engine, entered)
+        session.n_retried = sum(session.driver in key[0] for key in engine.retried)
+        return session.finish(time.perf_counter() - start), True
+
+
+def execute_settled(
+    job: Job, engine: Engine, on_report: OnReport, is_settled: npt.NDArray[np.bool_]
+) -> tuple[WriteResult, int]:
+    """Write only some shards of an array, and end the run if no other is left.
+
+    Parameters
+    ----------
+    job : Job
+        What to write.
+    engine : Engine
+        The engine that runs the graphs.
+    on_report : callable
+        Called with the report of each group.
+    is_settled : numpy.ndarray of bool, shape (n_shards,)
+        Whether a shard is to be written now.
+
+    Returns
+    -------
+    result : WriteResult
+        Of the shards that are written.
+    n_left : int
+        Number of shards that are left for a later call.
+
+    Raises
+    ------
+    ShardwriteError
+        See `execute`.
+    """
+    start = time.perf_counter()
+    result = finished_before(job, engine, on_report)
+    if result is not None:
+        return result, 0
+    with contextlib.ExitStack() as stack, explaining([job]) as begun:
+        (session,) = begin([job], engine, stack)
+        begun.append(session)
+        tell_found(on_report, session.resumed_nbytes)
+        left = np.flatnonzero(~is_settled & ~session.ledger.is_done)
+        session.ledger.is_done[left] = True  # for the graph only, and not in the journal
+        try:
+            compute_waves(session, engine, on_report)
+        finally:
+            session.ledger.is_done[left] = False
+        if len(left):
+            return session.result(time.perf_counter() - start), len(left)
+        return session.finish(time.perf_counter() - start), 0
