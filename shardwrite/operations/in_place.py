@@ -348,6 +348,13 @@ def _compare(one: One, new: Path, call: Call) -> None:
     report = verify_opened(open_begun(str(new), one.name or None), against=against)
     if not report.is_good:
         problem = report.problems[0] if report.problems else report.changed[0]
+        if problem.errno is not None:
+            raise StoreError(
+                f"the new array cannot be compared with {source.label}, which stays as it is: "
+                f"{problem.message}",
+                key=problem.key,
+                errno=problem.errno,
+            )
         raise CorruptShardError(
             f"the new array differs from {source.label}, which stays as it is: {problem.message}; "
             "if another program has written to it meanwhile, make the call again with restart=True "

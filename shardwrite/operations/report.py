@@ -31,12 +31,15 @@ class Problem:
         Description of the fault, with the inner chunk and the bytes where they are known.
     remedy : str
         Advice on how to repair it.
+    errno : int or None
+        The system's number of the error, if the storage refused to read the shard.
     """
 
     key: str
     index: tuple[int, ...]
     message: str
     remedy: str
+    errno: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

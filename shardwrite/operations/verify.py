@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -287,7 +288,7 @@ def verify_opened(
         expected, wrong = _Expected("receipt"), {}
         states[states == ShardState.MISSING] = ShardState.EMPTY
     other = _changed(table, expected)
-    problems = _problems(array.metadata, wrong, remedies, wrong)
+    problems = _problems(array.metadata, wrong, remedies, wrong, table.errnos)
     changed = _problems(array.metadata, other, dict.fromkeys(other, HOW_TO_GO_ON), other)
     report = _report(
         target.label,
@@ -318,10 +319,11 @@ def _problems(
     texts: Mapping[int, str],
     remedies: Mapping[int, str],
     ranks: Iterable[int],
+    errnos: Mapping[int, int] = MappingProxyType({}),
 ) -> tuple[Problem, ...]:
     """Problems of some shards, in order of their ranks."""
     return tuple(
-        Problem(metadata.shard_key(index), index, texts[rank], remedies[rank])
+        Problem(metadata.shard_key(index), index, texts[rank], remedies[rank], errnos.get(rank))
         for rank, index in ((rank, unravel(rank, metadata.grid.counts)) for rank in sorted(ranks))
     )
 

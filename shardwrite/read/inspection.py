@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.encode.reader import ShardReader
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.order import permutation
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
@@ -76,12 +76,16 @@ class ShardTable:
         Whether the shard has an object, be it good or bad.
     problems : list of (int, str)
         Rank and error message of each bad shard.
+    errnos : dict of int to int
+        Rank of each of these shards that the storage refused to read, and the system's number of
+        the error.
     """
 
     ranks: npt.NDArray[np.int64]
     columns: npt.NDArray[np.int64]
     is_present: npt.NDArray[np.bool_]
     problems: list[tuple[int, str]]
+    errnos: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, ranks: npt.NDArray[np.int64]) -> ShardTable:
@@ -102,6 +106,7 @@ class ShardTable:
         self.columns[:, where] = part.columns
         self.is_present[where] = part.is_present
         self.problems += part.problems
+        self.errnos |= part.errnos
 
 
 def _order_of(
@@ -177,6 +182,8 @@ def _inspected(array: ShardedArray, ranks: npt.NDArray[np.int64], deep: bool) ->
         except ShardwriteError as error:
             found.is_present[at] = True
             found.problems.append((rank, str(error)))
+            if isinstance(error, StoreError) and error.errno is not None:
+                found.errnos[rank] = error.errno
             continue
         if facts is not None:
             found.is_present[at] = True

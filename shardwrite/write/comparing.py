@@ -10,7 +10,7 @@ import numpy.typing as npt
 from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.format.passage import Passage
 from shardwrite.grid import Shape, unravel
 from shardwrite.read.array import ShardedArray
@@ -44,7 +44,12 @@ def compare_encoded(
     Returns
     -------
     dict of int to str
-        For each shard that differs or cannot be read, its rank and a message.
+        For each shard that differs or cannot be decoded, its rank and a message.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses to read one of the arrays.
     """
     if not engine.shares_memory:
         require(donor.array.store, Capability.SHARED, field="against", value=repr(donor.array))
@@ -69,7 +74,12 @@ def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -
     Returns
     -------
     dict of int to str
-        For each shard that differs or cannot be read, its rank and a message.
+        For each shard that differs or cannot be decoded, its rank and a message.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses to read one of the arrays.
     """
     found = {}
     counts = array.metadata.grid.counts
@@ -81,6 +91,8 @@ def differing(array: ShardedArray, donor: Donor, ranks: npt.NDArray[np.int64]) -
         for rank in ranks.tolist():
             try:
                 message = _difference(unravel(rank, counts), rank, donor, ours, theirs)
+            except StoreError:
+                raise  # a storage that refuses says nothing about the bytes
             except ShardwriteError as error:
                 message = f"cannot be compared: {error}"
             if message:
