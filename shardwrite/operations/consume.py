@@ -13,7 +13,14 @@ from pathlib import Path
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.journal import Consumption, InPlace, has_consolidated, read_receipt, work_of
+from shardwrite.journal import (
+    Consumption,
+    InPlace,
+    has_consolidated,
+    read_receipt,
+    tidy,
+    work_of,
+)
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call
 from shardwrite.operations.in_place import INTO, refuse_runs
@@ -197,4 +204,5 @@ def _finished(place: Place, path: Path, target: Target) -> ConvertedArray | None
     made_of = "" if receipt is None else receipt.identity.source or ""
     if not made_of.startswith(f"stored:{place.store.token}:"):
         return None
+    tidy(target)  # the end of its run may have been interrupted
     return ConvertedArray(name="", path=target.label, how="skipped", why=(_GONE,))

@@ -29,9 +29,10 @@ def fail(home, k: int, number: int, shards) -> tuple[str, bool]:
     def strike(name):
         nonlocal reached
         reached = True
+        names.append(name)
         raise OSError(number, f"made to fail: {name}")
 
-    raised = ""
+    raised, names = "", []
     before = payloads(source)
     with ends.before_effect(k, strike):
         try:
@@ -42,7 +43,7 @@ def fail(home, k: int, number: int, shards) -> tuple[str, bool]:
     assert payloads(path) == before
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], ends.NEW)
     left = [p.name for p in home.iterdir() if p.name != "x"]
-    assert not left, left
+    assert not left, (left, names, list(home.rglob("x.shardwrite/*")), raised)
     return raised, reached
 
 
