@@ -90,7 +90,11 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
         raise click.UsageError("--cluster brings its own workers: give --cores")
     n_requeues, as_json = options.pop("n_requeues"), options.pop("as_json")
     run = {name: options.pop(name) for name in _OF_RUNS}
-    if (run["while_growing"] or "").isdigit():
+    if has_jobs and (run.pop("consume"), run.pop("while_growing")) != (False, None):
+        raise click.UsageError(
+            "--cluster goes with none of --consume and --while-growing. Give --workers instead"
+        )
+    if (run.get("while_growing") or "").isdigit():
         run["while_growing"] = int(run["while_growing"])
     dry_run = options.pop("dry_run")
     with contextlib.ExitStack() as stack:
@@ -103,7 +107,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
             echo(made.to_json() if as_json else str(made))
             if dst is None and not as_json:
                 echo(_IN_PLACE)
-            if run["consume"] and not as_json:
+            if run.get("consume") and not as_json:
                 echo(_CONSUMED)
             return
         run["mode"] = "w" if run.pop("overwrite") else "w-"

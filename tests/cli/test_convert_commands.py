@@ -176,3 +176,15 @@ def test_parts_in_place_are_refused(group):
     for step in (["--init"], ["--part", "0/2"], ["--finalize"]):
         done = run("shard", "h", *step)
         assert (done.exit_code, "parts need another place" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["--consume"], ["--while-growing", "0"]])
+def test_workers_that_are_jobs_neither_consume_nor_wait(tmp_path, words):
+    """It is refused before anything is looked at or submitted."""
+    cluster = ["--cluster", "slurm", "--jobs", "2", "--cores", "1", "--memory", "1G"]
+    done = CliRunner().invoke(
+        main, ["shard", str(tmp_path / "a"), str(tmp_path / "b"), "--shards", "2", *cluster, *words]
+    )
+    assert done.exit_code == 2
+    assert "--cluster goes with none of --consume and --while-growing" in done.output
+    assert not any(tmp_path.iterdir())
