@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ class ShardingPipeline:
         """See :attr:`Pipeline.most_encoded_nbytes`."""
         return most_added(self._stages, self._limit_nbytes)
 
-    @property
+    @cached_property
     def _fill(self) -> FillPattern:
         return FillPattern(self._fill_value, self._inner.stored_dtype)
 
