@@ -9,6 +9,7 @@ import math
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from pathlib import Path
 
@@ -540,6 +541,15 @@ def test_a_compressor_that_blosc_does_not_have():
     assert bytes(stage.decode(frame, 100)) == data
     with pytest.raises(CodecError, match="none of them"):
         stage.encode([data])
+
+
+@pytest.mark.parametrize("name", ["gzip", "numcodecs.gzip"])
+def test_gzip_does_not_write_the_time(name, monkeypatch):
+    stage, data = build_stage(name, {"level": 4}, 1), [b"abcd" * 100]
+    first = [bytes(encoded) for encoded in stage.encode(data)]
+    monkeypatch.setattr(time, "time", lambda: 1_900_000_000.0)
+    assert [bytes(encoded) for encoded in stage.encode(data)] == first
+    assert first[0][4:8] == bytes(4), "RFC 1952, MTIME: no time is available"
 
 
 def test_gzip_of_several_members():
