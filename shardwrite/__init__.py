@@ -108,7 +108,9 @@ else:
 
 
 def _look(setting: _Setting[Any]) -> Any:
-    return _import_module("shardwrite.host.dask_config").look(setting)
+    configuration = _import_module("shardwrite.host.dask_config")
+    _use(configuration.look, configuration.where)  # from now on, without this detour
+    return configuration.look(setting)
 
 
 def _where(setting: _Setting[Any]) -> str:

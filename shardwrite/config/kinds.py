@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -78,16 +79,21 @@ def as_nbytes(value: object) -> int:
     """
     nbytes = 0
     if isinstance(value, str):
-        match = re.fullmatch(
-            r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", value, re.IGNORECASE
-        )
-        if match:
-            nbytes = int(Fraction(match[1]) * _SUFFIXES[(match[2] or "").lower()])
+        nbytes = _nbytes_of(value)
     elif isinstance(value, int) and not isinstance(value, bool):
         nbytes = value
     if nbytes < 1:
         raise ValueError(f"{value!r} is not a positive number of bytes")
     return nbytes
+
+
+@functools.lru_cache
+def _nbytes_of(size: str) -> int:
+    """Number of bytes, or 0 if the text is no size."""
+    match = re.fullmatch(
+        r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([kmgt]i?)?b?\s*", size, re.IGNORECASE
+    )
+    return int(Fraction(match[1]) * _SUFFIXES[(match[2] or "").lower()]) if match else 0
 
 
 def _seconds(value: object) -> float:
