@@ -19,6 +19,7 @@ FORKS = str(HERE / "forks")
 sys.path.insert(0, FORKS)  # where tests find `forks`
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
+LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
 
@@ -102,10 +103,13 @@ def forked_workers(lean_children):
     start an interpreter and to import them takes longer than what most tests have them do.
 
     Each imports this package anew. What was put into the environment since does not reach them.
+
+    On a busy machine a worker that died takes long to come back. By default a local cluster gives
+    it up after 15 seconds, and one without workers waits for ever.
     """
     from distributed.utils import get_mp_context
 
-    with dask.config.set(dict.fromkeys(START, "forkserver")):
+    with dask.config.set({**dict.fromkeys(START, "forkserver"), LOST: "10 minutes"}):
         get_mp_context()  # it sets, once, what it would have preloaded
         multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
         yield

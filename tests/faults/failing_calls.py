@@ -248,11 +248,27 @@ def cases(calls, errors, durabilities):
             )
 
 
-def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1) -> list:
+def in_turn(kinds) -> list[tuple[Fault, int, int]]:
+    """Kinds of faults, each with the first k and the step to the next, so that of several errors
+    the first is met at every k, and of the others one at each k, in turn."""
+    alike: dict[str, list[Fault]] = {}
+    for kind in kinds:
+        alike.setdefault(str(replace(kind, error="")), []).append(kind)
+    return [
+        (kind, max(turn, 1), max(len(errors) - 1, 1) if turn else 1)
+        for errors in alike.values()
+        for turn, kind in enumerate(errors)
+    ]
+
+
+def run_all(
+    kinds, run_case, *, share: float, seed: int, every: int = 1, turns: bool = False
+) -> list:
     """Every k of every kind of fault, or of a share of the kinds, sampled.
 
     A larger share of the kinds takes no longer if `every` is larger than 1: each kind then begins
-    at a random k up to that number, and goes on in steps of it.
+    at a random k up to that number, and goes on in steps of it. With `turns`, errors take turns
+    (see `in_turn`).
     """
     library, chosen = shim(), random.Random(seed)
     random.seed(seed)
@@ -263,11 +279,12 @@ def run_all(kinds, run_case, *, share: float, seed: int, every: int = 1) -> list
     done = []
     place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with dask.config.set({"scheduler": "sync", "shardwrite.retry-pauses": [0, 0, 0]}):
-        for kind in kinds:
+        for kind, first, step in in_turn(kinds) if turns else ((kind, 1, every) for kind in kinds):
             if chosen.random() >= share:
                 continue
-            first = 1 if every == 1 else chosen.randint(1, every)
-            for k in itertools.count(first, every):
+            if not turns and every > 1:
+                first = chosen.randint(1, every)
+            for k in itertools.count(first, step):
                 directory = Path(tempfile.mkdtemp(prefix="calls-", dir=place))
                 case = run_case(library, replace(kind, k=k), directory)
                 shutil.rmtree(directory, ignore_errors=True)
@@ -298,6 +315,11 @@ def parser(description: str, errors) -> argparse.ArgumentParser:
     parser.add_argument("--errors", nargs="+", choices=errors, default=errors)
     parser.add_argument("--share", type=float, default=1.0, help="of the kinds of faults, sampled")
     parser.add_argument("--every", type=int, default=1, help="step from one k to the next")
+    parser.add_argument(
+        "--turns",
+        action="store_true",
+        help="the first error at every k, and one of the others at each k, in turn",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", help="write every case to this file")
     return parser
@@ -322,6 +344,7 @@ def main() -> None:
         share=given.share,
         seed=given.seed,
         every=given.every,
+        turns=given.turns,
     )
     acks = {name: sum(getattr(case, name) for case in done) for name in ("acked", "lost")}
     tell(done, {**summary(done), **acks}, given.json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import sys
 import time
@@ -17,6 +18,12 @@ MIB = 2**20
 on_linux = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="only Linux tells anonymous memory apart"
 )
+
+
+@pytest.fixture(autouse=True)
+def no_garbage():
+    """Nothing that earlier tests left is freed meanwhile."""
+    gc.collect()
 
 
 def noted(run):
