@@ -71,9 +71,9 @@ def test_importing_the_package_imports_nothing_heavy(program):
     assert not packages & HEAVY
 
 
-@pytest.mark.parametrize("name", ["create", "verify", "ShardWriter", "open_sharded", "FixedOrder"])
-def test_dask_array_is_not_imported_for_what_takes_no_dask_arrays(name):
-    _, modules = loaded_by(f"from shardwrite import {name}")
+def test_dask_array_is_not_imported_for_what_takes_no_dask_arrays():
+    names = "create, verify, ShardWriter, open_sharded, FixedOrder"
+    _, modules = loaded_by(f"from shardwrite import {names}")
     assert "dask.array" not in modules
 
 
@@ -87,13 +87,18 @@ def test_the_first_write_imports_neither_distributed_nor_what_draws_a_bar(tmp_pa
     "imports",
     [
         "import dask.array, shardwrite",
-        "import shardwrite, dask.array",
-        "import dask, shardwrite, dask.array",
         "import shardwrite, dask.array.core",
         "from shardwrite import to_sharded_zarr\nimport shardwrite, dask.array",
-        "from shardwrite.plan.plan import Plan\nimport shardwrite, dask.array",
         "import shardwrite, dask.array, importlib\nimportlib.reload(dask.array)",
-        "import shardwrite, importlib\nimportlib.reload(shardwrite)\nimport dask.array",
+        *(
+            pytest.param(imports, marks=pytest.mark.long)
+            for imports in (
+                "import shardwrite, dask.array",
+                "import dask, shardwrite, dask.array",
+                "from shardwrite.plan.plan import Plan\nimport shardwrite, dask.array",
+                "import shardwrite, importlib\nimportlib.reload(shardwrite)\nimport dask.array",
+            )
+        ),
     ],
 )
 def test_arrays_have_the_method_whatever_is_imported_first(imports):

@@ -200,6 +200,7 @@ def deadly(block, path):
     return block
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("children_as_users_start_them")
 def test_a_group_whose_workers_die_comes_again_and_leaves_the_others_alone(tmp_path):
     """dask gives it up at once here; it is tried three times, and all others are written meanwhile."""

@@ -49,15 +49,15 @@ def test_a_killed_conversion_in_place_goes_on(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_a_hundred_kills_of_hdf5(tmp_path):
-    found = run(tmp_path, "--hdf5", "--kills", "100", "--seed", "2")
+def test_many_kills_of_hdf5(tmp_path):
+    found = run(tmp_path, "--hdf5", "--kills", "25", "--seed", "2")
     assert found["troubles"] == []
-    assert found["vacuous"] <= 40
+    assert found["vacuous"] <= 12
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_two_hundred_kills(tmp_path):
-    found = run(tmp_path, "--kills", "200", "--seed", "1")
+def test_many_kills(tmp_path):
+    found = run(tmp_path, "--kills", "50", "--seed", "1")
     assert found["troubles"] == []
-    assert found["vacuous"] <= 60
+    assert found["vacuous"] <= 20

@@ -20,9 +20,9 @@ def run(tmp_path, *arguments):
 
 
 def test_a_sample_of_schedules(tmp_path):
-    summary = run(tmp_path, "--depth", "3", "--cases", "12", "--seed", "1")
-    assert summary["cases"] == 12
-    assert len(summary["outcomes"]) >= 4
+    summary = run(tmp_path, "--depth", "3", "--cases", "7", "--seed", "1")
+    assert summary["cases"] == 7
+    assert len(summary["outcomes"]) >= 3
 
 
 @pytest.mark.long

@@ -17,8 +17,8 @@ import fuzz
 @pytest.mark.parametrize(
     ("n_mutants", "seed"),
     [
-        pytest.param(200, 20, id="sample"),
-        pytest.param(2000, 2000, id="long", marks=pytest.mark.long),
+        pytest.param(100, 20, id="sample"),
+        pytest.param(1200, 2000, id="long", marks=pytest.mark.long),
     ],
 )
 def test_mutants(tmp_path, n_mutants, seed):

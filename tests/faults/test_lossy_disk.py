@@ -148,6 +148,6 @@ def test_a_larger_sample_of_failed_writes(disks):
 @pytest.mark.long
 @pytest.mark.parametrize("filesystem", lossy_device.FILESYSTEMS)
 def test_many_failed_writes(disks, filesystem):
-    cases = [lossy_disk.draw(2, n) for n in range(50)]
+    cases = [lossy_disk.draw(2, n) for n in range(25)]
     found = check([lossy_disk.run_case(disks(filesystem), case, 2) for case in cases])
-    assert found["failed"] > 50
+    assert found["failed"] > 25

@@ -55,7 +55,7 @@ def check(states):
 
 
 def test_no_acknowledged_shard_is_lost(cuts):
-    check(cuts("ext4", "full", 10))
+    check(cuts("ext4", "full", 6))
 
 
 def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
@@ -67,7 +67,7 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("durability", "n_states"), [("full", 120), ("batch", 40)])
+@pytest.mark.parametrize(("durability", "n_states"), [("full", 40), ("batch", 15)])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
     states = cuts(filesystem, durability, n_states, seed=1)
@@ -94,14 +94,14 @@ def check_updates(directory, filesystem, strategy, n_states):
 @pytest.mark.parametrize("strategy", sorted(update_cuts.STRATEGIES))
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_updates_leave_old_or_new_in_many_cuts(tmp_path, filesystem, strategy):
-    check_updates(tmp_path, filesystem, strategy, 15)
+    check_updates(tmp_path, filesystem, strategy, 10)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_level_none_loses_acknowledged_shards(cuts, filesystem):
-    states = cuts(filesystem, "none", 30)
+    states = cuts(filesystem, "none", 12)
     assert any(state.lost for state in states), power_cut.summary(states)
 
 
@@ -114,7 +114,7 @@ def test_a_missing_sync_is_seen(cuts, monkeypatch, filesystem, step):
         monkeypatch.setattr(posix.PosixWriter, "sync", lambda self: None)
     else:
         monkeypatch.setattr(posix.PosixStore, "sync_parents", lambda self, path, synced: None)
-    states = cuts(filesystem, "full", 30, resume=False)
+    states = cuts(filesystem, "full", 15, resume=False)
     assert any(state.lost for state in states), power_cut.summary(states)
 
 
@@ -130,7 +130,7 @@ def check_streams(directory, filesystem, strategy, n_states):
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 @pytest.mark.parametrize("strategy", sorted(update_cuts.STRATEGIES))
 def test_what_a_stream_has_flushed_is_there_after_many_cuts(tmp_path, filesystem, strategy):
-    check_streams(tmp_path, filesystem, strategy, 15)
+    check_streams(tmp_path, filesystem, strategy, 10)
 
 
 @pytest.mark.long

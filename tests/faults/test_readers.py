@@ -156,5 +156,5 @@ def test_nobody_reads_a_wrong_value_during_updates(tmp_path, strategy):
 
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", sorted(hammer.STRATEGIES))
-def test_nobody_reads_a_wrong_value_during_thirty_seconds_of_updates(tmp_path, strategy):
-    check_hammered(tmp_path, strategy, 30)
+def test_nobody_reads_a_wrong_value_during_many_updates(tmp_path, strategy):
+    check_hammered(tmp_path, strategy, 12)

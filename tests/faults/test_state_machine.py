@@ -256,7 +256,7 @@ def run(n_runs, n_steps):
 
 
 def test_any_sequence():
-    run(12, 20)
+    run(6, 20)
 
 
 @pytest.mark.long

@@ -27,12 +27,12 @@ def run(shim, tmp_path, script, *arguments):
 
 
 def test_a_sample_of_failing_calls(shim, tmp_path):
-    few = ["--share", "0.05", "--every", "6"]
+    few = ["--share", "0.05", "--every", "12"]
     summary = run(shim, tmp_path, "failing_calls.py", *few, "--seed", "3")
     assert summary["lost"] == 0
-    assert summary["fired"] > 50
-    assert summary["raised"] > 25
-    assert summary["survived"] > 2, "what passes is tried again"
+    assert summary["fired"] > 25
+    assert summary["raised"] > 12
+    assert summary["survived"] > 0, "what passes is tried again"
 
 
 def test_a_failed_sync_is_not_called_again(shim, tmp_path):
@@ -63,11 +63,11 @@ def test_every_failing_call(shim, tmp_path, calls):
 
 
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
-    few = ["--share", "0.03", "--every", "10"]
+    few = ["--share", "0.03", "--every", "20"]
     summary = run(shim, tmp_path, "failing_updates.py", *few, "--seed", "1")
-    assert summary["fired"] > 40
-    assert summary["raised"] > 30
-    assert summary["survived"] > 2
+    assert summary["fired"] > 20
+    assert summary["raised"] > 15
+    assert summary["survived"] > 0
 
 
 @pytest.mark.long
@@ -83,15 +83,18 @@ def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
 def test_every_failing_call_under_updates(shim, tmp_path, operation):
     """Arrays without shards are replaced as shards are; the sample and the campaign have them."""
     summary = run(
-        shim, tmp_path, "failing_updates.py", "--operations", operation, "--errors", "EIO"
+        shim,
+        tmp_path,
+        "failing_updates.py",
+        *("--operations", operation, "--errors", "EIO", "--every", "3"),
     )
-    assert summary["fired"] > 300
-    assert summary["raised"] > 100
+    assert summary["fired"] > 100
+    assert summary["raised"] > 30
 
 
 def test_a_sample_of_failing_calls_under_conversions(shim, tmp_path):
-    few = ["--share", "0.08", "--every", "16", "--errors", "EIO", "ENOSPC"]
+    few = ["--share", "0.08", "--every", "40", "--errors", "EIO", "ENOSPC"]
     names = ["--operations", *failing_updates.CONVERSIONS]
     summary = run(shim, tmp_path, "failing_updates.py", *names, *few, "--seed", "2")
-    assert summary["fired"] > 40
-    assert summary["raised"] > 30
+    assert summary["fired"] > 15
+    assert summary["raised"] > 10

@@ -334,14 +334,14 @@ def run(machine, n_runs, n_steps):
 
 
 def test_any_sequence_of_updates():
-    run(Updates, 12, 15)
+    run(Updates, 6, 15)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("part", range(2))
 def test_many_sequences_of_updates(part):
-    run(seed(part)(type("MoreUpdates", (Updates,), {})), 150, 40)
+    run(seed(part)(type("MoreUpdates", (Updates,), {})), 60, 40)
 
 
 REGION = (slice(1, 7), slice(2, 9))

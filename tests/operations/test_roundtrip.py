@@ -27,7 +27,7 @@ from shardwrite.write.tasks import SourcePieces, write_group
 
 STRATEGIES = ["C", "F", "morton", "append-only"]
 quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=35, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -85,16 +85,22 @@ def test_any_chunking(tmp_path, problem, memory_limit):
     assert shardwrite.verify(path, deep=True).is_good
 
 
+LAYOUTS = [
+    ((64, 64, 64), "1GB", "fused"),
+    ((64, 64, 64), "20MB", "direct"),
+    ((1, 256, 256), "20MB", "staged"),
+    ((60, 60, 60), "30MB", "direct"),
+]
+
+
 @pytest.mark.parametrize(
-    ("source", "memory_limit", "layout"),
+    ("source", "memory_limit", "layout", "strategy"),
     [
-        ((64, 64, 64), "1GB", "fused"),
-        ((64, 64, 64), "20MB", "direct"),
-        ((1, 256, 256), "20MB", "staged"),
-        ((60, 60, 60), "30MB", "direct"),
+        pytest.param(*layout, strategy, marks=[pytest.mark.long] if (n + m) % 2 else [])
+        for n, layout in enumerate(LAYOUTS)
+        for m, strategy in enumerate(STRATEGIES)
     ],
 )
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_layout(tmp_path, source, memory_limit, layout, strategy):
     rng = np.random.default_rng(1)
     a = rng.integers(0, 9, (256, 256, 256)).astype("u1")

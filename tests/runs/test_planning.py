@@ -83,9 +83,8 @@ def test_parts_partition_the_groups(count, scale):
     assert all(abs(part.raw_nbytes - plan.raw_nbytes / count) <= largest + 1 for part in parts)
     keys = [ref.key for part in parts for ref in part.shards]
     assert len(keys) == len(set(keys)) == plan.n_shards
-    assert parts == [
-        make((40 * scale, 50), memory_limit="30kB").part(index, count) for index in range(count)
-    ]
+    again = make((40 * scale, 50), memory_limit="30kB")
+    assert parts == [again.part(index, count) for index in range(count)]
 
 
 @pytest.mark.parametrize(("index", "count"), [(-1, 2), (2, 2), (0, 0), (True, 2)])

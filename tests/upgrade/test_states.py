@@ -441,8 +441,10 @@ CHECKS = {
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_sample(home, operation):
-    """One state for each check."""
+    """One state for every second check."""
     for number, check in enumerate(CHECKS.values()):
+        if (number + list(OPERATIONS).index(operation)) % 2:
+            continue
         at = len(killed(operation)) * (2 * number + 1) // (2 * len(CHECKS))
         check(killed(operation)[at : at + 1], home)
 
