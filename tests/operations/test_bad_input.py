@@ -970,7 +970,7 @@ def noise(dtype="i4"):
     return np.random.default_rng(0).integers(1, 99, (32, 32)).astype(dtype)
 
 
-@pytest.mark.parametrize("location", ["end", "start"])
+@pytest.mark.parametrize("location", ["end", pytest.param("start", marks=pytest.mark.long)])
 @pytest.mark.parametrize("row", DAMAGE)
 def test_damage(tmp_path, row, location):
     change, named = DAMAGE[row]

@@ -72,7 +72,10 @@ def check(path, wanted):
 
 
 @pytest.mark.parametrize("program", ["ours", "zarr"])
-@pytest.mark.parametrize(("before", "ndim"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(
+    ("before", "ndim"),
+    [(2, 1), *(pytest.param(*case, marks=pytest.mark.long) for case in ((1, 2), (2, 2)))],
+)
 @pytest.mark.parametrize("kind", ["make", "region", "append", "in place", "repair"])
 def test_an_array_that_was_removed(tmp_path, kind, before, ndim, program):
     path = tmp_path / "x"
