@@ -19,6 +19,7 @@ FORKS = str(HERE / "forks")
 sys.path.insert(0, FORKS)  # where tests find `forks`
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
+TOGETHER = ("tests/slurm/", "tests/test_architecture.py")
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
@@ -68,20 +69,21 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-class OneForSlurm(LoadScopeScheduling):
-    """Give tests out one by one, but all tests on SLURM to one process, because there is one cluster.
+class SomeTogether(LoadScopeScheduling):
+    """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
+    cluster, and those that read the source of the package, because each process would parse it.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "slurm" if nodeid.startswith("tests/slurm/") else nodeid
+        return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Use this order of tests wherever they are shared by several processes."""
-    return OneForSlurm(config, log)
+    return SomeTogether(config, log)
 
 
 def paths():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,32 @@ ELSEWHERE = {
 EVENT_LOOP = {"asyncio"}  # of zarr's stores, in one file, which keeps it to itself
 
 
+def of_each(paths):
+    """Have one test check all of some files, and tell what is wrong in each."""
+
+    def made(check):
+        @wraps(check)
+        def test():
+            wrong = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    wrong.append(f"{path.relative_to(PACKAGE)}: {error}")
+            assert not wrong, "\n".join(wrong)
+
+        del test.__wrapped__  # pytest would ask for its parameter
+        return test
+
+    return made
+
+
+@cache
+def walk(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a syntax tree, which many tests look at."""
+    return tuple(ast.walk(tree))
+
+
 def unit(path: Path) -> str:
     """The folder that a file lies in, or its own name in the root."""
     relative = path.relative_to(PACKAGE)
@@ -52,7 +78,7 @@ def unit(path: Path) -> str:
 
 def attached(tree: ast.Module) -> tuple[dict[str, list[str]], list[str]]:
     """What a file imports by `attach`: names by their modules, and whole modules."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -69,12 +95,13 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Full names of all modules that a file imports, wherever it does, and whenever."""
     tree = parsed(path)
     names, modules = attached(tree)
     found = {*names, *modules}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -119,7 +146,7 @@ def modules_imported(path: Path, modules: dict[str, Path]) -> set[str]:
     tree = parsed(path)
     names, whole = attached(tree)
     found = {*names, *whole}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -174,7 +201,7 @@ def test_only_formats_know_the_key_of_a_document():
     found = {
         str(path.relative_to(PACKAGE))
         for path in FILES
-        for node in ast.walk(parsed(path))
+        for node in walk(parsed(path))
         if isinstance(node, ast.Constant) and node.value in keys
     }
     assert found == {"format/node.py", "codecs/pipeline.py"}
@@ -184,13 +211,13 @@ def test_every_folder_has_a_floor():
     assert {unit(path) for path in FILES} == set(RANK)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@of_each(FILES)
 def test_imports_point_down(path):
     upward = {name for name in own(path) if RANK[name] >= RANK[unit(path)]}
     assert not upward, f"{path.name} is in layer {RANK[unit(path)]} and imports {sorted(upward)}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@of_each(FILES)
 def test_late_imports_are_those_that_type_checkers_see(path):
     tree = parsed(path)
     names, modules = attached(tree)
@@ -199,7 +226,7 @@ def test_late_imports_are_those_that_type_checkers_see(path):
         f"{statement.module}.{alias.name}"
         for node in tree.body
         if isinstance(node, ast.If)
-        and "attach" in {call.func.id for call in ast.walk(node) if isinstance(call, ast.Call)}
+        and "attach" in {call.func.id for call in walk(node) if isinstance(call, ast.Call)}
         for statement in node.body
         for alias in statement.names
     }
@@ -219,9 +246,7 @@ def test_dask_arrays_are_imported_late():
     assert found == {"_dask.py"}
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in FILES if unit(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE))
-)
+@of_each([p for p in FILES if unit(p) in PURE])
 def test_nothing_below_the_line_touches_the_world(path):
     forbidden = {
         "os",
@@ -241,14 +266,14 @@ def test_nothing_below_the_line_touches_the_world(path):
     assert not {name.split(".")[0] for name in imports(path)} & forbidden
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@of_each(FILES)
 def test_never_done(path):
     names = {name.split(".")[0] for name in imports(path)}
     allowed = EVENT_LOOP if path == PACKAGE / "stores" / "zarr_store.py" else set()
     assert not names & {"asyncio", "pickle", "multiprocessing"} - allowed, (
         "no event loop, no pickle, no fork in this package"
     )
-    for node in ast.walk(parsed(path)):
+    for node in walk(parsed(path)):
         if isinstance(node, ast.ExceptHandler):
             is_bare = node.type is None
             only_passes = all(isinstance(statement, ast.Pass) for statement in node.body)
@@ -260,11 +285,7 @@ def test_never_done(path):
             ), "no fork"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if unit(path) not in ELSEWHERE],
-    ids=lambda p: str(p.relative_to(PACKAGE)),
-)
+@of_each([path for path in FILES if unit(path) not in ELSEWHERE])
 def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
     """What `pathlib` and `os.path` answer where storage fails depends on the version of Python;
     `stores.looking` raises."""
@@ -281,7 +302,7 @@ def test_what_cannot_be_looked_at_is_not_taken_for_absent(path):
         "rglob",
         "iterdir",
     }
-    for node in ast.walk(parsed(path)):
+    for node in walk(parsed(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             assert node.func.attr not in asked, f"line {node.lineno}: {node.func.attr}"
 
@@ -292,18 +313,18 @@ def n_lines_of_code(path: Path) -> int:
     for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
         if token.type not in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENDMARKER):
             lines |= set(range(token.start[0], token.end[0] + 1)) if token.string.strip() else set()
-    for node in ast.walk(parsed(path)):
+    for node in walk(parsed(path)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             lines -= set(range(node.lineno, (node.end_lineno or 0) + 1))
     return len(lines)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+@of_each(FILES)
 def test_files_stay_small(path):
     tree = parsed(path)
     assert len(path.read_text().splitlines()) <= 600
     assert n_lines_of_code(path) <= 400
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.FunctionDef):
             body = node.body[1:] if ast.get_docstring(node) else node.body
             assert not body or body[-1].end_lineno - body[0].lineno < 80, f"{node.name} is long"
@@ -334,16 +355,12 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [
         node
-        for node in ast.walk(parsed(path))
+        for node in walk(parsed(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if unit(path) in BELOW_OPERATIONS],
-    ids=lambda p: str(p.relative_to(PACKAGE)),
-)
+@of_each([path for path in FILES if unit(path) in BELOW_OPERATIONS])
 def test_below_the_operations_functions_take_few_parameters(path):
     """What belongs together is one value, such as `PlanOptions`."""
     many = {one.name for one in functions(path) if len(parameters(one)) > MOST_PARAMETERS}
@@ -357,11 +374,7 @@ def test_all_rooms_below_the_operations_are_counted():
     assert rooms >= BELOW_OPERATIONS
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if unit(path) in {*BELOW_OPERATIONS, "operations"}],
-    ids=lambda p: str(p.relative_to(PACKAGE)),
-)
+@of_each([path for path in FILES if unit(path) in {*BELOW_OPERATIONS, "operations"}])
 def test_options_are_no_dictionaries(path):
     """A misspelt key of a dictionary is found by nobody; a field of a class by every tool."""
     told = [
@@ -372,7 +385,7 @@ def test_options_are_no_dictionaries(path):
     ]
     told += [
         (node.target.id, node.annotation)
-        for node in ast.walk(parsed(path))
+        for node in walk(parsed(path))
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     for name, annotation in told:
@@ -384,10 +397,10 @@ def removals(tree: ast.Module) -> set[str]:
     """Functions of a file that remove, move or cut something, whatever it is."""
     found = set()
     functions = [
-        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     for function in functions:
-        for node in ast.walk(function):
+        for node in walk(function):
             if isinstance(node, ast.Attribute):
                 is_module = isinstance(node.value, ast.Name) and node.value.id in ("os", "shutil")
                 if node.attr in ANYWHERE or (is_module and node.attr in OF_MODULES):
@@ -399,9 +412,9 @@ def calls(tree: ast.Module, name: str) -> set[str]:
     """Functions of a file that call another."""
     return {
         function.name
-        for function in ast.walk(tree)
+        for function in walk(tree)
         if isinstance(function, ast.FunctionDef)
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
     }
 
@@ -504,7 +517,7 @@ def test_strategies_and_metadata_do_not_know_each_other():
 def kinds_compared(tree: ast.Module) -> list[str]:
     """What is asked for a `kind` that is then compared, other than dtypes of numpy."""
     found = []
-    for node in ast.walk(tree):
+    for node in walk(tree):
         compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
         found += [
             ast.unparse(one.value)
@@ -547,9 +560,9 @@ def free_dicts(tree: ast.Module) -> set[str]:
             return False
         parts = [
             part
-            for node in ast.walk(annotation)
+            for node in walk(annotation)
             for part in (
-                ast.walk(ast.parse(node.value, mode="eval"))
+                walk(ast.parse(node.value, mode="eval"))
                 if isinstance(node, ast.Constant) and isinstance(node.value, str)
                 else [node]
             )
@@ -557,7 +570,7 @@ def free_dicts(tree: ast.Module) -> set[str]:
         return any(isinstance(part, ast.Subscript) and ast.unparse(part) in FREE for part in parts)
 
     found = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.FunctionDef) and is_free(node.returns):
             found.add(node.name)
         elif isinstance(node, ast.arg) and is_free(node.annotation):
