@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,17 +20,27 @@ FORKS = str(HERE / "forks")
 sys.path.insert(0, FORKS)  # where tests find `forks`
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
+MEMORY = "/dev/shm"
 TOGETHER = ("tests/slurm/", "tests/test_architecture.py")
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
 
+def has_room(place, nbytes):
+    """Whether there is a directory with so much room."""
+    return os.path.isdir(place) and shutil.disk_usage(place).free > nbytes
+
+
 def pytest_configure(config):
-    """Have each process of pytest-xdist begin to collect at another place.
+    """Put temporary directories of quick tests into memory where there is room, because tests sync
+    all that they write; those of long tests lie on the disk, and some of them need much room. Have
+    each process of pytest-xdist begin to collect at another place.
 
     All of them collect everything, and what pytest compiles of a test file is kept. On a clean
     clone each process would otherwise compile every file, because all would be at the same one.
     """
+    if "not long" in config.option.markexpr and has_room(MEMORY, 2**33):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
     names = getattr(config, "workerinput", {})
     if not names or any("::" in place for place in config.args):
         return

@@ -100,7 +100,7 @@ def test_allocation(cluster, work, allocation):
             directory / "allocation.sbatch",
         )
     job = allocation.submit(TMPDIR="/not/here")
-    (run,) = cluster.until(allocation.runs, 30, work.log)
+    (run,) = cluster.until(allocation.runs, 120, work.log)
     cluster.until(lambda: (run / "scheduler.json").exists(), 30, work.log)
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in run.iterdir()} == {0o600}
