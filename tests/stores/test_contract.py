@@ -124,7 +124,8 @@ MAKERS = {
 @pytest.mark.compat
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_the_contract_holds(tmp_path, make):
-    check_store(lambda: make(tmp_path / str(next(NUMBERS))))
+    (tmp_path / "run").mkdir()
+    check_store(lambda: make(tmp_path / str(next(NUMBERS))), run_path=tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["posix", "memory", "zarr's files", "fsspec in memory"])
@@ -139,7 +140,8 @@ def test_the_contract_holds_in_a_part_of_a_store(tmp_path, name):
             writer.finish()
         return store.at("images").at("raw")
 
-    check_store(make)
+    (tmp_path / "run").mkdir()
+    check_store(make, run_path=tmp_path / "run")
 
 
 def test_the_checks_say_what_the_contract_says():
