@@ -113,6 +113,11 @@ PARTS: dict[str, Part] = {
         "Fresh processes from start to end, everything in the page cache.",
         ("benchmarks.first_call --dir MEMORY",),
     ),
+    "refusals": Part(
+        "How long a mistake waits for its message",
+        "All mistakes of `tests/mistakes` in one process, after all imports; the fastest of five calls.",
+        ("benchmarks.refusals --dir MEMORY",),
+    ),
 }
 
 

@@ -103,7 +103,8 @@ def draw_gallery() -> None:
     filled = da.where(near, x, 0).astype("uint16")
     shardwrite.to_sharded_zarr(filled, work / "sparse.zarr", shards=16, chunks=8)
     census = replace(shardwrite.census(work / "sparse.zarr"), path="sparse.zarr")
-    write_png(census, folder / "census.png")
+    for mode in ("light", "dark"):
+        write_png(census, folder / f"census-{mode}.png", is_dark=mode == "dark")
 
 
 def build() -> list[str]:

@@ -2,7 +2,8 @@
 
 The picture is text, so it is committed and compared in the tests. The pictures of the gallery come
 from real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because
-they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark.
+they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The
+page with the quick start is that of ``build/site``, so run `make docs` first.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PICTURES = Path(__file__).parent / "pictures"
+SITE = Path(__file__).parent.parent / "build" / "site"
 _SIDE = 192
 _TOP = 56
 _LEFTS = (24, 312, 600)
@@ -93,7 +95,7 @@ def overview() -> str:
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_WINDOW = (880, 1600)
+_WINDOW, _WINDOW_OF_PAGES = (880, 1600), (1280, 740)
 _TIMEOUT_SECONDS = 120
 _DARK = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
 
@@ -150,8 +152,10 @@ def cards(work: Path) -> Iterator[tuple[str, str]]:
     yield "report", report_html(replace(report, path="volume.zarr"))
 
 
-def shoot(page: Path, picture: Path, *, is_dark: bool) -> None:
-    """Take a screenshot of a page in headless Chromium, without the empty part below it.
+def shoot(page: Path, picture: Path, *, is_dark: bool, window: tuple[int, int] = _WINDOW) -> None:
+    """Take a screenshot of a page in headless Chromium.
+
+    The empty part around a card is cut off. If `window` is given, all of it is kept.
 
     Parameters
     ----------
@@ -161,6 +165,8 @@ def shoot(page: Path, picture: Path, *, is_dark: bool) -> None:
         PNG file to write.
     is_dark : bool
         Whether the browser announces dark mode.
+    window : (int, int)
+        Width and height of the browser's window, in pixels.
 
     Raises
     ------
@@ -173,13 +179,15 @@ def shoot(page: Path, picture: Path, *, is_dark: bool) -> None:
     program = chromium()
     assert program is not None
     with tempfile.TemporaryDirectory() as profile:
-        width, height = _WINDOW
+        width, height = window
         command = [program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [f"--user-data-dir={profile}", f"--window-size={width},{height}"]
         command += [*(_DARK if is_dark else ()), f"--screenshot={picture}", page.as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
     if not picture.exists():
         raise RuntimeError(done.stderr)
+    if window != _WINDOW:
+        return
     pixels = image.imread(picture)
     is_empty = (pixels == pixels[-1, 0]).all(axis=2)
     rows, columns = np.flatnonzero(~is_empty.all(axis=1)), np.flatnonzero(~is_empty.all(axis=0))
@@ -206,8 +214,27 @@ def take_screens(folder: Path) -> list[Path]:
     return taken
 
 
+def take_pages(site: Path, folder: Path) -> list[Path]:
+    """Take screenshots of the page with the quick start, in light and dark, and return their paths.
+
+    Parameters
+    ----------
+    site : Path
+        The site that `make docs` has built.
+    folder : Path
+        Directory for the PNG files.
+    """
+    taken = []
+    for mode in ("light", "dark"):
+        taken.append(folder / f"quickstart-{mode}.png")
+        page = site / "quickstart.html"
+        shoot(page, taken[-1], is_dark=mode == "dark", window=_WINDOW_OF_PAGES)
+    return taken
+
+
 if __name__ == "__main__":
     if "--screens" in sys.argv:
         take_screens(PICTURES)
+        take_pages(SITE, PICTURES)
     PICTURES.mkdir(exist_ok=True)
     (PICTURES / "overview.svg").write_text(overview())

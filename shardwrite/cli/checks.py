@@ -142,20 +142,28 @@ def exit_unless_good(report: shardwrite.Report | None) -> None:
     type=click.Path(dir_okay=False, writable=True),
     help="Also write the picture as PNG (needs the extra plot).",
 )
+@click.option("--dark", "is_dark", is_flag=True, help="Draw the PNG on a dark ground.")
 @json_option
 @command
 def census(
-    array: str, name: str | None, html_path: str | None, png_path: str | None, as_json: bool
+    array: str,
+    name: str | None,
+    html_path: str | None,
+    png_path: str | None,
+    is_dark: bool,
+    as_json: bool,
 ) -> None:
     """Show which parts of ARRAY hold data.
 
     This reads only the index of each shard. It prints counts, and a picture of the shard grid.
     """
+    if is_dark and not png_path:
+        raise click.UsageError("--dark goes with --png")
     found = shardwrite.census(array, name=name)
     if html_path:
         Path(html_path).write_text(html(found))
     if png_path:
-        write_png(found, png_path)
+        write_png(found, png_path, is_dark=is_dark)
     if as_json:
         echo(json.dumps(found.to_dict(), indent=2))
         return

@@ -14,6 +14,7 @@ import numpy as np
 from click.core import ParameterSource
 
 from shardwrite.cli.logs import log_option, logging_to_terminal
+from shardwrite.cli.terminal import telling_warnings
 from shardwrite.cli.values import fill_of
 from shardwrite.cli.wording import in_options
 from shardwrite.engines import Stopped
@@ -58,7 +59,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         try:
             check_configuration()
             kwargs = {**kwargs, **configured(kwargs, given)}
-            with logging_to_terminal(kwargs.pop("log_level")):
+            with telling_warnings(), logging_to_terminal(kwargs.pop("log_level")):
                 function(*args, **kwargs)
         except (ShardwriteError, OSError, Stopped) as error:
             raise _Failure(error) from error

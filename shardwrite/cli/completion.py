@@ -14,6 +14,8 @@ from shardwrite.cli.terminal import emit
 __all__ = ["completion", "directories", "files", "formats", "one_of"]
 
 _PROGRAM, _VARIABLE = "shardwrite", "_SHARDWRITE_COMPLETE"
+# A shell whose settings have not started completion has no function to register ours with.
+_ZSH_BEGINS = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }"
 Items = list[CompletionItem]
 
 
@@ -30,7 +32,11 @@ def completion(context: click.Context, shell: str) -> None:
     """
     found = get_completion_class(shell)
     assert found is not None, "click has all of the choices"
-    emit(found(context.find_root().command, {}, _PROGRAM, _VARIABLE).source())
+    script = found(context.find_root().command, {}, _PROGRAM, _VARIABLE).source()
+    if shell == "zsh":
+        first, _, rest = script.partition("\n")  # which tells zsh what a file of functions is for
+        script = f"{first}\n{_ZSH_BEGINS}\n{rest}"
+    emit(script)
 
 
 def files(_context: click.Context, _option: click.Parameter, incomplete: str) -> Items:

@@ -18,7 +18,7 @@ from shardwrite.cli.terminal import Program
 
 __all__ = ["main"]
 
-
+_SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
     "Write": ("plan", "write", "init", "write-part", "finalize"),
     "Convert": ("shard", "unshard", "reshard"),
@@ -62,7 +62,7 @@ class LateProgram(Program):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """See :meth:`click.Group.shell_complete`; nothing is imported for it."""
         names = [
-            CompletionItem(name, help=command.get_short_help_str())
+            CompletionItem(name, help=command.get_short_help_str(_SUMMARY_WIDTH))
             for name, command in self.commands.items()
             if name.startswith(incomplete)
         ]

@@ -14,6 +14,7 @@ __all__ = [
     "dry_run_option",
     "engine_options",
     "json_option",
+    "keep_report_option",
     "layout_options",
     "name_option",
     "requeue_option",
@@ -119,6 +120,11 @@ dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print what would be done, and write nothing."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+keep_report_option = click.option(
+    "--keep-report",
+    is_flag=True,
+    help="Keep a report of the run, with its timeline, in the array.",
+)
 name_option = click.option("--name", help="Path of the array inside the store.")
 scheduler_option = click.option(
     "--scheduler",

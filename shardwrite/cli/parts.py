@@ -18,6 +18,7 @@ from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import (
     dry_run_option,
     json_option,
+    keep_report_option,
     layout_options,
     name_option,
     requeue_option,
@@ -229,6 +230,7 @@ def write_part(
     type=click.IntRange(1),
     help="Number of threads. Default: the cores of this process.",
 )
+@keep_report_option
 @dry_run_option
 @json_option
 @command
@@ -238,6 +240,7 @@ def finalize(
     n_parts: int | None,
     resubmit: str | None,
     threads: int | None,
+    keep_report: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -255,7 +258,7 @@ def finalize(
         return
     with handling_signals(), engine(threads, None, None):
         try:
-            result = shardwrite.finalize(dst, name=name, n_parts=n_parts)
+            result = shardwrite.finalize(dst, name=name, n_parts=n_parts, keep_report=keep_report)
         except IncompleteError as error:
             if resubmit and error.fields["parts"]:
                 error.add_note(

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import click
 
 from shardwrite.errors import SpecError, redacted
 
-__all__ = ["Program", "echo", "emit", "exact", "printable"]
+__all__ = ["Program", "echo", "emit", "exact", "printable", "telling_warnings"]
 
 # Control characters except tab and newline, characters that change the direction of writing, and
 # bytes that are not text.
@@ -89,6 +90,27 @@ class Program(click.Group):
         """See :meth:`click.Command.invoke`."""
         with _as_printable():
             return super().invoke(ctx)
+
+
+@contextlib.contextmanager
+def telling_warnings() -> Iterator[None]:
+    """Print warnings of this package as a line of text, as long as the block lasts.
+
+    Other categories, which libraries have for their developers, are shown as Python shows them.
+    """
+    others = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if category is UserWarning:
+            echo(f"Warning: {message}", err=True)
+        else:
+            others(message, category, *where, **more)
+
+    warnings.showwarning = cast("Any", show)
+    try:
+        yield
+    finally:
+        warnings.showwarning = others
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
     json_option,
+    keep_report_option,
     name_option,
     requeue_option,
     source_options,
@@ -27,6 +28,8 @@ from shardwrite.place.target import resolve_place
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
+
+_OF_RUNS = ("durability", "restart", "keep_report")
 
 
 class Region(Value):
@@ -113,6 +116,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 @in_place_option
 @durability_option
 @restart_option
+@keep_report_option
 @dry_run_option
 @engine_options
 @requeue_option
@@ -145,9 +149,8 @@ def update(
     options |= {**where, "source_id": identity, "strategy": _strategy(strategy, in_place=in_place)}
     with requeueing(n_requeues), handling_signals(), engine(threads, workers, address):
         if dry_run:
-            made = shardwrite.plan_region(
-                x, array, **{k: v for k, v in options.items() if k not in ("durability", "restart")}
-            )
+            of_plan = {name: options[name] for name in options if name not in _OF_RUNS}
+            made = shardwrite.plan_region(x, array, **of_plan)
             echo(made.to_json() if as_json else str(made))
             return
         result = shardwrite.write_region(x, array, progress=not as_json, **options)

@@ -18,6 +18,7 @@ from shardwrite.cli.options import (
     dry_run_option,
     engine_options,
     json_option,
+    keep_report_option,
     layout_options,
     name_option,
     requeue_option,
@@ -96,9 +97,7 @@ def plan(
     help="What survives a power cut: full and batch sync shards to the disk, none does not. "
     "Default: full.",
 )
-@click.option(
-    "--keep-report", is_flag=True, help="Keep a report of the run, with its timeline, in DST."
-)
+@keep_report_option
 @engine_options
 @cluster_options
 @requeue_option

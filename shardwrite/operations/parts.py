@@ -8,6 +8,7 @@ this plan and on the number of parts, not on the machines that write them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -181,7 +182,12 @@ def write_part(
 
 @public
 def finalize(
-    store: Any, *, name: str | None = None, run_dir: Any = None, n_parts: int | None = None
+    store: Any,
+    *,
+    name: str | None = None,
+    run_dir: Any = None,
+    n_parts: int | None = None,
+    keep_report: bool = False,
 ) -> WriteResult:
     """Check the index of every shard, and publish the array if it is whole.
 
@@ -193,6 +199,8 @@ def finalize(
         See :func:`to_sharded_zarr`.
     n_parts : int, optional
         Number of parts. With it, an `IncompleteError` can name the parts to write again.
+    keep_report : bool
+        Keep a report of all parts in the array, as :func:`to_sharded_zarr` does.
 
     Returns
     -------
@@ -223,7 +231,8 @@ def finalize(
 
         def finish(run: RunDirectory) -> WriteResult:
             plan = plan_begun(run, resources_of(engine))
-            job = Job(NoChunks(), plan, target, options_of_run(run))
+            options = replace(options_of_run(run), keep_report=keep_report)
+            job = Job(NoChunks(), plan, target, options)
             return finish_parts(job, run, engine, n_parts)
 
         return working_on(target, finish, look=partial(check_kept, target, engine))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.notebook.html import Rows
 from shardwrite.plan.model import PlanFacts
 
 __all__ = ["counted", "duration", "human", "index_text", "plan_rows", "plan_text", "table_text"]
+
+_CELL_WIDTH = 80
 
 
 def human(nbytes: float) -> str:
@@ -139,6 +142,8 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
         )
     if plan.notes:
         rows.append(("chosen sizes", "\n".join(plan.notes)))
+    if plan.array_region is None:
+        rows += _kept_rows(plan.metadata)
     if plan.array_region is not None:
         where = ", ".join(f"{a}:{b}" for a, b in plan.array_region.bounds)
         rows.append(
@@ -152,6 +157,20 @@ def plan_rows(plan: PlanFacts) -> list[tuple[str, str]]:
         )
     rows.append(("digest", plan.digest))
     return rows
+
+
+def _kept_rows(metadata: ArrayMetadata) -> list[tuple[str, str]]:
+    """Rows of the names of axes and of attributes, where the new array has any."""
+    names = metadata.document.get("dimension_names") or []
+    told = {
+        "axis names": ["(none)" if name is None else name for name in names],
+        "attributes": list(metadata.document.get("attributes") or {}),
+    }
+    return [
+        (title, "\n".join(textwrap.wrap(", ".join(words), _CELL_WIDTH, break_long_words=False)))
+        for title, words in told.items()
+        if words
+    ]
 
 
 def _memory_cell(plan: PlanFacts) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib
 import importlib.util
+import json
 import math
 import os
 import struct
@@ -18,6 +19,8 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import SpecError
 
 __all__ = ["as_attributes", "choose_dataset", "identify", "mask_value", "require"]
+
+_MAX_NBYTES = 1 << 20  # what a reader may have to parse before it sees the array
 
 
 def identify(name: str, path: str, *, stat_path: str | None = None, **options: object) -> str:
@@ -127,18 +130,21 @@ def as_attributes(found: Mapping[str, Any], path: str) -> dict[str, JSON]:
     Warns
     -----
     UserWarning
-        If a value has no form in JSON. It is then left out.
+        If a value has no form in JSON, or fills more than a mebibyte there. It is then left out.
     """
     kept: dict[str, JSON] = {}
     for name, value in found.items():
         try:
-            kept[name] = mask_value(value) if name == "_FillValue" else _as_json(value)
-        except TypeError:
-            warnings.warn(
-                f"{path}: the attribute {name!r} is left out, since JSON cannot hold a "
-                f"{type(value).__name__}",
-                stacklevel=2,
-            )
+            held = mask_value(value) if name == "_FillValue" else _as_json(value)
+            nbytes = len(json.dumps(held))
+        except (RecursionError, TypeError):
+            why = f"JSON cannot hold a {type(value).__name__}"
+        else:
+            if nbytes <= _MAX_NBYTES:
+                kept[name] = held
+                continue
+            why = f"it is too large: {nbytes:,} bytes as JSON"
+        warnings.warn(f"{path}: the attribute {name!r} is left out, since {why}", stacklevel=2)
     return kept
 
 

@@ -1,4 +1,7 @@
-"""NIfTI images, read with nibabel; values are read as stored, without slope and intercept."""
+"""NIfTI images, read with nibabel.
+
+Values are read as stored. Slope and intercept become the attributes by which CF unpacks values.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.axes import dimension_units, tell_left_out
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.chunking import slabs
 from shardwrite.sources.common import identify, require
 from shardwrite.sources.handles import WHOLE
@@ -31,12 +36,41 @@ class NiftiGzSource(RegionSource):
         return np.array(whole[box.slices], order="K")
 
     def _load(self) -> npt.NDArray[Any]:
-        return np.asarray(_proxy(self.path).get_unscaled())
+        return np.asarray(_image(self.path).dataobj.get_unscaled())
 
 
-def _proxy(path: str) -> Any:
+def _image(path: str) -> Any:
     # No mmap by nibabel: `MappedSource` maps uncompressed images, and others cannot be mapped.
-    return require("nibabel", "nifti", path).load(path, mmap=False).dataobj
+    return require("nibabel", "nifti", path).load(path, mmap=False)
+
+
+def _metadata(image: Any, path: str) -> SourceMetadata:
+    """Names and units of the axes, the affine, and what unpacks the values.
+
+    The axes are those that the format names; the affine says how they lie in space.
+    """
+    header, ndim, left_out = image.header, len(image.shape), list[str]()
+    attributes: dict[str, JSON] = {}
+    try:
+        space, time = header.get_xyzt_units()
+        steps = zip(header.get_zooms(), (space, space, space, time), strict=False)
+        # The shortest text of a float of 32 bits: 0.7, and not 0.699999988.
+        known: list[tuple[float, str] | None] = [(float(str(step)), unit) for step, unit in steps]
+        attributes |= dimension_units(known + [None] * (ndim - len(known)))
+    except (AttributeError, KeyError):  # Analyze has no units
+        left_out.append("the units of its axes are left out, since they are unknown")
+    affine = np.asarray(image.affine, dtype="f8")
+    if np.isfinite(affine).all() and np.linalg.matrix_rank(affine) == len(affine):
+        codes = {name: int(header[name]) for name in ("sform_code", "qform_code") if name in header}
+        attributes |= {"affine": affine.tolist(), **codes}
+    else:
+        left_out.append("its affine is left out, since it has no inverse")
+    slope, intercept = float(image.dataobj.slope), float(image.dataobj.inter)
+    if (slope, intercept) != (1, 0):
+        attributes |= {"scale_factor": slope, "add_offset": intercept}
+    tell_left_out(path, left_out)
+    names = ("x", "y", "z", "t", *[None] * ndim)[:ndim]
+    return SourceMetadata(dimension_names=names or None, attributes=attributes)
 
 
 def open_(request: Request) -> Source:
@@ -53,14 +87,27 @@ def open_(request: Request) -> Source:
         If nibabel is not installed, or an uncompressed file is too short.
     OSError
         If the file cannot be read.
+
+    Warns
+    -----
+    UserWarning
+        If its affine has no inverse, or its units are unknown; they are then left out.
     """
     path = os.path.abspath(request.path)
-    proxy = _proxy(path)
+    image = _image(path)
+    proxy, metadata = image.dataobj, _metadata(image, path)
     shape, dtype = tuple(int(n) for n in proxy.shape), np.dtype(proxy.dtype)
     identity = identify("nifti", path)
     if path.lower().endswith(".gz"):
         whole = tuple(max(1, n) for n in shape)
-        return NiftiGzSource(path=path, shape=shape, dtype=dtype, chunks=whole, identity=identity)
+        return NiftiGzSource(
+            path=path,
+            shape=shape,
+            dtype=dtype,
+            chunks=whole,
+            identity=identity,
+            metadata=metadata,
+        )
     check_length(path, shape, dtype, int(proxy.offset))
     return MappedSource(
         path=path,
@@ -71,4 +118,5 @@ def open_(request: Request) -> Source:
         stored=dtype,
         offset=int(proxy.offset),
         order=proxy.order,
+        metadata=metadata,
     )

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.grid import Box
+from shardwrite.sources.axes import tell_left_out
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.common import identify, require
 from shardwrite.sources.handles import FILES
 from shardwrite.sources.raw import MappedSource, check_length
+from shardwrite.sources.tiff_metadata import describe_series
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 from shardwrite.sources.tiff_stack import open_stack
 
@@ -67,6 +69,11 @@ def open_(request: Request) -> Source:
         If no file matches a directory or pattern.
     OSError
         If a file cannot be read.
+
+    Warns
+    -----
+    UserWarning
+        If something that the file says of the series is broken, and so left out.
     """
     tifffile = require("tifffile", "tiff", request.path)
     if not os.path.isfile(request.path):
@@ -82,14 +89,33 @@ def open_(request: Request) -> Source:
             series.dataoffset,
         )
         stored = dtype.newbyteorder(file.byteorder)
+        metadata, left_out = describe_series(file, number)
+    tell_left_out(path, left_out)
     identity = identify("tiff", path, series=number)
     chunks = tuple(1 if axis < (leading or 0) else max(1, n) for axis, n in enumerate(shape))
     if start is None:
         assert leading is not None
-        return TiffSource(path, shape, dtype, chunks, identity, series=number, leading=leading)
+        return TiffSource(
+            path,
+            shape,
+            dtype,
+            chunks,
+            identity,
+            series=number,
+            leading=leading,
+            metadata=metadata,
+        )
     check_length(path, shape, dtype, start)
     if leading is None:  # ImageJ may describe only the first page of a contiguous series
         chunks = tuple(1 if axis < len(shape) - 2 else max(1, n) for axis, n in enumerate(shape))
     return MappedSource(
-        path, shape, dtype, chunks, identity, stored=stored, offset=start, order="C"
+        path,
+        shape,
+        dtype,
+        chunks,
+        identity,
+        stored=stored,
+        offset=start,
+        order="C",
+        metadata=metadata,
     )

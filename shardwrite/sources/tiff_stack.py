@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source
+from shardwrite.sources.axes import tell_left_out
+from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
 from shardwrite.sources.common import require
 from shardwrite.sources.handles import FILES
+from shardwrite.sources.tiff_metadata import common_metadata, describe_series, stacked
 from shardwrite.sources.tiff_series import choose_series, page_rank, read_series
 
 __all__ = ["TiffStackSource", "open_stack", "page_files"]
@@ -130,6 +132,12 @@ def open_stack(request: Request) -> Source:
         If there is no TIFF file.
     OSError
         If a file cannot be read.
+
+    Warns
+    -----
+    UserWarning
+        If something that the files say of their images is broken, or differs between them, and is
+        left out.
     """
     tifffile = require("tifffile", "tiff", request.path)
     path = os.path.abspath(request.path)
@@ -137,6 +145,7 @@ def open_stack(request: Request) -> Source:
     stats: list[object] = []
     shape: tuple[int, ...] = ()
     dtype, number, leading = np.dtype("u1"), 0, 0
+    metadata, differ = SourceMetadata(), False
     for rank, name in enumerate(files):
         with tifffile.TiffFile(name) as file:
             here = choose_series(file, request.dataset, name)
@@ -151,8 +160,16 @@ def open_stack(request: Request) -> Source:
                 name,
                 files[0],
             )
+            said, left_out = describe_series(file, number)
+        if rank == 0:
+            metadata = said
+            tell_left_out(name, left_out)
+        elif said != metadata:
+            metadata, differ = common_metadata(metadata, said), True
         stat = os.stat(name)
         stats += [name, stat.st_size, stat.st_mtime_ns]
+    if differ:
+        tell_left_out(path, ["what the files do not all say of axes and channels is left out"])
     return TiffStackSource(
         path=path,
         shape=(len(files), *shape),
@@ -165,6 +182,7 @@ def open_stack(request: Request) -> Source:
         names=_digest(files),
         series=number,
         leading=leading,
+        metadata=stacked(metadata),
     )
 
 

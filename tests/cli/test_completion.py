@@ -1,15 +1,18 @@
-"""Completion, by the script that the program prints, in a real bash on a pseudo-terminal."""
+"""Completion, by the script that the program prints, in real shells on a pseudo-terminal."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -24,10 +27,26 @@ PROMPT = "ready> "
 SECONDS = 90  # a whole import may be needed, on a machine that has other things to do
 
 
-class Shell:
-    """An interactive bash that has read the script."""
+EVAL, DONE = 'eval "$(shardwrite completion', ')" && echo did-$((40+2))\n'
+# For each shell: how it is started without the settings of a user, and what has it read the script.
+# Only a shell that controls its terminal edits lines as for a person.
+SHELLS = {
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        f"bind 'set enable-bracketed-paste off'; bind 'set bell-style none'\n{EVAL} bash{DONE}",
+    ),
+    "zsh": (["zsh", "-f", "-i"], f"{EVAL} zsh{DONE}"),
+    "fish": (
+        ["fish", "--private", "-C", f"function fish_prompt; echo -n '{PROMPT}'; end"],
+        "shardwrite completion fish | source; and echo did-(math 40+2)\n",
+    ),
+}
 
-    def __init__(self, directory: Path) -> None:
+
+class Shell:
+    """An interactive shell that has read the script."""
+
+    def __init__(self, name: str, directory: Path) -> None:
         program = directory / "bin" / "shardwrite"
         program.parent.mkdir()
         program.write_text(
@@ -43,22 +62,24 @@ class Shell:
             "TERM": "dumb",
             "INPUTRC": "/dev/null",
             "HOME": str(directory),
+            **{f"XDG_{kind}_HOME": str(directory / "xdg") for kind in ("CONFIG", "DATA", "CACHE")},
         }
+        started, begin = SHELLS[name]
         self.terminal, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 160, 0, 0))
         self.process = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "-i"],
+            ["setsid", "--ctty", *started],
             stdin=other,
             stdout=other,
             stderr=other,
             cwd=directory,
             env=environ,
-            start_new_session=True,
         )
         os.close(other)
         self.shown = ""
         self.wait_for(PROMPT)
-        self.type("bind 'set enable-bracketed-paste off'; bind 'set bell-style none'\n")
-        self.type('eval "$(shardwrite completion bash)" && echo did-$((40+2))\n')
+        for line in begin.splitlines(keepends=True):
+            self.type(line)
         self.wait_for("did-42")
 
     def type(self, text: str) -> None:
@@ -83,22 +104,24 @@ class Shell:
         os.close(self.terminal)
 
 
-@pytest.fixture
-def shell(tmp_path):
-    if shutil.which("bash") is None:
-        pytest.skip("there is no bash")
+@pytest.fixture(params=list(SHELLS))
+def shell(request, tmp_path):
+    if shutil.which(request.param) is None or shutil.which("setsid") is None:
+        pytest.skip(f"there is no {request.param}, or no setsid")
     (tmp_path / "measured.npy").write_bytes(b"")
     (tmp_path / "arrays").mkdir()
+    (tmp_path / "arrays" / "inner.npy").write_bytes(b"")
     (tmp_path / "arrangement.txt").write_text("")
-    with contextlib.closing(Shell(tmp_path)) as found:
+    with contextlib.closing(Shell(request.param, tmp_path)) as found:
         yield found
 
 
 @pytest.mark.timeout(900)
-def test_bash_completes_commands_paths_options_and_choices(shell):
+def test_a_shell_completes_commands_paths_options_and_choices(shell):
     for typed, completed in {
         "shardwrite uns": "shardwrite unshard ",
         "shardwrite write meas": "measured.npy",
+        "shardwrite write arrays/inn": "arrays/inner.npy",
         "shardwrite info arra": "arrays/",
         "shardwrite write x y --durability fu": "--durability full ",
         "shardwrite write x y --over": "--overwrite ",
@@ -107,6 +130,11 @@ def test_bash_completes_commands_paths_options_and_choices(shell):
         shell.type(f"{typed}\t")
         shell.wait_for(completed)
         shell.clear()
+
+
+def test_a_script_for_zsh_can_lie_in_a_file_of_functions():
+    script = CliRunner().invoke(main, ["completion", "zsh"]).output
+    assert script.startswith("#compdef shardwrite\n")
 
 
 @pytest.mark.compat

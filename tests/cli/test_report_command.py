@@ -55,6 +55,29 @@ def test_write_keeps_a_report(tmp_path):
     assert shardwrite.report(tmp_path / "x").told_by == "report"
 
 
+def test_update_and_finalize_keep_a_report(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((64, 64)))
+    source, out = str(tmp_path / "x.npy"), str(tmp_path / "x")
+    layout = ["--shards", "16", "--chunks", "8", "--durability", "none"]
+    for command in (["init", source, out, *layout], ["write-part", source, out, "0/2"]):
+        assert CliRunner().invoke(main, command).exit_code == 0
+    finalize = ["finalize", out, "--parts", "2", "--keep-report"]
+    assert CliRunner().invoke(main, finalize).exit_code == 85
+    assert not (tmp_path / "x" / "shardwrite-report.json").exists()
+    assert CliRunner().invoke(main, ["write-part", source, out, "1/2"]).exit_code == 0
+    assert CliRunner().invoke(main, finalize).exit_code == 0
+    kept = shardwrite.report(tmp_path / "x")
+    assert (kept.told_by, kept.n_done, kept.n_shards) == ("report", 16, 16)
+    np.save(tmp_path / "y.npy", np.zeros((16, 64)))
+    update = ["update", str(tmp_path / "y.npy"), out, "--region", "16:32,:", "--keep-report"]
+    dry = CliRunner().invoke(main, [*update, "--dry-run"])
+    assert dry.exit_code == 0, dry.output
+    assert shardwrite.report(tmp_path / "x") == kept
+    assert CliRunner().invoke(main, update).exit_code == 0
+    found = shardwrite.report(tmp_path / "x")
+    assert (found.told_by, found.n_done, found.n_shards) == ("report", 4, 4)
+
+
 def test_mistakes(path, tmp_path):
     run = CliRunner().invoke
     missing = run(main, ["report", str(tmp_path / "y")])

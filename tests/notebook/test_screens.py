@@ -36,7 +36,7 @@ def test_cards_are_light_and_dark_in_chromium(tmp_path):
 
 def test_the_gallery_shows_all_screenshots():
     text = (ROOT / "docs" / "gallery.md").read_text()
-    for name in ("plan", "census", "report"):
+    for name in ("quickstart", "plan", "census", "report"):
         for mode in ("light", "dark"):
             path = ROOT / "docs" / "pictures" / f"{name}-{mode}.png"
             assert path.read_bytes().startswith(b"\x89PNG")

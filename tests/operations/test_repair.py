@@ -386,6 +386,11 @@ def test_the_commands(path, a, tmp_path):
     assert "bad" in seen.output
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
     assert "<svg" in (tmp_path / "c.html").read_text()
+    alone = run("census", path, "--dark")
+    assert (alone.exit_code, "--dark goes with --png" in alone.output) == (2, True)
+    light = (tmp_path / "c.png").read_bytes()
+    assert run("census", path, "--dark", "--png", tmp_path / "c.png").exit_code == 0
+    assert (tmp_path / "c.png").read_bytes() != light
     assert run("repair", path, "--source", tmp_path / "a.npy").exit_code == 0
     assert run("verify", path, "--deep", "--against", tmp_path / "a.npy").exit_code == 0
     told = run("info", path)

@@ -297,6 +297,27 @@ def test_png_has_lines_between_cells_and_a_scale(tmp_path):
     assert not len(columns_of(even, yellow)), "shards of one size need no scale"
 
 
+def test_a_dark_png_has_a_dark_ground_and_light_text(tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    stored = census_of(SMALL).stored_nbytes + np.arange(SMALL.size).reshape(SMALL.shape)
+    found = {}
+    for is_dark in (False, True):
+        census = replace(census_of(SMALL), stored_nbytes=stored)
+        write_png(census, tmp_path / "x.png", is_dark=is_dark)
+        found[is_dark] = (image.imread(tmp_path / "x.png")[..., :3] * 255).round().astype(int)
+    light, dark = found[False], found[True]
+    assert light.shape == dark.shape
+    assert tuple(light[0, 0]) == (255, 255, 255)
+    assert tuple(dark[0, 0]) == (20, 23, 27)
+    # no text, tick or line keeps the colour of the other mode
+    assert not (dark == 255).all(axis=-1).any()
+    assert not (dark < 15).all(axis=-1).any()
+    # what is text in one is text in the other
+    is_cell = (light == PALETTE[ShardState.EMPTY]).all(axis=-1)
+    is_text = (light < 60).all(axis=-1) & ~is_cell
+    assert (dark[is_text].mean(axis=-1) > 150).mean() > 0.9
+
+
 def test_one_bad_shard_of_many_is_drawn(tmp_path):
     image = pytest.importorskip("matplotlib.image")
     states = np.full((1500, 1400), ShardState.EMPTY, np.uint8)
