@@ -68,13 +68,15 @@ def pytest_collection_finish():
 
 
 class OneForSlurm(LoadScopeScheduling):
-    """Give tests out one by one, but all tests on SLURM to one process, because there is one cluster.
+    """Give tests out one by one, but all tests on SLURM to one process, because there is one cluster,
+    and all tests on buckets to one process, because each would start servers of its own.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "slurm" if nodeid.startswith("tests/slurm/") else nodeid
+        together = ("tests/slurm/", "tests/buckets/")
+        return next((one for one in together if nodeid.startswith(one)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
