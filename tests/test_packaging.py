@@ -29,6 +29,7 @@ EXTRAS = {
     "nifti": "nibabel",
     "netcdf3": "scipy",
     "cf": "xarray",
+    "cloud": "obstore",
     "plot": "matplotlib",
     "slurm": "cryptography, dask_jobqueue",
     "demo": "nibabel, zstandard",

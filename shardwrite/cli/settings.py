@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import click
 import dask
@@ -12,7 +14,7 @@ from shardwrite.cli.helping import Grouped
 from shardwrite.cli.options import json_option
 from shardwrite.cli.terminal import echo
 from shardwrite.config.reference import as_yaml
-from shardwrite.config.table import SETTINGS
+from shardwrite.config.table import SETTINGS, Setting
 from shardwrite.host.dask_config import look, where
 
 __all__ = ["config"]
@@ -34,7 +36,7 @@ def config(as_file: bool, as_json: bool) -> None:
     rows = [
         {
             "setting": setting.path,
-            "value": look(setting),
+            "value": _shown(setting),
             "default": setting.default,
             "set": None if _is_default(look(setting), setting.default) else where(setting),
             "variable": setting.variable,
@@ -49,6 +51,14 @@ def config(as_file: bool, as_json: bool) -> None:
     for row in rows:
         source = "the default" if row["set"] is None else f"set {row['set']}"
         echo(f"{row['setting']:<{width}}  {json.dumps(row['value'])}  ({source})")
+
+
+def _shown(setting: Setting[Any]) -> object:
+    """Value of a setting; of one that may hold credentials, only the names in it."""
+    value = look(setting)
+    if setting.is_secret and value:
+        return {str(name): "***" for name in value} if isinstance(value, Mapping) else "***"
+    return value
 
 
 def _is_default(value: object, default: object) -> bool:

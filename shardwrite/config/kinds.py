@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
@@ -17,6 +17,7 @@ __all__ = [
     "codecs",
     "count",
     "flag",
+    "mapping",
     "one_of",
     "or_null",
     "pauses",
@@ -139,6 +140,12 @@ def _auto_nbytes(value: object) -> str:
     return f"{as_nbytes(value)}B"
 
 
+def _mapping(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise TypeError("no mapping of names")
+    return dict(value)
+
+
 def _codecs(value: object) -> Any:
     is_list = isinstance(value, list | tuple) and all(
         isinstance(one, str | dict) and one for one in value
@@ -168,6 +175,7 @@ text = Kind("text", "give a text", _text)
 codecs = Kind(
     "codecs", 'give "auto", the name of a codec, or a list of codecs as in zarr.json', _codecs
 )
+mapping = Kind("mapping", "give names and values", _mapping)
 pauses = Kind("list of times", "give a list of seconds, such as [0.05, 0.2, 0.8]", _pauses)
 
 

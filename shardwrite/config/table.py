@@ -34,6 +34,7 @@ __all__ = [
     "SLURM_START",
     "SLURM_TIMEOUT",
     "SOURCE_CHUNKS",
+    "STORAGE",
     "STRATEGY",
     "TTL",
     "WRITE_EMPTY_CHUNKS",
@@ -65,6 +66,8 @@ class Setting(Generic[T]):
         Whether the value is given to functions that are called without `keyword`.
     travels : bool
         Whether workers use the value of the process that began the run.
+    is_secret : bool
+        Whether the value may hold credentials, so that it is never shown.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Setting(Generic[T]):
     keyword: str | None = None
     fills: bool = False
     travels: bool = False
+    is_secret: bool = False
 
     @property
     def path(self) -> str:
@@ -93,6 +97,15 @@ RUN_DIR = Setting(
     "Directory for the state of runs on arrays that lie in no directory, such as buckets. All "
     "processes of a run must see it.",
     keyword="run_dir",
+)
+STORAGE = Setting(
+    "storage",
+    kinds.mapping,
+    {},
+    "Options of obstore for URLs of buckets, such as endpoint and region. Keys and tokens are "
+    "better kept in the environment.",
+    keyword="storage_options",
+    is_secret=True,
 )
 DURABILITY = Setting(
     "durability",
@@ -258,6 +271,7 @@ SETTINGS: tuple[Setting[Any], ...] = (
     WRITE_EMPTY_CHUNKS,
     DURABILITY,
     RUN_DIR,
+    STORAGE,
     MEMORY_LIMIT,
     MAX_GRAPH_TASKS,
     MAX_SOURCE_RERUNS,

@@ -99,7 +99,7 @@ def refused(setting: Setting[Any], value: Any, message: str = "", remedy: str = 
     return SpecError(
         f"{message or 'not a valid value'} (set {where(setting)})",
         field=setting.path,
-        value=value,
+        value=type(value).__name__ if setting.is_secret else value,
         remedy=remedy or setting.kind.remedy,
     )
 

@@ -22,6 +22,7 @@ from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
 from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, Owner, Place, names_above
 from shardwrite.stores import (
+    Capability,
     Store,
     Transaction,
     as_store_error,
@@ -56,7 +57,8 @@ class InStore(Place):
     @property
     def label(self) -> str:
         """See :class:`Place`."""
-        return f"{self.name or '/'} in {self.base!r}"
+        url = self.base.url
+        return f"{self.name or '/'} in {self.base!r}" if url is None else _below(url, self.name)
 
     @property
     def array_name(self) -> str:
@@ -247,6 +249,12 @@ class InStore(Place):
                 path=str(run.path),
             )
         data = json.dumps({"run": run.run, "state": str(run.path.parent)}).encode()
+        if not found and Capability.EXCLUSIVE in self.store.capabilities:
+            # Of two runs that begin at once with different directories, one stops here.
+            check()
+            if not self.store.create_new(MARK_NAME, data):
+                self.check_mark(run)
+            return
         attempt = f"{uuid.uuid4().hex}.0"
         self.write(MARK_NAME, data, durability=durability, attempt=attempt, guard=check)
 
@@ -309,3 +317,7 @@ class InStore(Place):
             make_directories(copy.parent, durability)
             data = reader.read(0, reader.nbytes)
             write_file(copy, data, durability=durability, attempt=f"{uuid.uuid4().hex}.0")
+
+
+def _below(url: str, name: str) -> str:
+    return f"{url.rstrip('/')}/{name}" if name else url

@@ -24,6 +24,8 @@ from shardwrite.stores import (
     Capability,
     PosixStore,
     Store,
+    is_bucket,
+    is_store_url,
     listed,
     open_store,
     parse_document,
@@ -200,9 +202,9 @@ def resolve_place(store: Any, name: str | None, *, is_read: bool = False) -> Dir
 
     Parameters
     ----------
-    store : str, path, store of this package, or store or node of zarr-python
-        Path or ``file:`` URL of the store's directory; or a store, or a group, array or path in
-        one. A `zarr.storage.LocalStore` stands for its directory.
+    store : str, path, store of this package or of obstore, or store or node of zarr-python
+        Path or ``file:`` URL of the store's directory; or the URL of a bucket; or a store, or a
+        group, array or path in one. A `zarr.storage.LocalStore` stands for its directory.
     name : str or None
         Path of the array inside the store or group; empty or None if `store` itself is the array.
     is_read : bool
@@ -260,10 +262,15 @@ def _check_name(name: Any) -> None:
 
 
 def _is_store(store: Any) -> bool:
-    """Whether a value is a store of this package, or belongs to zarr-python, and so is no path."""
+    """Whether a value is a store, or belongs to zarr-python, or is a bucket's URL; else a path."""
+    if isinstance(store, str | os.PathLike):
+        text = os.fspath(store)
+        return isinstance(text, str) and is_store_url(text)
     kinds = type(store).__mro__
-    return isinstance(store, Store) or any(
-        kind.__module__.partition(".")[0] == "zarr" for kind in kinds
+    return (
+        isinstance(store, Store)
+        or is_bucket(store)
+        or any(kind.__module__.partition(".")[0] == "zarr" for kind in kinds)
     )
 
 
@@ -307,10 +314,11 @@ def _root_of(store: Any) -> Path | None:
     scheme = _SCHEME.match(text)
     if scheme is not None:
         if scheme[1].lower() != "file":
-            remedy = "give a directory's path or a file:// URL"
-            raise SpecError(
-                "only local files can be written yet", field="store", value=text, remedy=remedy
+            remedy = (
+                "give a directory's path, a file:// URL, or a bucket's URL such as "
+                "s3://bucket/x.zarr; storage_options={} opens what fsspec knows"
             )
+            raise SpecError("no known kind of URL", field="store", value=text, remedy=remedy)
         text = _path_of_url(text)
     if not text or not _can_be_a_path(text):
         return None

@@ -6,7 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from shardwrite.config.table import STORAGE
+from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
+from shardwrite.stores import is_bucket_url, open_bucket
 
 __all__ = ["at_url", "named"]
 
@@ -35,7 +38,7 @@ def named(name: str | None, component: str | None) -> str | None:
 
 
 def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bool = False) -> Any:
-    """The store at a URL, opened with options of fsspec.
+    """The store at a URL, opened with options of obstore for a bucket, else with those of fsspec.
 
     Parameters
     ----------
@@ -50,7 +53,9 @@ def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bo
     Raises
     ------
     SpecError
-        If options are given for what is no path or URL, or fsspec cannot open the URL with them.
+        If options are given for what is no path or URL, or the URL cannot be opened with them.
+    StoreError
+        If the service of a bucket cannot be reached, or refuses.
     """
     if storage_options is None:
         return store
@@ -65,6 +70,9 @@ def at_url(store: Any, storage_options: Mapping[str, Any] | None, *, is_read: bo
                 remedy="leave it out: a store has its options already",
             )
         return store
+    if is_bucket_url(store):
+        known = value_of(STORAGE)
+        return open_bucket(store, {**known, **storage_options}, is_read=is_read)
     url = _URL.match(store)
     if url is None or url[1].lower() in _LOCAL:
         return store

@@ -17,8 +17,11 @@ def check_needs(job: Job, engine: Engine) -> None:
     ------
     SpecError
         If it cannot. The message names the capability and the remedy.
+    StoreError
+        If the store cannot be written. The message says what to set.
     """
     store, label = job.target.store, job.target.label
+    store.prepare()
     if not engine.shares_memory:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:

@@ -18,6 +18,7 @@ from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import RegionSource, Request, Source
 from shardwrite.sources.formats import FORMATS
 from shardwrite.sources.guess import guess
+from shardwrite.stores import is_bucket_url
 
 __all__ = ["open_source"]
 
@@ -70,7 +71,8 @@ def open_source(
             value=format,
             remedy=f"choose one of: {', '.join(FORMATS)}",
         )
-    if not os.path.exists(path) and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
+    is_there = is_bucket_url(path) or os.path.exists(path)
+    if not is_there and not (glob.has_magic(path) and glob.glob(path, recursive=True)):
         raise StoreError(f"no such file or directory: {path}", key=path, errno=errno.ENOENT)
     try:
         name = format or _format(path)
@@ -84,7 +86,7 @@ def open_source(
 
 
 def _format(path: str) -> str:
-    name = guess(path)
+    name = "zarr" if is_bucket_url(path) else guess(path)
     if name is None:
         raise SpecError(
             "its format cannot be told from its name or content",
@@ -96,11 +98,11 @@ def _format(path: str) -> str:
 
 
 def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
-    if "://" in path:
+    if "://" in path and not is_bucket_url(path):
         # a URL may contain a password, so only its scheme is shown
         remedy = "open it with dask and give the dask array"
         raise SpecError(
-            "only local files are read",
+            "only local files are read, and Zarr arrays in buckets (s3, gs, az)",
             field="source",
             value=path.split("://")[0] + "://",
             remedy=remedy,
@@ -112,6 +114,13 @@ def _split(path: str, dataset: str | None) -> tuple[str, str | None]:
 
 def _open(name: str, request: Request) -> Source:
     known = FORMATS[name]
+    if name != "zarr" and is_bucket_url(request.path):
+        raise SpecError(
+            f"only Zarr arrays are read from a bucket, and this is {name}",
+            field="source",
+            value=request.path,
+            remedy="open it with dask and give the dask array, or copy it to a local file",
+        )
     for field in dataclasses.fields(Request)[1:]:
         value = getattr(request, field.name)
         if value != field.default and field.name not in known.options:

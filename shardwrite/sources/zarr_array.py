@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from shardwrite.config.table import STORAGE
+from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.grid import Box
@@ -18,6 +20,7 @@ from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadat
 from shardwrite.sources.chunking import merge_chunks
 from shardwrite.sources.common import choose_dataset, identify, mask_value
 from shardwrite.sources.handles import FILES
+from shardwrite.stores import is_bucket_url, open_bucket
 
 __all__ = ["ZarrSource", "metadata_of", "natural_chunks", "open_"]
 
@@ -27,7 +30,7 @@ MERGED_NBYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class ZarrSource(RegionSource):
-    """A Zarr array in a directory or zip file.
+    """A Zarr array in a directory, a zip file or a bucket.
 
     Parameters
     ----------
@@ -41,7 +44,7 @@ class ZarrSource(RegionSource):
     sharded: bool
 
     def _read(self, box: Box) -> npt.NDArray[Any]:
-        if self.sharded and os.path.isdir(self.path):
+        if self.sharded and (is_bucket_url(self.path) or os.path.isdir(self.path)):
             view: ShardedArray = FILES.get(f"{self.identity}:shards", self._view)
             return view.read(box)
         array = FILES.get(self.identity, lambda: _node(self.path, self.dataset))
@@ -56,7 +59,11 @@ class ZarrSource(RegionSource):
 
 
 def _node(path: str, dataset: str) -> Any:
-    store = zarr.storage.ZipStore(path, mode="r") if os.path.isfile(path) else path
+    store: Any = path
+    if is_bucket_url(path):
+        store = open_bucket(path, value_of(STORAGE), is_read=True).as_zarr()
+    elif os.path.isfile(path):
+        store = zarr.storage.ZipStore(path, mode="r")
     return zarr.open(store, mode="r", path=dataset or None)
 
 
@@ -73,13 +80,27 @@ def _find(path: str, dataset: str) -> tuple[Any, str]:
             "there is no Zarr array or group",
             field="source",
             value=path,
-            remedy="give the directory with zarr.json",
+            remedy="give the directory with zarr.json, or its URL",
         )
     found = [name for name, item in group.members(max_depth=None) if isinstance(item, zarr.Array)]
     prefix = f"{dataset}/" if node is not None and dataset else ""
     names = [prefix + name for name in found]
     name = choose_dataset(names, None if node is not None else dataset, path)
     return _node(path, name), name
+
+
+def _identity(path: str, dataset: str) -> str:
+    documents = [os.path.join(path, dataset, name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0])]
+    stat_path = next(filter(os.path.isfile, documents), None)
+    return identify("zarr", path, stat_path=stat_path, dataset=dataset or None)
+
+
+def _identity_in_bucket(url: str, dataset: str) -> str:
+    """Identity of an array in a bucket, which changes when its document is replaced."""
+    store = open_bucket(url, value_of(STORAGE), is_read=True).at(dataset)
+    versions = (store.version(name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0]))
+    version = next((version for version in versions if version is not None), None)
+    return f"zarr:{store.url}?version={version}"
 
 
 def metadata_of(array: Any) -> SourceMetadata:
@@ -125,20 +146,15 @@ def open_(request: Request) -> Source:
     OSError
         If the metadata cannot be read.
     """
-    path = os.path.abspath(request.path)
+    is_url = is_bucket_url(request.path)
+    path = request.path if is_url else os.path.abspath(request.path)
     array, dataset = _find(path, (request.dataset or "").strip("/"))
-    documents = [os.path.join(path, dataset, name) for name in (DOCUMENT, DOCUMENTS_OF_V2[0])]
     return ZarrSource(
         path=path,
         shape=tuple(array.shape),
         dtype=np.dtype(array.dtype),
         chunks=natural_chunks(array),
-        identity=identify(
-            "zarr",
-            path,
-            stat_path=next(filter(os.path.isfile, documents), None),
-            dataset=dataset or None,
-        ),
+        identity=(_identity_in_bucket if is_url else _identity)(path, dataset),
         dataset=dataset,
         sharded=array.shards is not None,
         metadata=metadata_of(array),

@@ -10,6 +10,8 @@ from shardwrite.stores.base import (
     Transaction,
     Writable,
 )
+from shardwrite.stores.bucket import BucketStore, is_bucket
+from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
 from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
@@ -39,7 +41,7 @@ from shardwrite.stores.looking import (
     read_there,
 )
 from shardwrite.stores.memory import MemoryStore
-from shardwrite.stores.opening import Opened, open_store
+from shardwrite.stores.opening import Opened, is_store_url, open_store
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, open_plain
 from shardwrite.stores.removal import (
@@ -59,6 +61,7 @@ __all__ = [
     "DURABILITIES",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
+    "BucketStore",
     "Capability",
     "Contents",
     "InsideStore",
@@ -88,12 +91,16 @@ __all__ = [
     "discard_open_temporaries",
     "exchange",
     "fsync_directory",
+    "is_bucket",
+    "is_bucket_url",
     "is_file",
+    "is_store_url",
     "is_there",
     "listed",
     "make_directories",
     "make_directory",
     "mode_of",
+    "open_bucket",
     "open_plain",
     "open_store",
     "owner_of",

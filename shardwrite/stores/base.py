@@ -93,6 +93,14 @@ class ObjectWriter(Protocol):
         """Overwrite bytes that were appended before, from byte `offset` on (`PATCH`)."""
         raise _refusal(self, Capability.PATCH)
 
+    def expect(self, version: Any) -> None:
+        """Publish the object only if it replaces this version, in one step (`CONDITIONAL`).
+
+        Otherwise :meth:`finish` raises a StoreError with `errno` ESTALE. With None, there must be
+        no object.
+        """
+        raise _refusal(self, Capability.CONDITIONAL)
+
     def skip(self, nbytes: int) -> None:
         """Append a gap of `nbytes` bytes that read as zeros (`SKIP`), as a hole where it can."""
         raise _refusal(self, Capability.SKIP)
@@ -249,6 +257,23 @@ class Store(Readable, Writable, Protocol):
         A store whose objects outlive a process overrides it, so that runs can be resumed.
         """
         return token_of(self.owner)
+
+    @property
+    def url(self) -> str | None:
+        """URL of the objects, without credentials, if they have one."""
+        return None
+
+    def prepare(self) -> None:
+        """Find out before a run whether the store can be written, and what it can do.
+
+        A store whose `capabilities` depend on a service tries them here.
+
+        Raises
+        ------
+        StoreError
+            If nothing can be written or removed. The message says what to set.
+        """
+        return
 
     def at(self, path: str) -> Store:
         """Store of the objects below a path; their keys are relative to it."""

@@ -54,6 +54,10 @@ class Capability(enum.Enum):
         "create an object only if it is missing",
         "keep what must be created once in a directory",
     )
+    CONDITIONAL = (
+        "replace an object only if it is the version that was read",
+        "see to it that no other program changes the array meanwhile",
+    )
 
     def __init__(self, cannot: str, remedy: str) -> None:
         self.cannot = cannot

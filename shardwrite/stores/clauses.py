@@ -365,6 +365,28 @@ def exclusive(on: Subject) -> None:
             _same(on.store.create_new(key, b"late"), False, "the answer to one who comes late")
 
 
+def conditional(on: Subject) -> None:
+    """Replace the version that is expected, and nothing else."""
+
+    def replace(data: bytes, version: object) -> None:
+        with on.begin() as transaction:
+            writer = transaction.create("c/0")
+            writer.write([data])
+            writer.expect(version)
+            writer.finish()
+
+    replace(b"first", None)
+    first = on.store.version("c/0")
+    _refuses(partial(replace, b"late", None), "a new object where one stands")
+    replace(b"second", first)
+    _refuses(partial(replace, b"late", first), "to replace what is not there any more")
+    _same(on.holds("c/0"), b"second", "an object that late ones have not replaced")
+    with on.begin("run.1", "c/0") as transaction:
+        transaction.remove("c/0")
+    _refuses(partial(replace, b"late", first), "to replace what was removed")
+    _same(on.holds("c/0"), None, "an object that was removed")
+
+
 def without(method: str, on: Subject) -> None:
     """Refuse the method of a capability."""
     on.put("c/0", b"abc")
@@ -376,6 +398,7 @@ def without(method: str, on: Subject) -> None:
         calls: dict[str, Callable[[], object]] = {
             "write_at": partial(writer.write_at, 0, b"x"),
             "skip": partial(writer.skip, 2),
+            "expect": partial(writer.expect, None),
             "copy": partial(writer.copy, reader, 0, 2),
             "edit": partial(on.store.edit, "c/0"),
             "create_new": partial(on.store.create_new, "c/2", b"abc"),
@@ -397,6 +420,7 @@ CAPABILITIES: dict[Capability, tuple[Callable[[Subject], None], Callable[[Subjec
     Capability.COPY: (copy, partial(without, "copy")),
     Capability.EDIT: (edit, partial(without, "edit")),
     Capability.EXCLUSIVE: (exclusive, partial(without, "create_new")),
+    Capability.CONDITIONAL: (conditional, partial(without, "expect")),
 }
 """For each capability, the check of a store that claims it, and of one that does not."""
 

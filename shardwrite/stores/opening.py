@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwrite.config.table import STORAGE
+from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.stores.base import Store
+from shardwrite.stores.bucket import BucketStore, is_bucket
+from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["Opened", "open_store"]
+__all__ = ["Opened", "is_store_url", "open_store"]
+
+_MEMORY = "memory://"
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:{1,2}/")
 
@@ -38,10 +44,11 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
 
     Parameters
     ----------
-    given : path, zarr store, StorePath, Group, Array, or Store
-        Path of a directory; or a store of zarr-python, or what lies in one; or a store of this
-        package, which is taken as it is. The directory of a `zarr.storage.LocalStore` is opened
-        as if its path were given, because zarr does not write files durably.
+    given : path, URL, zarr store, StorePath, Group, Array, obstore store, or Store
+        Path of a directory; the URL of a bucket; a store of zarr-python, or what lies in one; a
+        store of obstore; or a store of this package. The directory of a `zarr.storage.LocalStore`
+        is opened as if its path were given, because zarr does not write files durably. A
+        `zarr.storage.ObjectStore` stands for its store of obstore.
     is_read : bool
         Promise that nothing will be written, so that the store may be read-only.
 
@@ -49,11 +56,21 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     ------
     SpecError
         If `given` is none of these, is read-only, or cannot list or remove its objects.
+    StoreError
+        If the service of a bucket cannot be reached, or refuses.
     """
     if isinstance(given, str | os.PathLike):
+        text = os.fspath(given)
+        if isinstance(text, str) and text.startswith(_MEMORY):
+            return Opened(_of_zarr(_in_memory(text), is_read=is_read))
+        if isinstance(text, str) and is_bucket_url(text):
+            known = value_of(STORAGE)
+            return Opened(open_bucket(text, known, is_read=is_read))
         return Opened(_of_path(given))
     if isinstance(given, Store):
         return Opened(given)
+    if is_bucket(given):
+        return Opened(BucketStore(given, is_read=is_read))
     # zarr is imported late, because its import takes long.
     import zarr
     from zarr.abc.store import Store as AnyZarrStore
@@ -69,18 +86,47 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
     return Opened(_of_zarr(given, is_read=is_read), path)
 
 
+def is_store_url(text: str) -> bool:
+    """Whether a text is a URL of what is no directory: a bucket, or objects in memory.
+
+    Examples
+    --------
+    >>> is_store_url("memory://x.zarr"), is_store_url("file:///x.zarr")
+    (True, False)
+    """
+    return text.startswith(_MEMORY) or is_bucket_url(text)
+
+
+def _in_memory(url: str) -> Any:
+    """Objects in the memory of this process, which zarr-python finds by the same URL."""
+    from zarr.storage import FsspecStore
+
+    try:
+        return FsspecStore.from_url(url)
+    except ImportError:
+        raise SpecError(
+            "needs the library fsspec, which is not installed",
+            field="store",
+            value=url,
+            remedy="install fsspec, or give a zarr.storage.MemoryStore",
+        ) from None
+
+
 def _of_path(given: str | os.PathLike[str]) -> PosixStore:
     text = os.fspath(given)
     if not isinstance(text, str) or not text or "\0" in text:
         raise _refusal(given, "not the path of a directory", "give one with a name")
     if _URL.match(text):
-        remedy = "give zarr.storage.FsspecStore.from_url(...) or the path of a directory"
-        raise SpecError("a URL and not a path", field="store", value=text, remedy=remedy)
+        remedy = (
+            f"give a URL of {', '.join(BUCKET_SCHEMES)}, file or memory, the path of a directory, "
+            "or zarr.storage.FsspecStore.from_url(...)"
+        )
+        raise SpecError("a URL of no known scheme", field="store", value=text, remedy=remedy)
     return PosixStore(Path(text).absolute())
 
 
 def _of_zarr(given: Any, *, is_read: bool) -> Store:
-    from zarr.storage import LocalStore
+    from zarr.storage import LocalStore, ObjectStore
 
     from shardwrite.stores.zarr_store import ZarrStore
 
@@ -93,8 +139,12 @@ def _of_zarr(given: Any, *, is_read: bool) -> Store:
             raise _refusal(given, "a store that cannot replace or remove objects", remedy)
     if not given.supports_listing:
         raise _refusal(given, "a store that cannot list its objects", "give one that can")
-    # A subclass may do more than write files.
-    return PosixStore(given.root.absolute()) if type(given) is LocalStore else ZarrStore(given)
+    # A subclass may do more than write files, or put objects.
+    if type(given) is LocalStore:
+        return PosixStore(given.root.absolute())
+    if type(given) is ObjectStore and is_bucket(given.store):
+        return BucketStore(given.store, is_read=is_read)
+    return ZarrStore(given)
 
 
 def _refusal(given: object, message: str, remedy: str) -> SpecError:

@@ -101,7 +101,7 @@ class PosixStore:
         The directory; it need not exist yet.
     """
 
-    capabilities = frozenset(Capability)
+    capabilities = frozenset(Capability) - {Capability.CONDITIONAL}
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -135,6 +135,14 @@ class PosixStore:
     def token(self) -> str:
         """See :attr:`Store.token`."""
         return self._root
+
+    @property
+    def url(self) -> None:
+        """See :attr:`Store.url`: a directory goes by its path."""
+        return
+
+    def prepare(self) -> None:
+        """See :meth:`Store.prepare`; workers try the directory of the run."""
 
     def at(self, path: str) -> PosixStore:
         """See :meth:`Store.at`; to write there, the directory above it must exist."""
@@ -441,6 +449,12 @@ class PosixWriter:
         with as_store_error(self.key, "cannot write"):
             self._end = os.lseek(self._fd, nbytes, os.SEEK_CUR)
             os.ftruncate(self._fd, self._end)
+
+    def expect(self, version: Any) -> None:  # noqa: ARG002 (it is refused)
+        """See :meth:`ObjectWriter.expect`; a rename has no conditions."""
+        can = Capability.CONDITIONAL
+        message = f"a directory cannot {can.cannot}; {can.remedy}"
+        raise StoreError(message, key=self.key, errno=errno.EOPNOTSUPP)
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """Complete the object (steps 3 to 6); with ``"batch"``, the transaction does so later."""

@@ -40,6 +40,16 @@ class WholeStore(Store):
     def put_object(self, name: str, data: bytearray) -> None:
         """Put an object, or replace it. The buffer belongs to the store from now on."""
 
+    def replace_object(self, name: str, data: bytearray, version: Any) -> None:
+        """Put an object if it replaces a version, or if there is none (`CONDITIONAL`).
+
+        Raises
+        ------
+        StoreError
+            With ESTALE, if another version stands there.
+        """
+        raise NotImplementedError(name, data, version)
+
     @abstractmethod
     def remove_object(self, name: str) -> None:
         """Remove an object, which may be missing."""
@@ -140,6 +150,7 @@ class WholeWriter(ObjectWriter):
         self._transaction = transaction
         self._key = key
         self._data: bytearray | None = bytearray()
+        self._expected: tuple[Any] | None = None
 
     def write(self, buffers: Sequence[Any]) -> int:
         """See :meth:`ObjectWriter.write`."""
@@ -161,12 +172,22 @@ class WholeWriter(ObjectWriter):
         """See :meth:`ObjectWriter.copy`."""
         self.write([reader.read(offset, nbytes)])
 
+    def expect(self, version: Any) -> None:
+        """See :meth:`ObjectWriter.expect`."""
+        if Capability.CONDITIONAL not in self._transaction.store.capabilities:
+            super().expect(version)
+        self._expected = (version,)
+
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
         data, store = self._open_data(), self._transaction.store
         self._transaction.check(guard)
         self._data = None
-        store.put_object(store.prefix + self._key, data)
+        name = store.prefix + self._key
+        if self._expected is None:
+            store.put_object(name, data)
+        else:
+            store.replace_object(name, data, *self._expected)
         self._transaction.committed.add(self._key)
 
     def abort(self) -> None:

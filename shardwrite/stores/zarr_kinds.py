@@ -7,7 +7,7 @@ kind               what is known
 ``LocalStore``     Files without a sync; older versions of zarr write them in their place.
 ``FsspecStore``    Depends on the file system: object stores put atomically and durably, and tag
                    each object. Others are only known to be shared, or nothing is known of them.
-``ObjectStore``    The same, for the stores of obstore. It can also create an object once.
+``ObjectStore``    Is no matter of the adapter: `BucketStore` talks to obstore without zarr.
 others             Nothing is assumed. `ZarrStore` takes what its user knows.
 =================  ================================================================================
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from zarr.abc.store import Store as AnyZarrStore
-from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, StorePath
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from shardwrite.stores.capabilities import Capability
 
@@ -41,13 +41,6 @@ _LOCATIONS = (
     "port",
 )
 _TAGS = ("ETag", "etag", "generation")
-_OBSTORE = {
-    "S3Store": _BUCKET | {Capability.EXCLUSIVE},
-    "GCSStore": _BUCKET | {Capability.EXCLUSIVE},
-    "AzureStore": _BUCKET | {Capability.EXCLUSIVE},
-    "LocalStore": frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE}),
-    "MemoryStore": frozenset({Capability.ATOMIC, Capability.EXCLUSIVE}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,51 +189,10 @@ class _BucketKind(_FsspecKind):
         return None if tag is None else Facts(int(info["size"]), (int(info["size"]), str(tag)))
 
 
-class _ObstoreKind(Kind):
-    """A store of obstore."""
-
-    store: ObjectStore[Any]
-    has_tags = True
-
-    @property
-    def identity(self) -> str:
-        """See :attr:`Kind.identity`."""
-        inner = self.store.store
-        given = getattr(inner, "config", {})
-        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
-        path = self.local_root or getattr(inner, "prefix", None) or ""
-        return " ".join([type(inner).__qualname__, *where, str(path)])
-
-    @property
-    def local_root(self) -> Path | None:
-        """See :attr:`Kind.local_root`."""
-        inner = self.store.store
-        is_local = type(inner).__name__ == "LocalStore"
-        return Path(getattr(inner, "prefix", None) or "/").absolute() if is_local else None
-
-    @property
-    def is_in_memory(self) -> bool:
-        """See :attr:`Kind.is_in_memory`."""
-        return type(self.store.store).__name__ == "MemoryStore"
-
-    async def look(self, name: str) -> Facts | None:
-        """See :meth:`Kind.look`."""
-        import obstore
-
-        try:
-            found = await obstore.head_async(self.store.store, name)
-        except FileNotFoundError:
-            return _MISSING
-        tag = found["e_tag"]
-        return None if tag is None else Facts(found["size"], (found["size"], tag))
-
-
 def kind_of(store: AnyZarrStore) -> Kind:
     """What is known of a store; subclasses count as other kinds, since they may do anything."""
     if type(store) is FsspecStore:
         return _of_fsspec(store)
-    if type(store) is ObjectStore:
-        return _of_obstore(store)
     known: frozenset[Capability] = frozenset()
     if type(store) is MemoryStore:
         known = frozenset({Capability.ATOMIC, Capability.EXCLUSIVE})
@@ -260,8 +212,3 @@ def _of_fsspec(store: FsspecStore) -> Kind:
         known = {Capability.SHARED} if protocols & _FILES else set()
         return _FsspecKind(store, frozenset(known))
     return _BucketKind(store, _BUCKET)
-
-
-def _of_obstore(store: ObjectStore[Any]) -> Kind:
-    known = _OBSTORE.get(type(store.store).__name__)
-    return Kind(store, frozenset()) if known is None else _ObstoreKind(store, known)

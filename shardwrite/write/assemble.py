@@ -55,10 +55,13 @@ class OpenedShard:
         The shard as it is. None if it has no object.
     claim : Claim, optional
         The right to change the shard, if the strategy works in place.
+    is_missing : bool
+        Whether the shard was looked for and has no object.
     """
 
     old: ExistingShard | None
     claim: Claim | None
+    is_missing: bool = False
 
 
 def split_block(
@@ -168,6 +171,8 @@ def assemble(
     index: Shape,
     units: Sequence[EncodedUnit],
     payloads: Payloads,
+    *,
+    is_missing: bool = False,
 ) -> Written:
     """Write a new shard from its units.
 
@@ -185,6 +190,8 @@ def assemble(
         Units of the shard.
     payloads : Payloads
         Encoded bytes of the units.
+    is_missing : bool
+        Whether the shard was looked for and has no object. Then no other may appear meanwhile.
 
     Returns
     -------
@@ -200,7 +207,8 @@ def assemble(
     """
     chunks = _chunks_of(spec, units, payloads, -1)
     placement = spec.lay_out(chunks.sizes, [unit.ranks for unit in units])
-    return Emitter(spec, transaction, index).place(placement, chunks.sizes, chunks.write)
+    emitter = Emitter(spec, transaction, index, replaced=(None,) if is_missing else None)
+    return emitter.place(placement, chunks.sizes, chunks.write)
 
 
 def revise(
@@ -238,9 +246,10 @@ def revise(
     """
     old = there.old
     if old is None:
-        return assemble(spec, transaction, index, units, payloads)
+        return assemble(spec, transaction, index, units, payloads, is_missing=there.is_missing)
     metadata, base = spec.metadata, spec.metadata.index_codec.base_nbytes
-    emitter = Emitter(spec, transaction, index, old.check_current)
+    replaced = (old.reader.version,)
+    emitter = Emitter(spec, transaction, index, old.check_current, replaced)
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
     # Nothing is written if the update only leaves inner chunks empty that are empty already.
@@ -303,7 +312,7 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     stored, shared = own_ranges(whole, np.full(len(whole.nbytes), KEEP, dtype=np.int64))
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
     placement = place(stored.nbytes, sequence, metadata.index_codec.base_nbytes, stored)
-    return Emitter(spec, transaction, index, old.check_current).place(
+    return Emitter(spec, transaction, index, old.check_current, (old.reader.version,)).place(
         placement, stored.nbytes, old.copy_to, shared
     )
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
-from shardwrite.stores import ObjectReader, ObjectWriter, Transaction
+from shardwrite.stores import Capability, ObjectReader, ObjectWriter, Transaction
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
 __all__ = ["Emitter", "WriteChunks"]
@@ -52,6 +53,9 @@ class Emitter:
     guard : callable, optional
         Called right before the object becomes visible or is removed; an exception from it prevents
         that.
+    replaced : tuple of object, optional
+        The version that the new object replaces, or None if there is no object. A store that can
+        (`CONDITIONAL`) publishes the new object only then.
 
     Notes
     -----
@@ -63,6 +67,7 @@ class Emitter:
     transaction: Transaction
     index: Shape
     guard: Callable[[], None] | None = None
+    replaced: tuple[Any] | None = None
 
     def nothing(self) -> Written:
         """Leave the shard without an object."""
@@ -197,7 +202,10 @@ class Emitter:
         return self.spec.metadata.shard_key(self.index)
 
     def _create(self) -> ObjectWriter:
-        return self.transaction.create(self._key)
+        writer = self.transaction.create(self._key)
+        if self.replaced is not None and Capability.CONDITIONAL in self.spec.store.capabilities:
+            writer.expect(*self.replaced)
+        return writer
 
     def _seal(self, offsets: Ranks, nbytes: Ranks) -> Seal:
         return self._codec.seal(ShardIndex.build(offsets, nbytes))

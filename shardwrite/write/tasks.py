@@ -229,7 +229,9 @@ def opened(spec: WriteSpec, index: Shape) -> Iterator[OpenedShard]:
             claim = stack.enter_context(shard_claim(spec.run_path, key))
             recover_shard(claim, spec.store, spec.metadata)
         old = open_shard(spec.metadata, spec.store, index)
-        yield OpenedShard(old if old is None else stack.enter_context(old), claim)
+        if old is not None:
+            stack.enter_context(old)
+        yield OpenedShard(old, claim, is_missing=old is None)
 
 
 def _splice_shard(

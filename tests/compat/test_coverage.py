@@ -27,7 +27,7 @@ pytestmark = pytest.mark.compat
 TESTS = Path(__file__).parent.parent
 # Names by which a library is used, where it is not imported by its own.
 USED_AS = {"cryptography": "make_run_directory"}
-RUNNERS = ("hypothesis", "mypy", "psutil", "pytest", "ruff", "uv")
+RUNNERS = ("hypothesis", "moto", "mypy", "psutil", "pytest", "ruff", "seaweedfs", "uv")
 
 
 @dataclass

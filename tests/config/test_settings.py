@@ -38,6 +38,7 @@ BAD = {
     "write-empty-chunks": ["yes", 1],
     "durability": ["maybe", True],
     "run-dir": [5, ""],
+    "storage": [3, "x", [1]],
     "memory-limit": ["much", 0, -1, True],
     "max-graph-tasks": [0, 1.5, "many"],
     "max-source-reruns": [0, -1, "often", float("nan")],

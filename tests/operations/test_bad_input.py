@@ -218,7 +218,7 @@ def test_the_mode_that_repairs_is_refused_wherever_an_array_is_made(tmp_path, x)
 
 
 STORES = {
-    "another protocol": ("s3://bucket/x", "'s3://bucket/x'", "file://"),
+    "another protocol": ("sftp://host/x", "'sftp://host/x'", "file://"),
     "a URL with a host": ("file://host/x", "'file://host/x'", "file:///an/absolute/path"),
     "no path": ("", "''", "give one"),
     "NUL": ("a\0b", "'a\\x00b'", "give one"),

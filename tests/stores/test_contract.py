@@ -9,7 +9,7 @@ import pytest
 import zarr.storage
 
 from shardwrite import StoreError
-from shardwrite.stores import Capability, MemoryStore, PosixStore, check_key
+from shardwrite.stores import BucketStore, Capability, MemoryStore, PosixStore, check_key
 from shardwrite.stores.base import ObjectWriter, Store, Transaction
 from shardwrite.stores.contract import CLAUSES, BrokenContractError, check_store
 from shardwrite.stores.whole import SnapshotReader, WholeTransaction, WholeWriter
@@ -101,7 +101,7 @@ def fsspec(url, **options):
 
 def obstore(kind, *arguments, **options):
     stores = pytest.importorskip("obstore.store", reason="obstore is not installed")
-    return zarr.storage.ObjectStore(getattr(stores, kind)(*arguments, **options))
+    return getattr(stores, kind)(*arguments, **options)
 
 
 MAKERS = {
@@ -116,8 +116,8 @@ MAKERS = {
     "a time limit": lambda path: ZarrStore(zarr.storage.MemoryStore(), timeout_seconds=60),
     "fsspec in memory": lambda path: ZarrStore(fsspec(f"memory://{path}")),
     "fsspec's files": lambda path: ZarrStore(fsspec(f"file://{path}", auto_mkdir=True)),
-    "obstore in memory": lambda path: ZarrStore(obstore("MemoryStore")),
-    "obstore's files": lambda path: ZarrStore(obstore("LocalStore", path, mkdir=True)),
+    "obstore in memory": lambda path: BucketStore(obstore("MemoryStore")),
+    "obstore's files": lambda path: BucketStore(obstore("LocalStore", path, mkdir=True)),
 }
 
 

@@ -113,8 +113,8 @@ def test_a_read_only_store_is_refused_for_writing_alone(tmp_path, give):
         (b"x", "not a store"),
         ("", "not the path of a directory"),
         ("a\0b", "not the path of a directory"),
-        ("s3://key:secret@bucket/x", "a URL and not a path; give zarr.storage.FsspecStore"),
-        ("memory://x", "a URL and not a path"),
+        ("s3://key:secret@bucket/x", "holds credentials, .* set them in the environment"),
+        ("sftp://host/x", "a URL of no known scheme; give a URL of s3, .*FsspecStore"),
     ],
 )
 def test_what_is_no_store_is_refused(given, message):

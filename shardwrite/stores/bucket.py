@@ -1,0 +1,452 @@
+"""Object stores through the library obstore: S3, GCS, Azure, and obstore's own in memory or files.
+
+Each object is put in one request, so it is visible whole or not at all. Where the service can, an
+object is replaced only if it is still the version that was read. A request whose answer was lost is
+not assumed to have failed: what stands there is compared with what was to be put.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from shardwrite.errors import StoreError
+from shardwrite.format.node import DOCUMENT
+from shardwrite.stores.bucket_errors import (
+    as_bucket_error,
+    is_missing_bucket,
+    is_refused_condition,
+)
+from shardwrite.stores.bucket_reading import BucketReader, Seen, Tails, Version
+from shardwrite.stores.capabilities import Capability, require
+from shardwrite.stores.keys import check_key
+from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
+from shardwrite.stores.whole import WholeStore
+
+__all__ = ["BucketStore", "is_bucket"]
+
+T = TypeVar("T")
+MOST_NBYTES = 5 * 2**30
+"""Bytes that one request can put."""
+_CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
+_BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
+# Options that say where a store is. Others may be credentials, which change.
+_LOCATIONS = ("endpoint", "bucket", "region", "account_name", "container_name")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """A kind of store of obstore.
+
+    Attributes
+    ----------
+    scheme, container : str
+        Scheme of its URLs, and the option that names the bucket.
+    can : frozenset of Capability
+        What it can do.
+    has_suffixes : bool
+        Whether the last bytes of an object can be read without knowing its size.
+    """
+
+    scheme: str
+    container: str
+    can: frozenset[Capability]
+    has_suffixes: bool = True
+
+
+_KINDS = {
+    "S3Store": _Kind("s3", "bucket", _BUCKET),
+    "GCSStore": _Kind("gs", "bucket", _BUCKET | _CONDITIONS),
+    "AzureStore": _Kind("az", "container_name", _BUCKET | _CONDITIONS, has_suffixes=False),
+    "LocalStore": _Kind(
+        "file", "", frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE})
+    ),
+    "MemoryStore": _Kind("memory", "", frozenset({Capability.ATOMIC}) | _CONDITIONS),
+}
+
+
+def is_bucket(given: object) -> bool:
+    """Whether a value is a store of obstore that `BucketStore` knows."""
+    kind = type(given)
+    return kind.__module__.partition(".")[0] == "obstore" and kind.__name__ in _KINDS
+
+
+@dataclass(slots=True)
+class _Probed:
+    """What was found out about a service by trying it; the same for all parts of a store."""
+
+    can: frozenset[Capability] = frozenset()
+    is_done: bool = False
+
+
+class BucketStore(WholeStore):
+    """A store of obstore.
+
+    Parameters
+    ----------
+    store : obstore.store.ObjectStore
+        An `S3Store`, `GCSStore`, `AzureStore`, `LocalStore` or `MemoryStore`.
+    is_read : bool
+        Promise that nothing will be written. Then the indexes of shards are kept.
+
+    Notes
+    -----
+    What S3 itself, GCS and Azure can do is known. Services that are like S3 may lack conditional
+    requests, or accept and ignore them. So :meth:`prepare` tries them with a small object.
+
+    Examples
+    --------
+    >>> from obstore.store import MemoryStore
+    >>> store = BucketStore(MemoryStore())
+    >>> store.create_new("c/0", b"abc"), store.create_new("c/0", b"xyz")
+    (True, False)
+    """
+
+    def __init__(self, store: Any, *, is_read: bool = False) -> None:
+        self._obstore = store
+        self._kind = _KINDS[type(store).__name__]
+        self._tails = Tails(keeps=is_read)
+        self._probed = _Probed()
+        self._given: dict[str, Any] = dict(getattr(store, "config", {}))
+        if self._kind.scheme == "s3" and self._is_aws:
+            self._probed.can = _CONDITIONS
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:  # type: ignore[override]
+        """See :attr:`Readable.capabilities`."""
+        return WholeStore.capabilities | self._kind.can | self._probed.can
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        require(self, Capability.SHARED, field="store", value=repr(self))
+        return _rebuild, (self._obstore, self._tails, self._probed, self.prefix)
+
+    @property
+    def _endpoint(self) -> str:
+        """Address of a service that is like S3; empty for AWS."""
+        names = (os.environ.get(name, "") for name in _ENDPOINTS)
+        given = self._given.get("endpoint") or next(filter(None, names), "")
+        return str(given) if self._kind.scheme == "s3" else ""
+
+    @property
+    def _is_aws(self) -> bool:
+        host = self._endpoint.partition("://")[2].partition("/")[0]
+        return not self._endpoint or host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
+
+    @property
+    def url(self) -> str:
+        """URL of the store, without credentials."""
+        inside = "/".join(
+            str(part).strip("/")
+            for part in (self._given.get(self._kind.container), self._prefix, self.prefix)
+            if part
+        )
+        return f"{self._kind.scheme}://{'/' if self._kind.scheme == 'file' else ''}{inside}"
+
+    @property
+    def _prefix(self) -> str:
+        return str(getattr(self._obstore, "prefix", None) or "")
+
+    def __repr__(self) -> str:
+        return self.url
+
+    @property
+    def owner(self) -> object:
+        """See :attr:`Store.owner`."""
+        return self._obstore
+
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Store.is_in_memory`."""
+        return self._kind.scheme == "memory"
+
+    @property
+    def local_root(self) -> Path | None:
+        """See :attr:`Store.local_root`."""
+        return Path(self._prefix or "/").absolute() if self._kind.scheme == "file" else None
+
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        if self.is_in_memory:
+            return super().token
+        given = {**self._given, **({"endpoint": self._endpoint} if self._endpoint else {})}
+        where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
+        path = self.local_root or self._prefix
+        return f"{' '.join([type(self._obstore).__qualname__, *where, str(path)])}/{self.prefix}"
+
+    def as_zarr(self) -> Any:
+        """The store as one of zarr-python that is only read, with the path of the store as a whole.
+
+        Returns
+        -------
+        zarr.storage.ObjectStore
+        """
+        from zarr.storage import ObjectStore
+
+        return ObjectStore(self._obstore, read_only=True)
+
+    def prepare(self) -> None:
+        """See :meth:`Store.prepare`.
+
+        A small object is put and removed. For services that are only like S3, the attempts to put
+        it again and to replace another version of it show whether conditions are kept.
+        """
+        if self._probed.is_done or self.is_in_memory or self._kind.scheme == "file":
+            return
+        name = f"{self.prefix}.probe-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"
+        try:
+            if Capability.EXCLUSIVE in self.capabilities:
+                self.put_object(name, b"1")
+            elif self._keeps_conditions(name):
+                self._probed.can = _CONDITIONS
+        finally:
+            self.remove_object(name)
+        self._probed.is_done = True
+
+    def _keeps_conditions(self, name: str) -> bool:
+        """Whether the service puts an object once, and refuses to replace another version."""
+        conditions: list[Any] = ["create", "create", {"e_tag": '"0123456789abcdef"'}]
+        refused = []
+        for number, mode in enumerate(conditions):
+            try:
+                self._put(name, b"%d" % number, mode)
+            except _errors() as error:
+                if not is_refused_condition(error) and not isinstance(error, NotImplementedError):
+                    if number:
+                        return False  # the service does not know conditions
+                    raise self._failed(error, "put", name) from None
+                refused.append(number)
+        return refused == [1, 2]
+
+    def open_object(self, name: str) -> BucketReader | None:
+        """See :meth:`WholeStore.open_object`."""
+        seen = self._tails.find(name)
+        is_kept = seen is not None
+        if seen is None:
+            seen = self._see(name)
+        if seen is None:
+            return None
+        if not is_kept and len(seen.tail) < seen.version[0]:
+            self._tails.keep(name, seen)
+        look = self.version_of_object
+        return BucketReader(name, seen, self._tails, self._get, look, is_kept=is_kept)
+
+    def version_of_object(self, name: str) -> Version | None:
+        """See :meth:`WholeStore.version_of_object`."""
+        import obstore
+
+        found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
+        return None if found is None else _version(found)
+
+    def size(self, key: str) -> int | None:
+        """See :meth:`Readable.size`."""
+        version = self.version(key)
+        return None if version is None else int(version[0])
+
+    def put_object(self, name: str, data: bytearray | bytes) -> None:
+        """See :meth:`WholeStore.put_object`."""
+        self._check_size(name, len(data))
+        try:
+            self._put(name, data, "overwrite")
+        except _errors() as error:
+            raise self._failed(error, "put", name) from None
+
+    def replace_object(self, name: str, data: bytearray | bytes, version: Any) -> None:
+        """See :meth:`WholeStore.replace_object`."""
+        if not self._put_if(name, data, version):
+            raise StoreError(
+                f"{name!r} was changed by another writer meanwhile", key=name, errno=errno.ESTALE
+            )
+
+    def create_new(self, key: str, data: bytes) -> bool:
+        """See :meth:`Store.create_new`."""
+        if Capability.EXCLUSIVE not in self.capabilities:
+            return super().create_new(key, data)
+        return self._put_if(self.prefix + check_key(key), data, None)
+
+    def remove_object(self, name: str) -> None:
+        """See :meth:`WholeStore.remove_object`."""
+        import obstore
+
+        self._asked("remove", name, lambda: obstore.delete(self._obstore, name))
+
+    def list_names(self, prefix: str) -> Iterator[str]:
+        """See :meth:`WholeStore.list_names`."""
+        import obstore
+
+        _check_process()
+        try:
+            for found in obstore.list(self._obstore, prefix=prefix or None):
+                for one in found:
+                    path = str(one["path"])
+                    if path.startswith(prefix) and not path.endswith(TEMPORARY_SUFFIX):
+                        yield path
+        except FileNotFoundError as error:
+            if is_missing_bucket(error):
+                raise self._failed(error, "list", "") from None
+        except _errors() as error:
+            raise self._failed(error, "list", "") from None
+
+    def check_reachable(self, client: Any = None) -> None:
+        """Ask the service for a document that may be missing.
+
+        Parameters
+        ----------
+        client : obstore.store.ObjectStore, optional
+            Store of the same objects that gives up soon. By default it is this store's own.
+
+        Raises
+        ------
+        StoreError
+            If the service cannot be reached, or refuses, or has no such bucket.
+        """
+        import obstore
+
+        store = self._obstore if client is None else client
+        name = self.prefix + DOCUMENT
+        self._asked("open", name, lambda: obstore.get(store, name))
+
+    def _see(self, name: str) -> Seen | None:
+        """The last bytes of an object, and what is known of it; None if it is missing."""
+        import obstore
+
+        if self._kind.has_suffixes:
+            wanted: Any = {"range": {"suffix": self._tails.nbytes}}
+
+            def see() -> Seen:
+                found = obstore.get(self._obstore, name, options=wanted)
+                return Seen(_version(found.meta), found.bytes())
+
+            try:
+                return self._asked("read", name, see)
+            except StoreError:
+                # An empty object has no last bytes, which most services call an error.
+                version = self.version_of_object(name)
+                if version is None or version[0]:
+                    raise
+                return Seen(version)
+        version = self.version_of_object(name)
+        return None if version is None else Seen(version)
+
+    def _get(self, name: str, start: int, end: int, version: Version) -> bytes | None:
+        """See :data:`bucket_reading.Get`."""
+        import obstore
+
+        options: Any = {"range": (start, end), **({"if_match": version[1]} if version[1] else {})}
+
+        def get() -> tuple[bytes, Version]:
+            found = obstore.get(self._obstore, name, options=options)
+            return bytes(found.bytes()), _version(found.meta)
+
+        answer = self._asked("read", name, get)
+        return None if answer is None or answer[1] != version else answer[0]
+
+    def _put_if(self, name: str, data: bytearray | bytes, version: Version | None) -> bool:
+        """Put an object if another stands there, or none, and return whether it stands there now.
+
+        If the answer was lost, or an attempt after it was refused, the object may be there.
+        """
+        self._check_size(name, len(data))
+        mode: Any = "create"
+        if version is not None:
+            named = {"e_tag": version[1], "version": version[2]}
+            mode = {name: value for name, value in named.items() if value is not None}
+        try:
+            self._put(name, data, mode)
+        except _errors() as error:
+            is_refused = is_refused_condition(error) or isinstance(error, FileNotFoundError)
+            if is_missing_bucket(error):
+                raise self._failed(error, "put", name) from None
+            if self._holds(name, data):
+                return True
+            if not is_refused:
+                raise self._failed(error, "put", name) from None
+            return False
+        return True
+
+    def _holds(self, name: str, data: bytearray | bytes) -> bool:
+        """Whether an object has certain bytes."""
+        reader = self.open_object(name)
+        if reader is None or reader.nbytes != len(data):
+            return False
+        with reader:
+            return reader.read(0, reader.nbytes) == data
+
+    def _put(self, name: str, data: bytearray | bytes, mode: Any) -> None:
+        import obstore
+
+        _check_process()
+        obstore.put(self._obstore, name, data, mode=mode, use_multipart=False)
+
+    def _asked(self, doing: str, name: str, call: Callable[[], T]) -> T | None:
+        """What a request gives; None if the object is missing, or is another version."""
+        from obstore.exceptions import PreconditionError
+
+        _check_process()
+        try:
+            return call()
+        except FileNotFoundError as error:
+            if is_missing_bucket(error):
+                raise self._failed(error, doing, name) from None
+            return None
+        except PreconditionError:
+            return None
+        except _errors() as error:
+            raise self._failed(error, doing, name) from None
+
+    def _failed(self, error: BaseException, doing: str, name: str) -> StoreError:
+        if isinstance(error, StoreError):
+            return error
+        return as_bucket_error(error, doing, name.removeprefix(self.prefix), self.url)
+
+    def _check_size(self, name: str, nbytes: int) -> None:
+        if nbytes > MOST_NBYTES and not self.is_in_memory and self._kind.scheme != "file":
+            raise StoreError(
+                f"{name!r} has {nbytes:,} bytes, and one request puts at most {MOST_NBYTES:,}; "
+                "give smaller shards",
+                key=name,
+                errno=errno.EFBIG,
+            )
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What obstore raises: errors of its own, and some of Python's."""
+    from obstore.exceptions import BaseError
+
+    return BaseError, OSError, ValueError, RuntimeError
+
+
+def _version(found: Any) -> Version:
+    tag, version = found["e_tag"], found["version"]
+    return int(found["size"]), tag, version if tag or version else str(found["last_modified"])
+
+
+def _rebuild(store: Any, tails: Tails, probed: _Probed, prefix: str) -> BucketStore:
+    made = BucketStore(store).at(prefix.removesuffix("/"))
+    made._tails, made._probed = tails, probed  # noqa: SLF001 (of this class)
+    return made
+
+
+_used_in: list[int] = []
+
+
+def _check_process() -> None:
+    """Refuse the child of a fork, in which obstore would wait for threads that are not there."""
+    if not _used_in:
+        _used_in.append(os.getpid())
+    elif _used_in[0] != os.getpid():
+        _refuse_fork()
+
+
+def _refuse_fork() -> NoReturn:
+    raise StoreError(
+        "a process that was forked cannot use the connections to a bucket of its parent; start "
+        'processes with "spawn", as dask does',
+        errno=errno.ENOTSUP,
+    )

@@ -1,0 +1,149 @@
+"""Errors of object stores, in words that say what to set, and without credentials.
+
+The texts of obstore hold addresses and answers of the service, and those may hold signatures and
+keys. So only the code and the message of an answer are taken over.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from dataclasses import dataclass
+
+from shardwrite.errors import StoreError
+
+__all__ = ["as_bucket_error", "is_missing_bucket", "is_refused_condition"]
+
+_STATUS = re.compile(r"(?:status code|error response): (\d{3}[^:\n]*)")
+_CODE = re.compile(r"<Code>([\w.-]{1,80})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<\n]{1,200})")
+_TRANSPORT = re.compile(r"(?:HTTP error|Generic \w+ error): ([A-Za-z' -]{1,80})")
+_MISSING = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist")
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """A kind of trouble: how it is recognised, and what it means."""
+
+    pattern: re.Pattern[str]
+    number: int
+    meaning: str
+
+
+def _trouble(pattern: str, number: int, meaning: str) -> _Trouble:
+    return _Trouble(re.compile(pattern), number, meaning)
+
+
+_KEYS = (
+    "For S3, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN); for GCS, "
+    "GOOGLE_SERVICE_ACCOUNT; for Azure, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY. "
+    "Or set storage_options"
+)
+_TROUBLES = (
+    _trouble(
+        "|".join(_MISSING),
+        errno.ENXIO,
+        "the bucket does not exist there. Make it, or correct its name. If the service is not "
+        "AWS, set AWS_ENDPOINT_URL, or endpoint in storage_options",
+    ),
+    _trouble(
+        r"RequestTimeTooSkewed",
+        errno.EACCES,
+        "the clock of this machine is wrong by many minutes. Set it",
+    ),
+    _trouble(
+        r"ExpiredToken|TokenRefreshRequired|InvalidToken",
+        errno.EACCES,
+        "the session token has expired or is not valid. Renew AWS_SESSION_TOKEN and the keys that "
+        "belong to it",
+    ),
+    _trouble(
+        r"without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint"
+        r"|incorrectly configured region",
+        errno.ENXIO,
+        "the bucket lies in another region. Set AWS_REGION, or region in storage_options",
+    ),
+    _trouble(
+        r"InvalidBucketName",
+        errno.EINVAL,
+        "no bucket can have that name. It has 3 to 63 lowercase letters, digits, dots and hyphens",
+    ),
+    _trouble(
+        r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|\b401\b",
+        errno.EACCES,
+        f"the service does not know the keys. {_KEYS}",
+    ),
+    _trouble(
+        r"\b403\b|AccessDenied",
+        errno.EACCES,
+        "the keys have no right to do that. They need the rights to read, list, write and delete "
+        f"objects. {_KEYS}",
+    ),
+    _trouble(
+        r"EntityTooLarge",
+        errno.EFBIG,
+        "the object is too large for one request. Give smaller shards",
+    ),
+    _trouble(
+        r"metadata endpoint|instance metadata|credential|CredentialsError|token request|IMDS",
+        errno.EACCES,
+        f"no credentials were found. {_KEYS}, or skip_signature for a bucket that is public",
+    ),
+    _trouble(
+        r"Connect\b|ConnectError|dns error|connection refused|builder error",
+        errno.EIO,
+        "the service cannot be reached. Check the network, and AWS_ENDPOINT_URL or endpoint in "
+        "storage_options",
+    ),
+    _trouble(r"[Tt]imed? ?[Oo]ut", errno.ETIMEDOUT, "the service did not answer in time"),
+    _trouble(
+        r"\b(429|50[0234])\b|SlowDown",
+        errno.EIO,
+        "the service is overloaded or out of order, and several attempts were made",
+    ),
+)
+
+
+def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> StoreError:
+    """Error that says what went wrong in a bucket, and what to do.
+
+    Parameters
+    ----------
+    error : BaseException
+        The error of obstore.
+    doing : str
+        What was attempted, for instance ``"read"``.
+    name : str
+        Name of the object; empty for the bucket as a whole.
+    where : str
+        URL of the store, without credentials.
+    """
+    text = str(error)
+    told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
+    for trouble in _TROUBLES:
+        if trouble.pattern.search(text):
+            message = f"{told}: {trouble.meaning} ({_answer(error, text)})"
+            return StoreError(message, key=name, errno=trouble.number)
+    return StoreError(f"{told}: {_answer(error, text)}", key=name, errno=errno.EIO)
+
+
+def is_missing_bucket(error: BaseException) -> bool:
+    """Whether an object is missing because there is no bucket."""
+    text = str(error)
+    return any(word in text for word in _MISSING)
+
+
+def is_refused_condition(error: BaseException) -> bool:
+    """Whether a service refused to put an object because another one stands there."""
+    from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+    return isinstance(error, AlreadyExistsError | PreconditionError)
+
+
+def _answer(error: BaseException, text: str) -> str:
+    """What the service or the network said, without addresses and keys."""
+    found = [pattern.search(text) for pattern in (_STATUS, _CODE, _MESSAGE)]
+    parts = [match[1].strip() for match in found if match is not None]
+    if not parts and (match := _TRANSPORT.search(text)) is not None:
+        parts = [match[1].strip()]
+    return ", ".join([type(error).__name__, *parts])

@@ -1,0 +1,229 @@
+"""Opening of a bucket by its URL, with options of obstore.
+
+What the options leave out, obstore reads from the environment of each process: for S3
+``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on. The options travel with the tasks of a run.
+Nothing of either is written to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+from shardwrite.errors import SpecError
+from shardwrite.stores.bucket import BucketStore
+
+__all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket"]
+
+_KINDS = {
+    "s3": "S3Store",
+    "s3a": "S3Store",
+    "gs": "GCSStore",
+    "gcs": "GCSStore",
+    "az": "AzureStore",
+    "azure": "AzureStore",
+    "abfs": "AzureStore",
+    "abfss": "AzureStore",
+}
+BUCKET_SCHEMES = tuple(_KINDS)
+"""Schemes of URLs of buckets."""
+_URL = re.compile(rf"({'|'.join(_KINDS)}):(/+)(?!/)([^/]*)/?(.*)", re.IGNORECASE | re.DOTALL)
+_ACCOUNT = re.compile(r"([^@:]+)@([^.@:]+)\.(?:dfs|blob)\.(?:core\.windows\.net|fabric\.[a-z.]+)")
+# Words of fsspec for options of obstore.
+_WORDS = {
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "token": "session_token",
+    "anon": "skip_signature",
+    "endpoint_url": "endpoint",
+    "region_name": "region",
+}
+_RETRIES = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=120),
+    "backoff": {
+        "init_backoff": timedelta(milliseconds=200),
+        "max_backoff": timedelta(seconds=10),
+        "base": 2,
+    },
+}
+_CLIENT = {"connect_timeout": "5s", "timeout": "600s"}
+# For the first question to a service, which may be the wrong one.
+_FEW_RETRIES = {**_RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+_IMPATIENT = {"connect_timeout": "2s", "timeout": "10s"}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+_reached: set[str] = set()
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """What a URL says: the kind of store, the bucket, the path in it, and an account of Azure."""
+
+    kind: str
+    bucket: str
+    prefix: str
+    account: str = ""
+
+
+def is_bucket_url(text: str) -> bool:
+    """Whether a text is the URL of a bucket.
+
+    Examples
+    --------
+    >>> is_bucket_url("s3://bucket/x.zarr"), is_bucket_url("/data/x.zarr")
+    (True, False)
+    """
+    return _URL.match(text) is not None
+
+
+def open_bucket(url: str, options: Mapping[str, Any], *, is_read: bool = False) -> BucketStore:
+    """Open the store at a URL, after a first question to the service.
+
+    Parameters
+    ----------
+    url : str
+        URL such as ``s3://bucket/x.zarr``. It holds no credentials.
+    options : mapping
+        Options of obstore for this kind of store, such as ``endpoint`` and ``region``;
+        ``client_options``, ``retry_config`` and ``credential_provider`` as obstore takes them. The
+        words of fsspec for them are known, too.
+    is_read : bool
+        Promise that nothing will be written.
+
+    Raises
+    ------
+    SpecError
+        If obstore is missing, or the URL or an option is wrong.
+    StoreError
+        If the service cannot be reached, does not accept the keys, or has no such bucket.
+    """
+    address = _parsed(url)
+    given = _translated(options)
+    store = BucketStore(_client(address, given, _RETRIES, _CLIENT), is_read=is_read)
+    with _lock:
+        is_new = store.token not in _reached
+    if is_new:
+        store.check_reachable(_client(address, given, _FEW_RETRIES, _IMPATIENT))
+        with _lock:
+            _reached.add(store.token)
+    return store
+
+
+def _parsed(url: str) -> _Address:
+    match = _URL.match(url)
+    if match is None or len(match[2]) != 2:
+        remedy = "give it as text, such as 's3://bucket/x.zarr'; a path object loses a slash"
+        raise SpecError("not the URL of a bucket", field="store", value=url, remedy=remedy)
+    kind, bucket, prefix, account = _KINDS[match[1].lower()], match[3], match[4], ""
+    if kind == "AzureStore" and (found := _ACCOUNT.fullmatch(bucket)) is not None:
+        bucket, account = found[1], found[2]
+    if "@" in bucket or ":" in bucket:
+        raise SpecError(
+            "holds credentials, which would be seen in messages and logs",
+            field="store",
+            value=url,
+            remedy="set them in the environment, such as AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or in storage_options",
+        )
+    parts = unquote(prefix.rstrip("/")).split("/")
+    is_plain = parts == [""] or not {"", ".", ".."} & set(parts)
+    if not bucket or not is_plain or "?" in url or "#" in url or "\0" in url:
+        raise SpecError(
+            "not a bucket and a path in it",
+            field="store",
+            value=url,
+            remedy="give for instance 's3://bucket/path/x.zarr', where %3F and %23 stand for ? "
+            "and #",
+        )
+    return _Address(kind, bucket, "/".join(parts), account)
+
+
+def _translated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in the words of obstore."""
+    flat = {**options, **options.get("client_kwargs", {})}
+    flat.pop("client_kwargs", None)
+    for name in flat:
+        if not isinstance(name, str):
+            raise _refused("has a name that is no text", [str(name)])
+    return {_WORDS.get(name, name.replace("-", "_")): value for name, value in flat.items()}
+
+
+def _client(
+    address: _Address,
+    given: Mapping[str, Any],
+    retries: Mapping[str, Any],
+    client: Mapping[str, Any],
+) -> Any:
+    """A store of obstore.
+
+    Raises
+    ------
+    SpecError
+        If obstore is missing, or refuses an option.
+    """
+    try:
+        import obstore.store
+        from obstore.exceptions import BaseError
+    except ImportError:
+        raise SpecError(
+            "needs the library obstore, which is not installed",
+            field="store",
+            value=address.kind,
+            remedy='install it with: pip install "shardwrite[cloud]"',
+        ) from None
+    config = dict(given)
+    if address.account:
+        config.setdefault("account_name", address.account)
+    rest: dict[str, Any] = {
+        "retry_config": {**retries, **_mapping(config, "retry_config")},
+        "client_options": {**client, **_mapping(config, "client_options")},
+    }
+    if (provider := config.pop("credential_provider", None)) is not None:
+        rest["credential_provider"] = provider
+    if _is_plain_http(address.kind, config):
+        rest["client_options"].setdefault("allow_http", True)
+    config = {name: _as_text(value) for name, value in config.items()}
+    try:
+        make = getattr(obstore.store, address.kind)
+        return make(address.bucket, prefix=address.prefix or None, config=config, **rest)
+    except (BaseError, TypeError, ValueError) as error:
+        # The text of the error could hold a value, which may be a credential.
+        told = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")
+        why = f"{told} is not known to obstore" if told else f"{type(error).__name__} of obstore"
+        raise _refused(why, sorted(config)) from None
+
+
+def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
+    value = config.pop(name, {})
+    if not isinstance(value, Mapping):
+        raise _refused(f"{name} is no mapping", [name])
+    return dict(value)
+
+
+def _is_plain_http(kind: str, config: Mapping[str, Any]) -> bool:
+    """Whether the user has given the address of a service that is not encrypted."""
+    names = _ENDPOINTS if kind == "S3Store" else ()
+    found = [config.get("endpoint"), *(os.environ.get(name) for name in names)]
+    return str(next(filter(None, found), "")).lower().startswith("http://")
+
+
+def _as_text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+def _refused(why: str, names: list[str]) -> SpecError:
+    return SpecError(
+        why,
+        field="storage_options",
+        value=names,  # the values may be credentials
+        remedy="give options of obstore's S3Store, GCSStore or AzureStore, such as endpoint, "
+        "region, access_key_id and secret_access_key",
+    )

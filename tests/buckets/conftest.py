@@ -1,0 +1,52 @@
+"""Servers that the tests of this folder share. One process runs them all; see `tests/conftest.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import servers
+
+
+@pytest.fixture(scope="session")
+def moto_server():
+    with servers.moto() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed_server(tmp_path_factory):
+    with servers.seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Function that has this process reach a server, as a user does it."""
+
+    def reach(server):
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        return server
+
+    return reach
+
+
+@pytest.fixture
+def moto(moto_server, environment):
+    return environment(moto_server)
+
+
+@pytest.fixture
+def seaweed(seaweed_server, environment):
+    return environment(seaweed_server)
+
+
+@pytest.fixture
+def url(request):
+    """A new place in the bucket, which the name of the test tells from all others."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return f"s3://{servers.BUCKET}/{name}/x.zarr"

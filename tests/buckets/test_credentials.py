@@ -1,0 +1,129 @@
+"""Credentials are in no file, message, log, label or representation."""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+
+import cloudpickle
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from servers import KEY, SECRET
+
+import shardwrite
+from shardwrite import ShardwriteError
+from shardwrite.config.table import SETTINGS
+from shardwrite.stores import open_bucket
+
+OTHER = "0ThErSeCrEtCaNaRy"
+
+
+def holds_none(what, where):
+    for secret in (SECRET, OTHER, KEY):
+        assert secret not in what, f"{where} holds a credential"
+
+
+def options(server):
+    return {
+        "endpoint": server.endpoint,
+        "access_key_id": KEY,
+        "secret_access_key": SECRET,
+        "session_token": OTHER,
+        "region": "us-east-1",
+    }
+
+
+def test_nothing_holds_a_credential(moto_server, url, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    x = da.from_array(np.arange(256, dtype="u4").reshape(16, 16) + 1, chunks=8)
+    told = []
+
+    def stop(report):
+        told.append(repr(report))
+        raise KeyboardInterrupt
+
+    given = {"run_dir": tmp_path / "runs", "shards": 8, "chunks": 4, "source_id": "it"}
+    with dask.config.set({"shardwrite.storage": options(moto_server), "scheduler": "sync"}):
+        plan = shardwrite.plan(x, shards=8, chunks=4)
+        with pytest.raises(KeyboardInterrupt):
+            x.to_sharded_zarr(url, progress=stop, **given)
+        files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert any(path.name == "plan.json" for path in files), "the run is unfinished"
+        result = x.to_sharded_zarr(url, keep_report=True, **given)
+        report = shardwrite.verify(url, run_dir=given["run_dir"])
+        view = shardwrite.open_sharded(url)
+        store = open_bucket(url, options(moto_server))
+        for text in map(repr, (plan, result, report, view, store, store.at("c"), view.store)):
+            holds_none(text, text[:40])
+        for text in (str(result), str(report), store.url, store.token, result.path, *told):
+            holds_none(text, text[:40])
+    files.update({path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()})
+    for path, content in files.items():
+        holds_none(content.decode(errors="replace"), path)
+    prefix = url.removeprefix("s3://bucket/")
+    import obstore
+
+    for key in moto_server.keys(prefix):
+        content = bytes(obstore.get(moto_server.client(prefix), key).bytes())
+        holds_none(content.decode(errors="replace"), key)
+    holds_none(caplog.text, "the log")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bucket": "missing-bucket"},
+        {"nonsense": OTHER},
+        {"skip_signature": OTHER},
+        {"retry_config": OTHER},
+        {"client_options": {"timeout": OTHER}},
+        {3: OTHER},
+    ],
+    ids=str,
+)
+def test_no_message_holds_a_credential(moto_server, changes, tmp_path):
+    bucket = changes.get("bucket", "bucket")
+    given = {**options(moto_server), **{k: v for k, v in changes.items() if k != "bucket"}}
+    with pytest.raises(ShardwriteError) as caught:
+        da.ones(4, chunks=2).to_sharded_zarr(
+            f"s3://{bucket}/x", storage_options=given, run_dir=tmp_path, shards=2, chunks=1
+        )
+    error = caught.value
+    for text in (
+        str(error),
+        repr(error),
+        repr(error.fields),
+        "".join(traceback.format_exception(error)),
+    ):
+        holds_none(text, "the error")
+
+
+def test_configuration_shows_names_alone():
+    from click.testing import CliRunner
+
+    from shardwrite.cli import main
+
+    with dask.config.set({"shardwrite.storage": {"secret_access_key": SECRET}}):
+        for words in (["config"], ["config", "--json"]):
+            done = CliRunner().invoke(main, words)
+            holds_none(done.output, "config")
+            assert "secret_access_key" in done.output
+    with dask.config.set({"shardwrite.storage": SECRET}):
+        for words in (["config"], ["config", "--json"]):
+            holds_none(CliRunner().invoke(main, words).output, "config")
+    assert [setting.name for setting in SETTINGS if setting.is_secret] == ["storage"]
+
+
+def test_a_pickled_store_brings_its_options_and_not_the_environment(seaweed, url):
+    """Each process reads the environment itself, so that keys may differ or be renewed."""
+    store = open_bucket(url, {})
+    store.prepare()
+    pickled = cloudpickle.dumps(store)
+    for secret in (KEY, SECRET):
+        assert secret.encode() not in pickled
+    store = cloudpickle.loads(pickled)
+    assert store.create_new("a", b"1")
+    assert json.loads(bytes(store.read_whole("a", 10))) == 1

@@ -1,0 +1,331 @@
+"""Stores of obstore: what is known of them, their names, their options, and their errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+
+import dask.array as da
+import numpy as np
+import obstore
+import pytest
+import zarr.storage
+from forks import python
+from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
+
+import shardwrite
+from shardwrite import SpecError, StoreError
+from shardwrite.stores import BucketStore, Capability, bucket, open_bucket, open_store
+from shardwrite.stores.bucket_errors import as_bucket_error
+from shardwrite.stores.bucket_reading import Tails
+from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url
+
+CONDITIONS = {Capability.EXCLUSIVE, Capability.CONDITIONAL}
+AWS = {"region": "eu-central-1"}
+SITE = {"endpoint": "https://s3.site.example", "region": "us-east-1"}
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in os.environ:
+        if name.startswith(("AWS_", "GOOGLE_", "AZURE_")):
+            monkeypatch.delenv(name)
+
+
+def put(store, key, data):
+    with store.transaction("none", "run.1") as transaction:
+        writer = transaction.create(key)
+        writer.write([data])
+        writer.finish()
+
+
+@pytest.mark.parametrize(
+    ("store", "url", "conditions"),
+    [
+        (lambda: S3Store("bucket", prefix="a/x.zarr", config=AWS), "s3://bucket/a/x.zarr", True),
+        (lambda: S3Store("bucket", config=AWS), "s3://bucket", True),
+        (lambda: S3Store("bucket", prefix="x", config=SITE), "s3://bucket/x", False),
+        (lambda: GCSStore("bucket", prefix="x"), "gs://bucket/x", True),
+        (lambda: AzureStore("box", config={"account_name": "me"}, prefix="x"), "az://box/x", True),
+        (MemoryStore, "memory://", True),
+    ],
+)
+def test_what_is_known_of_a_kind(store, url, conditions):
+    made = BucketStore(store())
+    assert (made.url, repr(made)) == (url, url)
+    assert (made.capabilities & CONDITIONS == CONDITIONS) == conditions
+    assert made.at("c").url == f"{url.rstrip('/')}/c" if "memory" not in url else "memory://c"
+
+
+def test_the_same_place_has_one_name_whatever_the_credentials():
+    tokens = {
+        BucketStore(S3Store("bucket", prefix="x", config={**SITE, **more})).token
+        for more in ({}, {"access_key_id": "A", "secret_access_key": "B"})
+    }
+    tokens.add(
+        open_store(zarr.storage.ObjectStore(S3Store("bucket", prefix="x", config=SITE))).store.token
+    )
+    assert len(tokens) == 1
+    assert "bucket=bucket" in tokens.pop()
+    assert BucketStore(S3Store("bucket", config=SITE)).at("x").token not in tokens
+
+
+def test_the_environment_says_where_a_service_is(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "https://s3.site.example")
+    store = BucketStore(S3Store("bucket"))
+    assert "s3.site.example" in store.token
+    assert not store.capabilities & CONDITIONS, "nothing is known of this service"
+
+
+def test_an_object_store_of_zarr_is_its_store_of_obstore(tmp_path):
+    for given in (MemoryStore(), LocalStore(tmp_path)):
+        for one in (given, zarr.storage.ObjectStore(given)):
+            assert isinstance(open_store(one).store, BucketStore)
+            assert open_store(one).store.owner is given
+
+
+def test_an_array_in_a_store_of_obstore(tmp_path):
+    x = da.from_array(np.arange(64).reshape(8, 8) + 1, chunks=4)
+    store = MemoryStore()
+    x.to_sharded_zarr(store, name="a/x", shards=4, chunks=2)
+    np.testing.assert_array_equal(shardwrite.open_sharded(store, "a/x")[:, :], x.compute())
+    (2 * x[:3, :3]).to_sharded_zarr(store, name="a/x", region=np.s_[:3, :3])
+    found = zarr.open_group(zarr.storage.ObjectStore(store))["a/x"][...]
+    np.testing.assert_array_equal(found[:3, :3], 2 * x[:3, :3].compute())
+
+
+def test_an_array_at_a_url_in_memory():
+    x = da.arange(16, chunks=4) + 1
+    x.to_sharded_zarr("memory://test-bucket/x.zarr", shards=8, chunks=2)
+    np.testing.assert_array_equal(zarr.open_array("memory://test-bucket/x.zarr")[...], x)
+    np.testing.assert_array_equal(shardwrite.open_sharded("memory://test-bucket/x.zarr")[:], x)
+
+
+# ---- URLs and options
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "config"),
+    [
+        ("s3://bucket/a/x.zarr/", "s3://bucket/a/x.zarr", {"bucket": "bucket"}),
+        ("S3A://bucket/a%20b", "s3://bucket/a b", {"bucket": "bucket"}),
+        ("gs://bucket", "gs://bucket", {"bucket": "bucket"}),
+        ("az://box/x", "az://box/x", {"container_name": "box", "account_name": "me"}),
+        (
+            "abfss://box@other.dfs.core.windows.net/x",
+            "az://box/x",
+            {"container_name": "box", "account_name": "other"},
+        ),
+    ],
+)
+def test_urls(given, url, config, monkeypatch):
+    monkeypatch.setattr(BucketStore, "check_reachable", lambda *arguments: None)
+    options = {"account_name": "me"} if given.startswith("az") else {}
+    store = open_bucket(given, {**options, "skip_signature": True})
+    assert store.url == url
+    assert store.owner.config == {**config, "skip_signature": "true"}
+    assert store.owner.retry_config["max_retries"] == 8
+    assert store.owner.client_options["timeout"] == "600s"
+
+
+def test_words_of_fsspec_are_known(monkeypatch):
+    monkeypatch.setattr(BucketStore, "check_reachable", lambda *arguments: None)
+    words = {
+        "key": "A",
+        "secret": "B",
+        "client_kwargs": {"endpoint_url": "http://127.0.0.1:1", "region_name": "here"},
+    }
+    made = open_bucket("s3://bucket/x", words).owner
+    assert made.config == {
+        "bucket": "bucket",
+        "access_key_id": "A",
+        "secret_access_key": "B",
+        "endpoint": "http://127.0.0.1:1",
+        "region": "here",
+    }
+    assert made.client_options["allow_http"], "the user has given such an address"
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "told"),
+    [
+        ("s3:/bucket/x", {}, "path object loses a slash"),
+        ("s3://", {}, "not a bucket and a path"),
+        ("s3://bucket/a/../x", {}, "not a bucket and a path"),
+        ("s3://bucket/a//x", {}, "not a bucket and a path"),
+        ("s3://bucket/x?versionId=3", {}, "not a bucket and a path"),
+        ("s3://A:B@bucket/x", {}, "holds credentials"),
+        ("abfs://box@host.example/x", {}, "holds credentials"),
+        ("s3://bucket/x", {"nonsense": "1"}, "nonsense is not known to obstore"),
+        ("s3://bucket/x", {"retry_config": 3}, "retry_config is no mapping"),
+        ("s3://bucket/x", {"skip_signature": "maybe"}, "GenericError of obstore"),
+        ("az://box/x", {}, "give options of obstore"),
+    ],
+)
+def test_what_is_refused_before_the_first_request(url, options, told):
+    with pytest.raises(SpecError, match=told):
+        open_bucket(url, options)
+
+
+def test_without_obstore_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(SpecError, match=r"pip install .shardwrite\[cloud\]"):
+        da.ones(4, chunks=2).to_sharded_zarr("s3://bucket/x", shards=2, chunks=1)
+
+
+def test_a_service_that_is_not_there_is_told_soon():
+    with pytest.raises(StoreError, match=r"cannot be reached.*AWS_ENDPOINT_URL") as caught:
+        open_bucket(
+            "s3://bucket/x", {**SITE, "endpoint": "http://127.0.0.1:1", "key": "A", "secret": "B"}
+        )
+    assert caught.value.errno == errno.EIO
+    assert _FEW_RETRIES["max_retries"] == 2
+
+
+def test_only_zarr_is_read_from_a_bucket():
+    with pytest.raises(SpecError, match="only Zarr arrays are read from a bucket"):
+        shardwrite.sources.open_source("s3://bucket/x.npy", format="npy")
+    assert is_bucket_url("gs://bucket/x.npy")
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "number"),
+    [
+        ("404 Not Found: <Code>NoSuchBucket</Code>", "bucket does not exist", errno.ENXIO),
+        ("Received redirect without LOCATION, this", "another region. Set AWS_REGION", errno.ENXIO),
+        ("400: <Code>AuthorizationHeaderMalformed</Code>", "AWS_REGION", errno.ENXIO),
+        ("400: <Code>ExpiredToken</Code>", "Renew AWS_SESSION_TOKEN", errno.EACCES),
+        ("403: <Code>RequestTimeTooSkewed</Code>", "clock of this machine", errno.EACCES),
+        ("403: <Code>SignatureDoesNotMatch</Code>", "does not know the keys", errno.EACCES),
+        ("403 Forbidden: <Code>AccessDenied</Code>", "no right", errno.EACCES),
+        ("503 Slow Down: <Code>SlowDown</Code>", "overloaded", errno.EIO),
+        ("error trying to connect: operation timed out", "in time", errno.ETIMEDOUT),
+        ("something else", "cannot read 'c/0' in s3://b: GenericError", errno.EIO),
+    ],
+)
+def test_what_an_answer_means(text, told, number):
+    from obstore.exceptions import GenericError
+
+    long = f"Generic S3 error: Error performing GET http://h/x?sig=CANARY - {text} CANARY"
+    error = as_bucket_error(GenericError(long), "read", "c/0", "s3://b")
+    assert told in str(error)
+    assert error.errno == number
+    assert "CANARY" not in str(error)
+
+
+def test_an_object_that_is_too_large_for_one_request(monkeypatch):
+    monkeypatch.setattr(bucket, "MOST_NBYTES", 10)
+    store = BucketStore(S3Store("bucket", config=AWS))
+    with pytest.raises(StoreError, match=r"11 bytes, .* give smaller shards") as caught:
+        store.put_object("c/0", bytes(11))
+    assert caught.value.errno == errno.EFBIG
+
+
+def test_what_was_replaced_while_it_was_read_is_an_error():
+    store = BucketStore(MemoryStore())
+    put(store, "c/0", bytes(100_000))
+    with store.open("c/0") as reader:
+        put(store, "c/0", bytes(100_000))
+        assert reader.read(99_999, 1) == b"\0", "the end was read with the first request"
+        with pytest.raises(StoreError, match="was replaced") as caught:
+            reader.read(0, 1)
+    assert caught.value.errno == errno.ESTALE
+
+
+def test_a_put_whose_answer_was_lost_is_checked(monkeypatch):
+    from obstore.exceptions import GenericError
+
+    store, real = BucketStore(MemoryStore()), obstore.put
+
+    def lost(*arguments, **options):
+        real(*arguments, **options)
+        raise GenericError("the connection is gone")
+
+    monkeypatch.setattr(obstore, "put", lost)
+    assert store.create_new("a", b"1")
+    store.replace_object("a", b"2", store.version("a"))
+    assert not store.create_new("a", b"3")
+    monkeypatch.undo()
+    assert bytes(store.read_whole("a", 9)) == b"2"
+
+
+def test_a_child_of_a_fork_is_refused_rather_than_left_waiting(tmp_path):
+    program = """
+import os, sys, signal
+from obstore.store import LocalStore
+from shardwrite import StoreError
+from shardwrite.stores import BucketStore
+store = BucketStore(LocalStore(sys.argv[1]))
+store.create_new("a", b"1")
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        store.version("a")
+    except StoreError as error:
+        os._exit(0 if "forked" in str(error) else 3)
+    os._exit(4)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    subprocess.run([*python(), "-c", program, tmp_path], check=True)
+
+
+# ---- what is kept of objects that are only read
+
+
+def large(store, key="c/0"):
+    put(store, key, bytes(200_000) + bytes(range(100)))
+
+
+def test_a_store_that_is_only_read_asks_once_for_each_further_range(monkeypatch):
+    client, asked = MemoryStore(), []
+    large(BucketStore(client))
+    store = BucketStore(client, is_read=True)
+    for name in ("get", "head"):
+        real = getattr(obstore, name)
+        monkeypatch.setattr(
+            obstore, name, lambda *a, _r=real, _n=name, **k: (asked.append(_n), _r(*a, **k))[1]
+        )
+    for n, wanted in ((0, ["get", "get"]), (1, ["get"]), (2, ["get"])):
+        with store.open("c/0") as reader:
+            assert reader.read(200_000, 100) == bytes(range(100))
+            assert reader.read(n, 10) == bytes(10)
+        assert asked == wanted
+        asked.clear()
+    with store.open("c/0") as reader:  # as if the index said that nothing is stored
+        reader.read(200_000, 100)
+    assert asked == ["head"], "what is kept is not believed without a question"
+
+
+def test_what_is_kept_of_an_object_that_was_replaced_is_an_error_and_forgotten():
+    client = MemoryStore()
+    writer = BucketStore(client)
+    for read in (lambda reader: reader.read(0, 1), lambda reader: reader.read(200_000, 1)):
+        store = BucketStore(client, is_read=True)
+        large(writer)
+        store.open("c/0").__exit__()
+        large(writer)
+        with pytest.raises(StoreError, match="was replaced"), store.open("c/0") as reader:
+            read(reader)
+        with store.open("c/0") as reader:
+            read(reader)
+
+
+def test_tails_are_bounded_and_do_not_travel(monkeypatch):
+    tails = Tails(keeps=True)
+    from shardwrite.stores import bucket_reading
+
+    monkeypatch.setattr(bucket_reading, "_KEPT_NBYTES", 250)
+    for n in range(4):
+        tails.keep(str(n), bucket_reading.Seen((1000, "e", None), bytes(100)))
+    assert [tails.find(str(n)) is not None for n in range(4)] == [False, False, True, True]
+    assert pickle.loads(pickle.dumps(tails)).find("3") is None
+    tails.wanted(2**30)
+    assert tails.nbytes == 2**22
