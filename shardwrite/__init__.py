@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.report import Report
     from shardwrite.operations.run_report import report
     from shardwrite.operations.stores_in_place import shard_store, unshard_store
+    from shardwrite.operations.transformer import transformer_view
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
@@ -77,6 +78,7 @@ else:
             "shardwrite.operations.report": ("Report",),
             "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
+            "shardwrite.operations.transformer": ("transformer_view",),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
@@ -174,6 +176,7 @@ __all__ = [
     "shard_store",
     "store",
     "to_sharded_zarr",
+    "transformer_view",
     "unshard",
     "unshard_store",
     "verify",

@@ -1,0 +1,406 @@
+"""The shards of an array as one key for each chunk, behind the interface of zarr-python's stores.
+
+This is the storage transformer of 2022. A read asks the store below twice: for the indexes, and for
+the chunks. A write reads the shard, changes it, and puts it again as a whole. The coroutines of one
+event loop that write to the same shard take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import numpy as np
+from zarr.abc.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, Store
+from zarr.buffer import default_buffer_prototype
+from zarr.buffer.cpu import Buffer as CpuBuffer
+from zarr.storage import StorePath
+
+from shardwrite.errors import SpecError
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.transformer_keys import ChunkKeys, ChunkPlace
+from shardwrite.grid import Shape
+from shardwrite.read.shard_reads import ShardReads
+
+__all__ = ["TransformerView"]
+
+_AT_ONCE = 64
+"""Indexes that a listing asks for at a time."""
+
+
+class _Locks:
+    """A lock for each key and event loop, which exists as long as somebody uses it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, key: str) -> asyncio.Lock:
+        """The lock of a key in the running event loop."""
+        which = (id(asyncio.get_running_loop()), key)
+        lock = self._locks.get(which)
+        if lock is None:
+            lock = self._locks[which] = asyncio.Lock()
+        return lock
+
+
+class TransformerView(Store):
+    """A store that presents the shards of arrays as one key for each chunk.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        The store below, which holds the shards.
+    counts : tuple of int
+        Numbers of chunks in a shard along each axis.
+    path : str
+        Path of the array, or of a group of arrays with the same number of axes; empty for all.
+    read_only : bool
+        Refuse all changes.
+    """
+
+    def __init__(
+        self, store: Store, counts: Shape, path: str = "", *, read_only: bool = False
+    ) -> None:
+        super().__init__(read_only=read_only or store.read_only)
+        self._store = store
+        self._keys = ChunkKeys(path, counts)
+        self._reads = ShardReads(store, counts)
+        self._locks = _Locks()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_locks"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, _locks=_Locks())
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TransformerView)
+            and (self._keys, self.read_only) == (other._keys, other.read_only)
+            and self._store == other._store
+        )
+
+    def __str__(self) -> str:
+        return f"chunks-in-{self._store}"
+
+    def __repr__(self) -> str:
+        return f"TransformerView({self._store!r}, {self._keys.counts}, {self._keys.path!r})"
+
+    async def _open(self) -> None:
+        await super()._open()
+        await StorePath.open(self._store, "")  # opens it
+
+    def close(self) -> None:
+        """Close the view, and the store below."""
+        super().close()
+        self._store.close()
+
+    def with_read_only(self, read_only: bool = False) -> TransformerView:
+        """The same view, which can be written or not."""
+        below = self._store
+        if below.read_only and not read_only:
+            below = below.with_read_only(read_only=False)
+        view = TransformerView(below, self._keys.counts, self._keys.path, read_only=read_only)
+        view._locks = self._locks
+        return view
+
+    @property
+    def supports_writes(self) -> bool:
+        """Whether the store below can be written."""
+        return self._store.supports_writes
+
+    @property
+    def supports_partial_writes(self) -> Literal[False]:
+        """Whether zarr-python may ask for partial writes: its older versions name this."""
+        return False
+
+    @property
+    def supports_deletes(self) -> bool:
+        """Whether the store below can remove objects."""
+        return self._store.supports_deletes
+
+    @property
+    def supports_listing(self) -> bool:
+        """Whether the store below can list its objects."""
+        return self._store.supports_listing
+
+    @property
+    def supports_consolidated_metadata(self) -> bool:
+        """Whether the store below wants consolidated metadata."""
+        return self._store.supports_consolidated_metadata
+
+    # ---- reading
+
+    async def get(
+        self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Value of a key, or a part of it; None if it is missing.
+
+        Raises
+        ------
+        CorruptShardError
+            If the index of the shard cannot be right.
+        """
+        if not self._keys.is_of_grid(key):
+            return await self._store.get(key, prototype, byte_range)
+        (value,) = await self.get_partial_values(prototype, [(key, byte_range)])
+        return value
+
+    async def get_partial_values(
+        self,
+        prototype: BufferPrototype,
+        key_ranges: Iterable[tuple[str, ByteRequest | None]],
+    ) -> list[Buffer | None]:
+        """Values of keys, or parts of them, by two calls to the store below.
+
+        Raises
+        ------
+        CorruptShardError
+            If the index of a shard cannot be right.
+        """
+        asked = [(key, self._keys.place(key), wanted) for key, wanted in key_ranges]
+        return await self._reads.values(prototype, asked)
+
+    async def exists(self, key: str) -> bool:
+        """Whether there is a value."""
+        place = self._keys.place(key)
+        if place is None:
+            ask = self._store.exists  # of zarr's interface, and no question to a file system
+            return await ask(key)
+        return await self._nbytes(place) is not None
+
+    async def getsize(self, key: str) -> int:
+        """Size of a value in bytes.
+
+        Raises
+        ------
+        FileNotFoundError
+            If it is missing.
+        """
+        place = self._keys.place(key)
+        if place is None:
+            return await self._store.getsize(key)
+        nbytes = await self._nbytes(place)
+        if nbytes is None:
+            raise FileNotFoundError(key)
+        return nbytes
+
+    async def _nbytes(self, place: ChunkPlace) -> int | None:
+        """Size of a chunk in bytes; None if it is missing."""
+        index = (await self._reads.indexes([place.shard]))[place.shard]
+        if index is None or index.is_empty[place.rank]:
+            return None
+        return int(index.table[place.rank, 1])
+
+    # ---- writing
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Put a value; that of a chunk by writing its shard again."""
+        self._check_writable()
+        place = self._keys.place(key)
+        if place is None:
+            await self._store.set(key, value)
+            return
+        async with self._locks.of(place.shard):
+            chunks = await self._reads.chunks(place.shard)
+            chunks[place.rank] = value.to_bytes()
+            await self._put(place.shard, chunks)
+
+    async def set_if_not_exists(self, key: str, value: Buffer) -> None:
+        """Put a value unless there is one."""
+        self._check_writable()
+        place = self._keys.place(key)
+        if place is None:
+            await self._store.set_if_not_exists(key, value)
+            return
+        async with self._locks.of(place.shard):
+            chunks = await self._reads.chunks(place.shard)
+            if place.rank not in chunks:
+                chunks[place.rank] = value.to_bytes()
+                await self._put(place.shard, chunks)
+
+    async def set_partial_values(
+        self, key_start_values: Iterable[tuple[str, int, bytes | bytearray | memoryview]]
+    ) -> None:
+        """Overwrite parts of values; each object of the store below is written once.
+
+        Parameters
+        ----------
+        key_start_values : iterable of (str, int, bytes)
+            Key, first byte, and the new bytes, which may go beyond the end of the old value. A
+            negative first byte counts from the end, and the new bytes replace all that follows.
+
+        Raises
+        ------
+        SpecError
+            If a first byte lies outside of the value; nothing is written to that object then.
+        """
+        self._check_writable()
+        changes: dict[str, list[tuple[str, int, bytes]]] = {}
+        for key, start, value in key_start_values:
+            place = self._keys.place(key)
+            changes.setdefault(key if place is None else place.shard, []).append(
+                (key, start, bytes(value))
+            )
+        await asyncio.gather(*(self._patch(name, parts) for name, parts in changes.items()))
+
+    async def _patch(self, name: str, parts: Sequence[tuple[str, int, bytes]]) -> None:
+        """Overwrite parts of one object, or of chunks of one shard."""
+        async with self._locks.of(name):
+            if not self._keys.is_of_grid(name):
+                found = await self._store.get(name, default_buffer_prototype())
+                value = None if found is None else found.to_bytes()
+                for key, start, data in parts:
+                    value = _patched(key, value, start, data)
+                await self._store.set(name, CpuBuffer.from_bytes(value or b""))
+                return
+            chunks = await self._reads.chunks(name)
+            for key, start, data in parts:
+                place = self._keys.place(key)
+                if place is not None:
+                    chunks[place.rank] = _patched(key, chunks.get(place.rank), start, data)
+            await self._put(name, chunks)
+
+    async def delete(self, key: str) -> None:
+        """Remove a value, which may be missing."""
+        await self.erase_values([key])
+
+    async def erase_values(self, keys: Iterable[str]) -> None:
+        """Remove values, which may be missing; each shard is written or removed once."""
+        self._check_writable()
+        others, shards = [], dict[str, set[int]]()
+        for key in keys:
+            place = self._keys.place(key)
+            if place is None:
+                others.append(key)
+            else:
+                shards.setdefault(place.shard, set()).add(place.rank)
+        await asyncio.gather(
+            *(self._store.delete(key) for key in others),
+            *(self._erase(shard, ranks) for shard, ranks in shards.items()),
+        )
+
+    async def _erase(self, shard: str, ranks: Collection[int]) -> None:
+        async with self._locks.of(shard):
+            index = (await self._reads.indexes([shard]))[shard]
+            stored = set() if index is None else set(np.flatnonzero(~index.is_empty).tolist())
+            if index is None or (stored and stored.isdisjoint(ranks)):
+                return
+            if stored <= set(ranks):
+                await self._store.delete(shard)
+                return
+            chunks = await self._reads.chunks(shard)
+            await self._put(shard, {r: data for r, data in chunks.items() if r not in ranks})
+
+    async def erase_prefix(self, prefix: str) -> None:
+        """Remove all values whose keys begin with `prefix`."""
+        self._check_writable()
+        directory = prefix[: prefix.rfind("/") + 1]
+        if prefix == directory and self._keys.directory_below(directory) is None:
+            await self._store.delete_dir(prefix)
+        else:
+            await self.erase_values([key async for key in self.list_prefix(prefix)])
+
+    async def delete_dir(self, prefix: str) -> None:
+        """Remove all values below a path."""
+        await self.erase_prefix(prefix if not prefix or prefix.endswith("/") else f"{prefix}/")
+
+    async def clear(self) -> None:
+        """Remove all values."""
+        self._check_writable()
+        await self._store.clear()
+
+    async def _put(self, shard: str, chunks: Mapping[int, bytes]) -> None:
+        """Write a shard from its encoded chunks, in row-major order."""
+        codec = self._reads.codec
+        n_chunks = codec.encoded_nbytes // 16
+        offsets, nbytes = np.zeros(n_chunks, np.int64), np.full(n_chunks, -1, np.int64)
+        end = 0
+        for rank in sorted(chunks):
+            offsets[rank], nbytes[rank] = end, len(chunks[rank])
+            end += len(chunks[rank])
+        seal = codec.seal(ShardIndex.build(offsets, nbytes))
+        data = b"".join([*(chunks[rank] for rank in sorted(chunks)), bytes(seal.suffix)])
+        await self._store.set(shard, CpuBuffer.from_bytes(data))
+
+    # ---- listing
+
+    async def list(self) -> AsyncIterator[str]:
+        """All keys."""
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """All keys that begin with `prefix`."""
+        directory = prefix[: prefix.rfind("/") + 1]
+        below = self._keys.directory_below(directory)
+        if below is None and not self._keys.cuts_numbers(prefix):
+            async for key in self._expanded(self._store.list_prefix(prefix)):
+                yield key
+            return
+        async for key in self._expanded(self._store.list_prefix(below or directory)):
+            if key.startswith(prefix) and self._keys.is_of_grid(key):
+                yield key
+        async for key in self._store.list_prefix(prefix):
+            if key.startswith(prefix) and not self._keys.is_of_grid(key):
+                yield key
+
+    async def _expanded(self, keys: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Keys of the store below, with the keys of its chunks for each shard."""
+        shards: list[str] = []
+        async for key in keys:
+            if not self._keys.is_of_grid(key):
+                yield key
+                continue
+            shards.append(key)
+            if len(shards) == _AT_ONCE:
+                for chunk in await self._chunk_keys(shards):
+                    yield chunk
+                shards = []
+        for chunk in await self._chunk_keys(shards):
+            yield chunk
+
+    async def _chunk_keys(self, shards: Iterable[str]) -> Sequence[str]:
+        """Keys of the chunks that shards hold."""
+        return [
+            self._keys.chunk_key(shard, rank)
+            for shard, index in (await self._reads.indexes(shards)).items()
+            if index is not None
+            for rank in np.flatnonzero(~index.is_empty).tolist()
+        ]
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Names of what lies directly in a directory; only those of keys that exist."""
+        path = prefix.rstrip("/")
+        directory = f"{path}/" if path else ""
+        is_exact = self._keys.directory_below(directory) is not None
+        names = [] if is_exact else [name async for name in self._store.list_dir(path)]
+        if is_exact or any(self._keys.holds_chunks(directory + name) for name in names):
+            found = [key async for key in self.list_prefix(directory)]
+            names = list(dict.fromkeys(k.removeprefix(directory).split("/")[0] for k in found))
+        for name in names:
+            yield name
+
+
+def _patched(key: str, old: bytes | None, start: int, data: bytes) -> bytes:
+    """A value in which bytes from `start` on are replaced.
+
+    Raises
+    ------
+    SpecError
+        If `start` lies outside of the old value.
+    """
+    size = len(old or b"")
+    if not -size <= start <= size:
+        raise SpecError(
+            f"outside of the value of {key!r}, which has {size} bytes",
+            field="start",
+            value=start,
+            remedy="give a byte of the value, or its end",
+        )
+    value = bytearray(old or b"")
+    value[start : (start + len(data)) if start >= 0 else None] = data
+    return bytes(value)

@@ -1,0 +1,338 @@
+"""The storage transformer of 2022 as a store: every operation of its document, and bad indexes."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+
+import numpy as np
+import pytest
+import zarr
+from zarr.abc.store import OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.buffer import default_buffer_prototype
+from zarr.buffer.cpu import Buffer
+from zarr.storage import LocalStore, MemoryStore
+
+import shardwrite
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.format.transformer_keys import ChunkKeys
+
+PROTOTYPE = default_buffer_prototype()
+EMPTY = 2**64 - 1
+_PAST = "past the end|inside the index"
+
+
+def run(coroutine):
+    return asyncio.run(coroutine)
+
+
+def shard(entries, chunks=b"", n=4):
+    """A shard of `n` chunks, of which some have entries in the index."""
+    table = np.full((n, 2), EMPTY, "<u8")
+    for rank, entry in entries.items():
+        table[rank] = entry
+    return chunks + table.tobytes()
+
+
+async def listed(keys):
+    return sorted([key async for key in keys])
+
+
+class Counting(MemoryStore):
+    """A store that counts the calls that it gets."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.calls = []
+
+    async def get(self, *args, **kwargs):
+        self.calls.append("get")
+        return await super().get(*args, **kwargs)
+
+    async def get_partial_values(self, prototype, key_ranges):
+        key_ranges = list(key_ranges)
+        self.calls.append(key_ranges)
+        below = MemoryStore(self._store_dict)
+        return await below.get_partial_values(prototype, key_ranges)
+
+    async def set(self, key, value):
+        self.calls.append("set")
+        await super().set(key, value)
+
+
+@pytest.fixture
+def objects():
+    return {}
+
+
+@pytest.fixture
+def below(objects):
+    return Counting(objects)
+
+
+@pytest.fixture
+def view(below):
+    return shardwrite.transformer_view(below, (2, 2), path="data/root/x")
+
+
+def put(view, **values):
+    for key, value in values.items():
+        run(view.set(f"data/root/x/{key.replace('_', '/')}", Buffer.from_bytes(value)))
+
+
+def got(view, key, wanted=None):
+    found = run(view.get(f"data/root/x/{key}", PROTOTYPE, wanted))
+    return None if found is None else found.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("key", "shard_key", "rank"),
+    [
+        ("a/c/5/3", "a/c/2/0", 7), ("a/c5/3", "a/c2/0", 7), ("a/c.5.3", "a/c.2.0", 7),
+        ("a/c5.3", "a/c2.0", 7), ("c/0/0", "c/0/0", 0), ("a/c/c/9/8", "a/c/c/4/2", 4),
+    ],
+)  # fmt: skip
+def test_keys_as_the_document_maps_them(key, shard_key, rank):
+    keys = ChunkKeys("", (2, 4))
+    place = keys.place(key)
+    assert (place.shard, place.rank, keys.chunk_key(shard_key, rank)) == (shard_key, rank, key)
+    assert ChunkKeys("data/root", (32, 2)).place("data/root/foo/baz/c96/18").shard.endswith("c3/9")
+
+
+@pytest.mark.parametrize(
+    "key", ["zarr.json", "a/0/1", "c/0", "c/0/1/2", "c/00/1", "c/-1/0", "c/0.1", "c.0/1", "c", "d0/1",
+            "cc/0/1/", "c/0/" + "9" * 20, "c/0/\u0661"]
+)  # fmt: skip
+def test_other_keys_pass_through(view, objects, key):
+    assert ChunkKeys("", (2, 2)).place(key) is None
+    run(view.set(key, Buffer.from_bytes(b"1")))
+    run(view.set("c/7/7", Buffer.from_bytes(b"2")))  # outside of the array
+    assert sorted(objects) == sorted([key, "c/7/7"])
+    assert run(listed(view.list())) == sorted(objects)
+
+
+def test_written_and_read(view, objects):
+    put(view, c0_0=b"abc", c1_1=b"", c3_0=b"defgh", c0_1=b"xyz")
+    assert sorted(objects) == ["data/root/x/c0/0", "data/root/x/c1/0"]
+    assert objects["data/root/x/c0/0"].to_bytes() == shard(
+        {0: (0, 3), 1: (3, 3), 3: (6, 0)}, b"abcxyz"
+    )
+    put(view, c0_0=b"longer")
+    assert [got(view, k) for k in ("c0/0", "c0/1", "c1/1", "c1/0", "c3/0", "c9/9")] == [
+        b"longer", b"xyz", b"", None, b"defgh", None
+    ]  # fmt: skip
+    for wanted, part in [
+        (RangeByteRequest(1, 3), b"on"), (RangeByteRequest(4, 99), b"er"), (RangeByteRequest(8, 9), b""),
+        (OffsetByteRequest(2), b"nger"), (SuffixByteRequest(2), b"er"), (SuffixByteRequest(99), b"longer"),
+    ]:  # fmt: skip
+        assert got(view, "c0/0", wanted) == part
+    with pytest.raises(SpecError, match="Unexpected byte_range"):
+        got(view, "c0/0", (0, 2))
+    assert run(view.exists("data/root/x/c0/0"))
+    assert not run(view.exists("data/root/x/c1/0"))
+    assert run(view.getsize("data/root/x/c0/0")) == 6
+    with pytest.raises(FileNotFoundError):
+        run(view.getsize("data/root/x/c1/0"))
+
+
+def test_many_values_are_read_by_two_calls(view, below):
+    put(view, c0_0=b"abc", c1_1=b"qq", c3_0=b"defgh")
+    run(view.set("meta", Buffer.from_bytes(b"{}")))
+    below.calls.clear()
+    asked = [("data/root/x/c3/0", None), ("data/root/x/c0/0", RangeByteRequest(0, 1)), ("meta", None),
+             ("data/root/x/c0/1", None), ("data/root/x/c8/8", None), ("data/root/x/c1/1", None)]  # fmt: skip
+    values = run(view.get_partial_values(PROTOTYPE, asked))
+    assert [v and v.to_bytes() for v in values] == [b"defgh", b"a", b"{}", None, None, b"qq"]
+    first, second = below.calls
+    assert first == [(f"data/root/x/c{s}", SuffixByteRequest(64)) for s in ("1/0", "0/0", "4/4")]
+    assert [key for key, _ in second] == [f"data/root/x/c{s}" for s in ("1/0", "0/0")] + [
+        "meta", *(f"data/root/x/c{s}" for s in ("0/0", "1/0", "0/0"))
+    ]  # fmt: skip
+    assert run(view.get_partial_values(PROTOTYPE, [])) == []
+
+
+def test_partial_values_are_set_with_one_write_for_each_shard(view, below):
+    put(view, c0_0=b"abcdef", c0_1=b"xyz")
+    run(view.set("meta", Buffer.from_bytes(b"{}")))
+    below.calls.clear()
+    x = "data/root/x/c"
+    run(
+        view.set_partial_values(
+            [(x + "0/0", 1, b"BC"), (x + "0/0", 5, b"FGH"), (x + "0/1", -1, b"!!"), (x + "1/0", 0, b"n"),
+             (x + "2/2", 0, b"m"), ("meta", 1, b"1}"), (x + "1/0", 1, b"ew")]
+        )
+    )  # fmt: skip
+    assert below.calls.count("set") == 3
+    values = [got(view, k) for k in ("c0/0", "c0/1", "c1/0", "c2/2")]
+    assert values == [b"aBCdeFGH", b"xy!!", b"new", b"m"]
+    assert run(view.get("meta", PROTOTYPE)).to_bytes() == b"{1}"
+    for start in (9, -9):
+        with pytest.raises(SpecError, match="outside of the value"):
+            run(view.set_partial_values([(x + "0/0", start, b"q")]))
+    with pytest.raises(SpecError, match="which has 0 bytes"):
+        run(view.set_partial_values([("gone", 1, b"q")]))
+    assert got(view, "c0/0") == b"aBCdeFGH"
+
+
+def test_erased(view, below, objects):
+    put(view, c0_0=b"abc", c0_1=b"de", c1_1=b"f", c2_2=b"g", c2_3=b"h")
+    run(view.delete("data/root/x/c9/9"))
+    run(view.delete("data/root/x/c1/0"))
+    below.calls.clear()
+    run(view.erase_values([f"data/root/x/{k}" for k in ("c0/0", "c2/2", "c2/3", "c0/1", "c5/5")]))
+    assert below.calls.count("set") == 1
+    assert objects["data/root/x/c0/0"].to_bytes() == shard({3: (0, 1)}, b"f")
+    assert sorted(objects) == ["data/root/x/c0/0"]
+    run(view.delete("data/root/x/c1/1"))
+    assert not objects
+
+
+@pytest.mark.parametrize("style", ["c{}/{}", "c/{}/{}", "c{}.{}", "c.{}.{}"])
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_listed_and_erased_by_prefix_as_a_store_without_shards(style, kind, tmp_path):
+    """Whatever is done, the view has the keys of a store in memory with one object a chunk."""
+    draw = random.Random(style)
+    below = MemoryStore() if kind == "memory" else LocalStore(str(tmp_path))
+    view, model = shardwrite.transformer_view(below, (2, 3)), MemoryStore()
+    chunks = [(i, j) for i in (0, 1, 2, 11, 12, 30) for j in (0, 1, 2, 3, 10, 13)]
+    keys = [f"g/x/{style.format(*c)}" for c in chunks] + [
+        "g/zarr.json",
+        "g/x/zarr.json",
+        "g/c0.a/b",
+    ]
+    prefixes = ["", "g", "g/", "g/x/", "g/x", "g/x/c", "g/x/c/", "g/x/c/1/", "g/x/c/11/", "g/x/c/1",
+                "g/x/c1/", "g/x/c1", "g/x/c1.", "g/x/c.1", "g/x/c.12.", "g/x/c0/", "g/x/c/0/", "no/"]  # fmt: skip
+
+    async def check():
+        for prefix in prefixes:
+            got, wanted = [await listed(s.list_prefix(prefix)) for s in (view, model)]
+            is_whole = not prefix or prefix.endswith("/") or view._keys.cuts_numbers(prefix)
+            if kind == "memory" or is_whole:  # else LocalStore takes it for a directory
+                assert got == wanted, prefix
+            if prefix.endswith("/"):
+                got, wanted = [await listed(s.list_dir(prefix)) for s in (view, model)]
+                assert got == wanted, prefix
+                assert await view.is_empty(prefix) == await model.is_empty(prefix)
+
+    async def main():
+        for _ in range(3):
+            for key in keys:
+                if draw.random() < 0.6:
+                    for store in (view, model):
+                        await store.set(key, Buffer.from_bytes(key.encode()))
+            await check()
+            prefix = draw.choice([p for p in prefixes[3:] if p.endswith("/")])
+            await view.delete_dir(prefix)
+            await model.delete_dir(prefix)
+            await check()
+            await view.erase_prefix("g/x/c1")
+            for key in await listed(model.list_prefix("g/x/c1")):
+                await model.delete(key)
+            await check()
+            for key in await listed(model.list()):
+                assert (await view.get(key, PROTOTYPE)).to_bytes() == key.encode()
+        await view.clear()
+        assert await view.is_empty("")
+
+    run(main())
+
+
+def test_a_prefix_of_whole_shards_is_handed_on(view, below, objects):
+    put(view, c0_0=b"a", c5_5=b"b")
+    objects["data/root/x/c0/0"] = Buffer.from_bytes(b"torn")  # nobody looks at it
+    run(view.delete_dir("data/root"))
+    assert not objects
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "too few for an index of 64"),
+        (b"x" * 63, "too few for an index of 64"),
+        (shard({0: (0, EMPTY)}, b"abc"), "half empty"),
+        (shard({0: (EMPTY, 3)}, b"abc"), "half empty"),
+        (shard({0: (0, 4)}, b"abc"), _PAST),
+        (shard({0: (5, 40)}, b"abc"), _PAST),
+        (shard({0: (90, 1)}, b"abc"), _PAST),
+        (shard({0: (2**40, 2**40)}, b"abc"), _PAST),
+        (shard({0: (0, 2**63)}, b"abc"), _PAST),
+        (shard({0: (2**63, 2**63)}, b"abc"), _PAST),
+        (shard({0: (0, 3), 1: (1, 2)}, b"abc"), "overlaps"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "files", "obstore"])
+def test_bad_shards_are_typed_errors(data, message, kind, tmp_path):
+    if kind == "obstore":
+        obstore = pytest.importorskip("obstore")
+        below = zarr.storage.ObjectStore(obstore.store.LocalStore(str(tmp_path)))
+    else:
+        below = MemoryStore() if kind == "memory" else LocalStore(str(tmp_path))
+    view = shardwrite.transformer_view(below, (2, 2))
+    run(below.set("c/1/1", Buffer.from_bytes(data)))
+    for act in (
+        lambda: view.get("c/2/2", PROTOTYPE),
+        lambda: view.get_partial_values(PROTOTYPE, [("c/2/2", RangeByteRequest(0, 1))]),
+        lambda: view.set("c/3/3", Buffer.from_bytes(b"new")),
+    ):
+        with pytest.raises(CorruptShardError, match=message) as caught:
+            run(act())
+        assert caught.value.key == "c/1/1"
+    run(view.delete_dir("c"))
+    assert run(view.is_empty(""))
+
+
+@pytest.mark.compat
+def test_zarr_writes_and_reads_through_it(tmp_path):
+    values = np.arange(1, 7 * 9 * 5 + 1, dtype="u2").reshape(7, 9, 5)
+    view = shardwrite.transformer_view(str(tmp_path), (2, 3, 1), path="g/x")
+    x = zarr.create_array(view, name="g/x", shape=values.shape, chunks=(2, 1, 3), dtype="u2")
+    x[...] = values  # the chunks of a shard are written at once
+    np.testing.assert_array_equal(zarr.open_array(view, path="g/x", mode="r")[...], values)
+    assert len(list((tmp_path / "g/x/c").rglob("*/*/*"))) == 2 * 3 * 2
+    x.resize((3, 3, 2))
+    np.testing.assert_array_equal(x[...], values[:3, :3, :2])
+    other = pickle.loads(pickle.dumps(view))
+    assert other == view
+    assert other != shardwrite.transformer_view(str(tmp_path), (2, 3, 2), path="g/x")
+    np.testing.assert_array_equal(zarr.open_array(other, path="g/x")[...], values[:3, :3, :2])
+    with pytest.raises(ValueError, match="read-only"):
+        run(view.with_read_only(True).set("g/x/c/0/0/0", Buffer.from_bytes(b"")))
+
+
+def test_shards_without_a_checksum_are_viewed(tmp_path):
+    import dask.array as da
+
+    values = np.random.default_rng(0).integers(0, 9, (20, 30), "i4")
+    bare = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    da.from_array(values).to_sharded_zarr(
+        tmp_path / "x", shards=10, chunks=5, index_codecs=bare, strategy="morton"
+    )
+    view = shardwrite.transformer_view(tmp_path / "x", 2 * (2,), read_only=True)
+    inner = zarr.create_array(
+        MemoryStore(), shape=values.shape, chunks=(5, 5), dtype="i4",
+        compressors=[zarr.codecs.ZstdCodec(), zarr.codecs.Crc32cCodec()],
+    )  # fmt: skip
+
+    async def copy():
+        async for key in view.list_prefix("c/"):
+            await inner.store.set(key, await view.get(key, PROTOTYPE))
+
+    run(copy())
+    np.testing.assert_array_equal(inner[...], values)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ((5, 2), "store"), ((MemoryStore(), 0), "chunks_per_shard"), ((MemoryStore(), [2, True]), "chunks_per_shard"),
+        ((MemoryStore(), "22"), "chunks_per_shard"), ((MemoryStore(), [2**20, 2**20]), "chunks_per_shard"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(arguments, field):
+    with pytest.raises(SpecError) as caught:
+        shardwrite.transformer_view(*arguments)
+    assert caught.value.field == field
+    for path in ("/a", "a//b", 5):
+        with pytest.raises(SpecError, match="not a path"):
+            shardwrite.transformer_view(MemoryStore(), 2, path=path)
