@@ -17,6 +17,7 @@ from shardwrite.config.values import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
+    from shardwrite.format.precomputed.parameters import ShardingParameters
     from shardwrite.format.registry import register_strategy
     from shardwrite.format.sharding import register_shard_format
     from shardwrite.format.strategies import AppendOnly, FixedOrder
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.report import Report
     from shardwrite.operations.run_report import report
     from shardwrite.operations.stores_in_place import shard_store, unshard_store
+    from shardwrite.operations.uint64_shards import UInt64Report, UInt64Shards, UInt64Written
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
@@ -56,6 +58,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite.format.precomputed.parameters": ("ShardingParameters",),
             "shardwrite.format.registry": ("register_strategy",),
             "shardwrite.format.sharding": ("register_shard_format",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
@@ -77,6 +80,11 @@ else:
             "shardwrite.operations.report": ("Report",),
             "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
+            "shardwrite.operations.uint64_shards": (
+                "UInt64Report",
+                "UInt64Shards",
+                "UInt64Written",
+            ),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
@@ -145,7 +153,11 @@ __all__ = [
     "Report",
     "RunReport",
     "ShardWriter",
+    "ShardingParameters",
     "StreamReport",
+    "UInt64Report",
+    "UInt64Shards",
+    "UInt64Written",
     "WriteResult",
     "__version__",
     "abandon",
