@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from shardwrite.read.array import from_sharded_zarr, open_sharded
     from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import WriteResult
+    from shardwrite.sources.precomputed import from_precomputed
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
 else:
@@ -92,6 +93,7 @@ else:
             "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
             "shardwrite.reporting.report": ("RunReport",),
             "shardwrite.runs.result": ("WriteResult",),
+            "shardwrite.sources.precomputed": ("from_precomputed",),
             "shardwrite.stream.report": ("StreamReport",),
             "shardwrite.stream.writer": ("ShardWriter",),
         },
@@ -168,6 +170,7 @@ __all__ = [
     "erase",
     "finalize",
     "finalize_conversion",
+    "from_precomputed",
     "from_sharded_zarr",
     "open_sharded",
     "patch_dask",

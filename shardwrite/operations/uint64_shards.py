@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.precomputed.info import INFO
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import check_shard_index
 from shardwrite.host.resources import n_cores
@@ -20,7 +21,15 @@ from shardwrite.place.target import durability_in
 from shardwrite.plan.render import counted, human
 from shardwrite.plan.sizes import parse_nbytes
 from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import DURABILITIES, Capability, Store, open_store, parse_json, require
+from shardwrite.stores import (
+    DURABILITIES,
+    Capability,
+    Store,
+    open_store,
+    parse_json,
+    read_limit,
+    require,
+)
 from shardwrite.write.uint64_shards import Change, commit_changes
 
 __all__ = ["UInt64Report", "UInt64Shards", "UInt64Written"]
@@ -28,8 +37,6 @@ __all__ = ["UInt64Report", "UInt64Shards", "UInt64Written"]
 Ids = npt.NDArray[np.uint64]
 T = TypeVar("T")
 
-_INFO = "info"
-_INFO_NBYTES = 32 * 2**20
 _EXISTING = ("refuse", "keep", "replace", "update")
 _BATCH = 64  # shards of a transaction whose files are synced together
 _COLUMN_NBYTES = 24
@@ -481,7 +488,7 @@ def _as_ids(ids: Iterable[Any]) -> Ids:
 
 def _sharding_in_info(store: Store) -> Any:
     """Parameters in the document ``info`` of a store."""
-    data = store.read_whole(_INFO, _INFO_NBYTES)
+    data = store.read_whole(INFO, read_limit())
     remedy = "give sharding="
     if data is None:
         raise SpecError("there is no info", field="sharding", value=None, remedy=remedy)
