@@ -17,6 +17,7 @@ from shardwrite.config.values import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
+    from shardwrite.format.precomputed.parameters import ShardingParameters
     from shardwrite.format.registry import register_strategy
     from shardwrite.format.sharding import register_shard_format
     from shardwrite.format.strategies import AppendOnly, FixedOrder
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.run_report import report
     from shardwrite.operations.stores_in_place import shard_store, unshard_store
     from shardwrite.operations.transformer import transformer_view
+    from shardwrite.operations.uint64_shards import UInt64Report, UInt64Shards, UInt64Written
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from shardwrite.read.array import from_sharded_zarr, open_sharded
     from shardwrite.reporting.report import RunReport
     from shardwrite.runs.result import WriteResult
+    from shardwrite.sources.precomputed import from_precomputed
     from shardwrite.stream.report import StreamReport
     from shardwrite.stream.writer import ShardWriter
 else:
@@ -57,6 +60,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite.format.precomputed.parameters": ("ShardingParameters",),
             "shardwrite.format.registry": ("register_strategy",),
             "shardwrite.format.sharding": ("register_shard_format",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
@@ -79,6 +83,11 @@ else:
             "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
             "shardwrite.operations.transformer": ("transformer_view",),
+            "shardwrite.operations.uint64_shards": (
+                "UInt64Report",
+                "UInt64Shards",
+                "UInt64Written",
+            ),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),
@@ -86,6 +95,7 @@ else:
             "shardwrite.read.array": ("from_sharded_zarr", "open_sharded"),
             "shardwrite.reporting.report": ("RunReport",),
             "shardwrite.runs.result": ("WriteResult",),
+            "shardwrite.sources.precomputed": ("from_precomputed",),
             "shardwrite.stream.report": ("StreamReport",),
             "shardwrite.stream.writer": ("ShardWriter",),
         },
@@ -147,7 +157,11 @@ __all__ = [
     "Report",
     "RunReport",
     "ShardWriter",
+    "ShardingParameters",
     "StreamReport",
+    "UInt64Report",
+    "UInt64Shards",
+    "UInt64Written",
     "WriteResult",
     "__version__",
     "abandon",
@@ -158,6 +172,7 @@ __all__ = [
     "erase",
     "finalize",
     "finalize_conversion",
+    "from_precomputed",
     "from_sharded_zarr",
     "open_sharded",
     "patch_dask",

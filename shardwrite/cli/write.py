@@ -120,7 +120,8 @@ def write(
 ) -> None:
     """Write the file SRC as the sharded array DST.
 
-    SRC can be Zarr, HDF5, NetCDF, NumPy, TIFF, NIfTI or raw. FILE::PATH names an array in a file.
+    SRC can be Zarr, HDF5, NetCDF, NumPy, TIFF, NIfTI, Neuroglancer precomputed or raw. FILE::PATH
+    names an array in a file.
     If the command was interrupted, run it again: it continues where it stopped.
 
     Exit codes: 0 complete; 1 an error; 2 wrong usage; 75 storage trouble that may pass, such as a

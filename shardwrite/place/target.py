@@ -37,6 +37,7 @@ __all__ = [
     "UPDATES",
     "Target",
     "document_of",
+    "durability_in",
     "is_array",
     "is_zip_store",
     "resolve_place",
@@ -154,12 +155,17 @@ class Target:
         SpecError
             If the store cannot promise what is given.
         """
-        if given is None:
-            is_durable = Capability.DURABLE in self.store.capabilities
-            return (value_of(DURABILITY) or "full") if is_durable else "none"
-        if given in DURABILITIES[:-1]:
-            require(self.store, Capability.DURABLE, field="durability", value=given)
-        return given
+        return durability_in(self.store, given)
+
+
+def durability_in(store: Store, given: str | None = None) -> str:
+    """Durability level of what is written to a store; see :meth:`Target.durability`."""
+    if given is None:
+        is_durable = Capability.DURABLE in store.capabilities
+        return (value_of(DURABILITY) or "full") if is_durable else "none"
+    if given in DURABILITIES[:-1]:
+        require(store, Capability.DURABLE, field="durability", value=given)
+    return given
 
 
 def document_of(place: Place) -> Any:

@@ -36,6 +36,7 @@ FORMATS = {
     "netcdf3": Format("shardwrite.sources.netcdf3", _ONE_OF_SEVERAL),
     "npy": Format("shardwrite.sources.npy"),
     "tiff": Format("shardwrite.sources.tiff", _ONE_OF_SEVERAL),
+    "precomputed": Format("shardwrite.sources.precomputed", _ONE_OF_SEVERAL),
     "nifti": Format("shardwrite.sources.nifti", suffixes=(".nii", ".nii.gz")),
     # A raw file may begin with any bytes, and a compressed file shows only its compression.
     "raw": Format(

@@ -6,6 +6,7 @@ import os
 from typing import BinaryIO
 
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.precomputed.info import INFO
 from shardwrite.sources.formats import FORMATS
 
 __all__ = ["guess"]
@@ -88,6 +89,8 @@ def _guess_directory(path: str) -> str | None:
         ".zarr"
     ):
         return "zarr"
+    if os.path.isfile(os.path.join(path, INFO)):
+        return "precomputed"
     with os.scandir(path) as entries:
         return (
             "tiff"

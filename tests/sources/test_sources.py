@@ -694,10 +694,14 @@ def test_missing_file(tmp_path):
 
 def test_unknown_format(tmp_path):
     (tmp_path / "a.xyz").write_bytes(b"12345")
-    with pytest.raises(SpecError, match="zarr, hdf5, netcdf3, npy, tiff, nifti, raw") as caught:
+    with pytest.raises(
+        SpecError, match="zarr, hdf5, netcdf3, npy, tiff, precomputed, nifti, raw"
+    ) as caught:
         open_source(str(tmp_path / "a.xyz"))
     assert caught.value.field == "source"
-    with pytest.raises(SpecError, match="zarr, hdf5, netcdf3, npy, tiff, nifti, raw") as caught:
+    with pytest.raises(
+        SpecError, match="zarr, hdf5, netcdf3, npy, tiff, precomputed, nifti, raw"
+    ) as caught:
         open_source(str(tmp_path / "a.xyz"), format="jpeg")
     assert (caught.value.field, caught.value.value) == ("format", "jpeg")
 

@@ -1,0 +1,250 @@
+"""Reading of a shard of the format ``neuroglancer_uint64_sharded_v1``.
+
+No size that the shard itself tells is trusted: ranges are checked in whole numbers before they are
+read, and what is decoded has a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.limits import chunk_limit
+from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.reader import Ranges
+from shardwrite.errors import CorruptShardError
+from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.format.precomputed.shard import (
+    ENTRY_NBYTES,
+    Minishard,
+    check_ranges,
+    check_shard_index,
+    decode_minishard,
+    parse_entries,
+    stage_of,
+)
+
+__all__ = ["Joined", "UInt64ShardReader"]
+
+_PIECE_NBYTES = 2**20
+Load = Callable[[], Minishard]
+Cached = Callable[[int, Load], Minishard]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Two objects that are read as one: the index and the data of the obsolete format."""
+
+    index: Ranges
+    data: Ranges
+
+    @property
+    def nbytes(self) -> int:
+        """Size of both."""
+        return self.index.nbytes + self.data.nbytes
+
+    def read(self, offset: int, nbytes: int) -> Buffer:
+        """See :meth:`Ranges.read`."""
+        split = self.index.nbytes
+        if offset >= split:
+            return self.data.read(offset - split, nbytes)
+        if offset + nbytes <= split:
+            return self.index.read(offset, nbytes)
+        head = self.index.read(offset, split - offset)
+        return b"".join((head, self.data.read(0, offset + nbytes - split)))
+
+
+class UInt64ShardReader:
+    """Reader of the chunks of a shard.
+
+    To find a chunk, it reads 16 bytes of the shard index and the index of one minishard.
+
+    Parameters
+    ----------
+    sharding : ShardingParameters
+        The parameters.
+    shard : int
+        Number of the shard.
+    source : Ranges
+        The object.
+    limit_nbytes : int
+        Largest size of the shard index and of a decoded index of a minishard.
+    cached : callable, optional
+        Called with the number of a minishard and a function that reads its index. It returns the
+        index, from a cache if it has one.
+
+    Raises
+    ------
+    CorruptShardError
+        If the object is too short for the shard index.
+    """
+
+    def __init__(
+        self,
+        sharding: ShardingParameters,
+        shard: int,
+        source: Ranges,
+        limit_nbytes: int,
+        cached: Cached | None = None,
+    ) -> None:
+        self.sharding, self.shard, self.source = sharding, shard, source
+        self.key = sharding.key_of(shard)
+        self._limit_nbytes = limit_nbytes
+        self._cached = cached
+        self._stage = stage_of(sharding.data_encoding)
+        if source.nbytes < sharding.shard_index_nbytes:
+            raise CorruptShardError(
+                f"{source.nbytes} bytes are too few for an index of {sharding.shard_index_nbytes}",
+                key=self.key,
+            )
+
+    @property
+    def data_nbytes(self) -> int:
+        """Size of all that follows the shard index."""
+        return self.source.nbytes - self.sharding.shard_index_nbytes
+
+    def minishard(self, number: int) -> Minishard:
+        """Chunks of a minishard.
+
+        Raises
+        ------
+        CorruptShardError
+            If its index is damaged.
+        """
+
+        def load() -> Minishard:
+            (entry,) = parse_entries(self.source.read(ENTRY_NBYTES * number, ENTRY_NBYTES))
+            return self._load(number, int(entry[0]), int(entry[1]))
+
+        return load() if self._cached is None else self._cached(number, load)
+
+    def _load(self, number: int, start: int, end: int) -> Minishard:
+        what = f"index of minishard {number}"
+        try:
+            entry = np.array([[start, end]], np.uint64)
+            if not len(check_ranges(entry, self.data_nbytes, what)):
+                nothing = np.zeros(0, np.uint64)
+                return Minishard(nothing, nothing, nothing)
+            if end - start > self._limit_nbytes:
+                raise CorruptShardError(  # noqa: TRY301
+                    f"{what} takes {end - start} bytes, and {self._limit_nbytes} are allowed; "
+                    "if that is right, raise index_limit"
+                )
+            return decode_minishard(
+                self.sharding,
+                self.source.read(start + self.sharding.shard_index_nbytes, end - start),
+                self.source.nbytes,
+                (self.shard, number),
+                self._limit_nbytes,
+            )
+        except CorruptShardError as error:
+            raise error.located(key=self.key) from error
+
+    def minishards(self) -> Iterator[Minishard]:
+        """Chunks of all minishards that have some, one minishard after the other.
+
+        Raises
+        ------
+        SpecError
+            If the shard index is too large to be read as a whole.
+        CorruptShardError
+            If an index is damaged, or the indexes of two minishards overlap.
+        """
+        for number, start, end in self._entries():
+            yield self._load(number, start, end)
+
+    def _entries(self) -> list[tuple[int, int, int]]:
+        """Number, start and end of the index of each minishard that has one."""
+        nbytes = self.sharding.shard_index_nbytes
+        check_shard_index(self.sharding, self._limit_nbytes)
+        found: list[tuple[int, int, int]] = []
+        for at in range(0, nbytes, _PIECE_NBYTES):
+            piece = parse_entries(self.source.read(at, min(_PIECE_NBYTES, nbytes - at)))
+            for i in np.flatnonzero(piece[:, 0] != piece[:, 1]).tolist():
+                start, end = piece[i].tolist()
+                found.append((at // ENTRY_NBYTES + i, start, end))
+        ranges = np.array([entry[1:] for entry in found], np.uint64).reshape(-1, 2)
+        try:
+            check_ranges(ranges, self.data_nbytes, "index of a minishard")
+        except CorruptShardError as error:
+            raise error.located(key=self.key) from error
+        return found
+
+    def chunk(self, chunk_id: int) -> bytes | None:
+        """Decoded bytes of a chunk; None if the shard does not have it.
+
+        Raises
+        ------
+        CorruptShardError
+            If an index or the chunk is damaged, or the chunk is larger than
+            ``shardwrite.read.chunk-limit`` in dask's configuration allows.
+        """
+        _, minishard = self.sharding.locate([chunk_id])
+        place = self.minishard(int(minishard[0])).find(chunk_id)
+        return None if place is None else self.value(*place)
+
+    def value(self, offset: int, nbytes: int) -> bytes:
+        """Decoded bytes of the chunk at a place in the shard, which must lie in it.
+
+        Raises
+        ------
+        CorruptShardError
+            As :meth:`chunk` does.
+        """
+        limit = chunk_limit()
+        try:
+            if nbytes > limit:
+                raise CorruptShardError(  # noqa: TRY301
+                    f"takes {nbytes} bytes, and {limit} are allowed; if that is right, raise "
+                    "shardwrite.read.chunk-limit in dask's configuration"
+                )
+            data = self.source.read(offset, nbytes)
+            return bytes(data if self._stage is None else self._stage.decode(data, limit))
+        except CorruptShardError as error:
+            raise error.located(key=self.key, offset=offset, nbytes=nbytes) from error
+
+    def check(self, *, deep: bool = False) -> tuple[int, int]:
+        """Check all indexes, and that no two chunks overlap. Several may have the same bytes.
+
+        Parameters
+        ----------
+        deep : bool
+            Whether to decode each chunk, too.
+
+        Returns
+        -------
+        n_chunks, used_nbytes : int
+            Number of chunks, and of the bytes that chunks and indexes take.
+
+        Raises
+        ------
+        SpecError, CorruptShardError
+            At the first fault, as :meth:`minishards` and :meth:`chunk` do.
+        """
+        entries = self._entries()
+        base = self.sharding.shard_index_nbytes
+        n_chunks = 0
+        taken = [np.array([[base + a, base + b] for _, a, b in entries], np.uint64).reshape(-1, 2)]
+        for entry in entries:
+            minishard = self._load(*entry)
+            n_chunks += len(minishard.ids)
+            taken.append(_ranges_of(minishard))
+            if deep:
+                for offset, nbytes in zip(minishard.offsets, minishard.nbytes, strict=True):
+                    self.value(int(offset), int(nbytes))
+        try:
+            chunks = np.unique(np.concatenate([taken[0][:0], *taken[1:]]), axis=0)
+            everything = np.concatenate([taken[0], chunks])
+            solid = check_ranges(everything, self.source.nbytes, "chunk or index")
+        except CorruptShardError as error:
+            raise error.located(key=self.key) from error
+        return n_chunks, base + int((solid[:, 1] - solid[:, 0]).sum())
+
+
+def _ranges_of(minishard: Minishard) -> npt.NDArray[np.uint64]:
+    """Start and end of each chunk, shape (n, 2); chunks with the same bytes count once."""
+    ranges = np.stack([minishard.offsets, minishard.offsets + minishard.nbytes], axis=1)
+    return np.unique(ranges, axis=0)

@@ -1,0 +1,195 @@
+"""The document ``info`` of a volume, and where the chunks of a scale lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import SpecError
+from shardwrite.format.precomputed.morton import MortonCode
+from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.grid import Box, Shape, ceil_div
+
+__all__ = ["INFO", "Scale", "Volume", "parse_info"]
+
+INFO = "info"
+"""Key of the document."""
+
+_TYPE = "neuroglancer_multiscale_volume"
+_DATA_TYPES = frozenset(
+    {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A scale of a volume. Axes are x, y and z, and chunks hold all channels.
+
+    Attributes
+    ----------
+    key : str
+        Path of the chunks, relative to ``info``.
+    size, voxel_offset, chunk_size : tuple of int
+        Shape of the scale, position of its first voxel, and shape of a chunk.
+    resolution : tuple of float
+        Size of a voxel in nanometres.
+    encoding : str
+        Encoding of the chunks.
+    sharding : ShardingParameters or None
+        Parameters of the shards; None if each chunk is a file.
+    """
+
+    key: str
+    size: Shape
+    voxel_offset: Shape
+    chunk_size: Shape
+    resolution: tuple[float, ...]
+    encoding: str
+    sharding: ShardingParameters | None
+
+    @property
+    def grid(self) -> Shape:
+        """Number of chunks along each axis."""
+        return tuple(ceil_div(n, c) for n, c in zip(self.size, self.chunk_size, strict=True))
+
+    @property
+    def code(self) -> MortonCode:
+        """Code that gives chunks their ids."""
+        return MortonCode(self.grid)
+
+    def box(self, position: Sequence[int]) -> Box:
+        """Voxels of a chunk, relative to the first voxel of the scale. Chunks at edges are cut."""
+        start = tuple(i * c for i, c in zip(position, self.chunk_size, strict=True))
+        ends = zip(start, self.chunk_size, self.size, strict=True)
+        return Box(start, tuple(min(a + c, n) for a, c, n in ends))
+
+    def name(self, position: Sequence[int]) -> str:
+        """Key of the file of a chunk below the scale's key, if there are no shards."""
+        box = self.box(position)
+        return "_".join(
+            f"{o + a}-{o + b}"
+            for o, a, b in zip(self.voxel_offset, box.start, box.stop, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """What an ``info`` says.
+
+    Attributes
+    ----------
+    kind : str
+        ``image``, or ``segmentation``.
+    dtype : numpy.dtype
+        Data type, little-endian.
+    n_channels : int
+        Number of channels.
+    scales : tuple of Scale
+        The scales, the finest first.
+    """
+
+    kind: str
+    dtype: np.dtype[Any]
+    n_channels: int
+    scales: tuple[Scale, ...]
+
+    def scale(self, wanted: int | str | None) -> Scale:
+        """A scale by its number or key; by default the first one.
+
+        Raises
+        ------
+        SpecError
+            If there is no such scale.
+        """
+        keys = [scale.key for scale in self.scales]
+        if isinstance(wanted, str) and wanted in keys:
+            return self.scales[keys.index(wanted)]
+        number = 0 if wanted is None else wanted
+        if type(number) is int and -len(keys) <= number < len(keys):
+            return self.scales[number]
+        remedy = f"give a number below {len(keys)} or one of {keys}"
+        raise SpecError("no such scale", field="scale", value=wanted, remedy=remedy)
+
+
+def parse_info(document: Any) -> Volume:
+    """Parse and check an ``info``. Members that are not known do not matter.
+
+    Parameters
+    ----------
+    document : object
+        The parsed JSON.
+
+    Raises
+    ------
+    SpecError
+        If it does not describe a volume, or is not valid.
+    """
+    if not isinstance(document, Mapping) or document.get("@type", _TYPE) != _TYPE:
+        value = document.get("@type") if isinstance(document, Mapping) else None
+        remedy = "give the directory of an image or a segmentation"
+        raise SpecError("info of no volume", field="@type", value=value, remedy=remedy)
+    data_type = document.get("data_type")
+    if not isinstance(data_type, str) or data_type.lower() not in _DATA_TYPES:
+        remedy = f"use one of {sorted(_DATA_TYPES)}"
+        raise SpecError("not supported", field="data_type", value=data_type, remedy=remedy)
+    n_channels = document.get("num_channels")
+    scales = document.get("scales")
+    if not isinstance(scales, list) or not scales:
+        remedy = "give a list with at least one scale"
+        raise SpecError("no scales", field="scales", value=scales, remedy=remedy)
+    return Volume(
+        str(document.get("type")),
+        np.dtype(data_type.lower()).newbyteorder("<"),
+        _numbers([n_channels], "num_channels", 1, least=1)[0],
+        tuple(_scale(scale) for scale in scales),
+    )
+
+
+def _scale(document: Any) -> Scale:
+    if not isinstance(document, Mapping) or not isinstance(document.get("key"), str):
+        remedy = 'give an object with a text as its "key"'
+        raise SpecError("not a scale", field="scales", value=document, remedy=remedy)
+    chunk_sizes = document.get("chunk_sizes")
+    if not isinstance(chunk_sizes, list) or not chunk_sizes:
+        remedy = "give a list with at least one shape"
+        raise SpecError("no shapes", field="chunk_sizes", value=chunk_sizes, remedy=remedy)
+    sharding = document.get("sharding")
+    scale = Scale(
+        document["key"],
+        _numbers(document.get("size"), "size", 3, least=1),
+        _numbers(document.get("voxel_offset", [0, 0, 0]), "voxel_offset", 3),
+        _numbers(chunk_sizes[0], "chunk_sizes", 3, least=1),
+        _resolution(document),
+        str(document.get("encoding")),
+        None if sharding is None else ShardingParameters.from_dict(sharding),
+    )
+    if scale.sharding is not None:
+        scale.code.n_bits  # noqa: B018 (checks that ids have room)
+    return scale
+
+
+def _numbers(found: Any, field: str, n: int, *, least: int | None = None) -> Shape:
+    is_valid = (
+        isinstance(found, list)
+        and len(found) == n
+        and all(type(i) is int and (least is None or i >= least) for i in found)
+    )
+    if not is_valid:
+        remedy = f"give {n} whole numbers" + ("" if least is None else f" of {least} or more")
+        raise SpecError("not valid", field=field, value=found, remedy=remedy)
+    return tuple(found)
+
+
+def _resolution(document: Mapping[str, Any] | Document) -> tuple[float, ...]:
+    found = document.get("resolution")
+    is_valid = (
+        isinstance(found, list) and len(found) == 3 and all(type(i) in (int, float) for i in found)
+    )
+    if not is_valid:
+        remedy = "give the size of a voxel along x, y and z, in nanometres"
+        raise SpecError("not valid", field="resolution", value=found, remedy=remedy)
+    return tuple(map(float, found or []))

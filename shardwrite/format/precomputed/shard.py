@@ -1,0 +1,273 @@
+"""The bytes of a shard around its chunks, and what can be read from them.
+
+A shard begins with its index: for each minishard, start and end of the index of this minishard.
+The chunks follow, by minishard and by id, and then the indexes of the minishards. All offsets count
+from the end of the shard index. Whoever writes knows the shard index last, since it depends on the
+sizes of all that follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
+from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.format.precomputed.parameters import ShardingParameters
+
+__all__ = [
+    "ENTRY_NBYTES",
+    "GZIP_LEVEL",
+    "Minishard",
+    "Sealed",
+    "check_ranges",
+    "check_shard_index",
+    "decode_minishard",
+    "parse_entries",
+    "seal",
+    "sequence",
+    "stage_of",
+]
+
+Ids = npt.NDArray[np.uint64]
+
+ENTRY_NBYTES = 16
+GZIP_LEVEL = 6
+_COLUMN_NBYTES = 24
+_RUN = 4096  # minishards of which one piece of the shard index tells
+
+
+@dataclass(frozen=True, slots=True)
+class Minishard:
+    """Chunks of a minishard, in ascending order of their ids.
+
+    Attributes
+    ----------
+    ids, offsets, nbytes : numpy.ndarray of uint64, shape (n,)
+        Id of each chunk, its offset from the start of the shard, and its encoded size.
+    """
+
+    ids: Ids
+    offsets: Ids
+    nbytes: Ids
+
+    def find(self, chunk_id: int) -> tuple[int, int] | None:
+        """Offset and size of a chunk; None if there is none with this id."""
+        at = int(np.searchsorted(self.ids, np.uint64(chunk_id)))
+        if at == len(self.ids) or int(self.ids[at]) != chunk_id:
+            return None
+        return int(self.offsets[at]), int(self.nbytes[at])
+
+    @property
+    def memory_nbytes(self) -> int:
+        """Bytes of memory that the three vectors take."""
+        return _COLUMN_NBYTES * len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What stands around the chunks of a shard.
+
+    Attributes
+    ----------
+    entries : tuple of (int, bytes)
+        Pieces of the shard index that are not zero, each with its offset in the shard.
+    suffix : bytes
+        Indexes of the minishards, which follow the last chunk.
+    """
+
+    entries: tuple[tuple[int, bytes], ...]
+    suffix: bytes
+
+
+def stage_of(encoding: str) -> BytesStage | None:
+    """Codec of an encoding, which writes no time; None if bytes stay as they are."""
+    if encoding == "raw":
+        return None
+    stage = build_stage("gzip", {"level": GZIP_LEVEL}, 1)
+    assert stage is not None
+    return stage
+
+
+def sequence(sharding: ShardingParameters, ids: Ids) -> npt.NDArray[np.int64]:
+    """Order in which the chunks of a shard are written: by minishard, and by id in each.
+
+    Parameters
+    ----------
+    sharding : ShardingParameters
+        The parameters.
+    ids : numpy.ndarray of uint64, shape (n,)
+        Ids of the chunks of one shard.
+    """
+    order: npt.NDArray[np.int64] = np.lexsort((ids, sharding.locate(ids)[1]))
+    return order
+
+
+def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids) -> Sealed:
+    """What stands around the chunks of a shard, which lie end to end.
+
+    Parameters
+    ----------
+    sharding : ShardingParameters
+        The parameters.
+    ids, nbytes : numpy.ndarray of uint64, shape (n,)
+        Id and encoded size of each chunk, in the order of :func:`sequence`.
+    """
+    minishards = sharding.locate(ids)[1]
+    edges = [*np.flatnonzero(np.diff(minishards, prepend=minishards[:1] ^ 1)).tolist(), len(ids)]
+    ends = np.cumsum(nbytes, dtype=np.uint64)
+    stage = stage_of(sharding.minishard_index_encoding)
+    at = int(ends[-1]) if len(ids) else 0
+    suffix: list[Buffer] = []
+    table: list[tuple[int, int, int]] = []
+    for first, last in itertools.pairwise(edges):
+        columns = np.zeros((3, last - first), dtype="<u8")
+        columns[0] = np.diff(ids[first:last], prepend=np.uint64(0))
+        columns[1, 0] = ends[first] - nbytes[first]  # all others follow the chunk before them
+        columns[2] = nbytes[first:last]
+        encoded: Buffer = columns.tobytes()
+        if stage is not None:
+            (encoded,) = stage.encode([encoded])
+        suffix.append(encoded)
+        table.append((int(minishards[first]), at, at + len(encoded)))
+        at += len(encoded)
+    return Sealed(tuple(_pieces(table)), b"".join(suffix))
+
+
+def _pieces(table: list[tuple[int, int, int]]) -> Iterator[tuple[int, bytes]]:
+    """Pieces of the shard index: one for each stretch of minishards with chunks."""
+    for _, run in itertools.groupby(table, key=lambda entry: entry[0] // _RUN):
+        entries = list(run)
+        first = entries[0][0]
+        piece = bytearray(ENTRY_NBYTES * (entries[-1][0] - first + 1))
+        for minishard, start, end in entries:
+            struct.pack_into("<QQ", piece, ENTRY_NBYTES * (minishard - first), start, end)
+        yield ENTRY_NBYTES * first, bytes(piece)
+
+
+def check_shard_index(sharding: ShardingParameters, limit_nbytes: int) -> None:
+    """Refuse parameters whose shard index is too large to be written or read as a whole.
+
+    Raises
+    ------
+    SpecError
+        If the index takes more than `limit_nbytes` bytes.
+    """
+    nbytes = sharding.shard_index_nbytes
+    if nbytes > limit_nbytes:
+        raise SpecError(
+            f"the index of each shard takes {nbytes} bytes, and {limit_nbytes} are allowed",
+            field="minishard_bits",
+            value=sharding.minishard_bits,
+            remedy="give fewer minishard_bits, or raise index_limit",
+        )
+
+
+def parse_entries(data: Buffer) -> npt.NDArray[np.uint64]:
+    """Start and end of the indexes of minishards, shape (n, 2), from a piece of the shard index."""
+    return np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, 2)
+
+
+def check_ranges(
+    ranges: npt.NDArray[np.uint64], data_nbytes: int, what: str
+) -> npt.NDArray[np.uint64]:
+    """Check that ranges lie in a shard and share no byte, and return them in order.
+
+    Ranges of no bytes are left out, as they cannot be read.
+
+    Parameters
+    ----------
+    ranges : numpy.ndarray of uint64, shape (n, 2)
+        Start and end of each range.
+    data_nbytes : int
+        Bytes of the shard that ranges may lie in.
+    what : str
+        What the ranges are, for messages.
+
+    Raises
+    ------
+    CorruptShardError
+        If a range ends before it starts or past the end, or overlaps another.
+    """
+    starts, ends = ranges.T
+    if (bad := np.flatnonzero(starts > ends)).size:
+        start, end = ranges[bad[0]].tolist()
+        raise CorruptShardError(f"{what} ends before it starts, at {end} and {start}")
+    solid = ranges[starts < ends]
+    if (bad := np.flatnonzero(solid[:, 1] > np.uint64(data_nbytes))).size:
+        start, end = solid[bad[0]].tolist()
+        raise CorruptShardError(f"{what} lies at {start} to {end}, past the end at {data_nbytes}")
+    solid = np.asarray(solid[np.argsort(solid[:, 0], kind="stable")], np.uint64)
+    if (bad := np.flatnonzero(solid[1:, 0] < solid[:-1, 1])).size:
+        start, end = solid[bad[0] + 1].tolist()
+        raise CorruptShardError(f"{what} at {start} to {end} overlaps another")
+    return solid
+
+
+def decode_minishard(
+    sharding: ShardingParameters,
+    data: Buffer,
+    shard_nbytes: int,
+    place: tuple[int, int],
+    limit_nbytes: int,
+) -> Minishard:
+    """Decode the index of a minishard, and check it.
+
+    Parameters
+    ----------
+    sharding : ShardingParameters
+        The parameters.
+    data : buffer
+        The encoded index.
+    shard_nbytes : int
+        Size of the whole shard.
+    place : tuple of int
+        Number of the shard and of the minishard.
+    limit_nbytes : int
+        Largest size of the decoded index.
+
+    Raises
+    ------
+    CorruptShardError
+        If it cannot be decoded or has more than `limit_nbytes` bytes. Also if it names a chunk
+        twice or one of another minishard, or places a chunk beyond the end.
+    """
+    stage = stage_of(sharding.minishard_index_encoding)
+    if stage is not None:
+        data = stage.decode(data, limit_nbytes)
+    nbytes = len(memoryview(data))
+    name = f"index of minishard {place[1]}"
+    if nbytes > limit_nbytes:
+        raise CorruptShardError(f"{name} has {nbytes} bytes, and {limit_nbytes} are allowed")
+    if nbytes % _COLUMN_NBYTES:
+        raise CorruptShardError(f"{name} has {nbytes} bytes, which is no multiple of 24")
+    columns = np.frombuffer(data, "<u8").astype(np.uint64).reshape(3, -1)
+    # Sums wrap around at 2^64, as those of all readers do: a chunk may lie before the last one.
+    ids = np.cumsum(columns[0], dtype=np.uint64)
+    ends = np.cumsum(columns[1] + columns[2], dtype=np.uint64)
+    order = np.argsort(ids, kind="stable")
+    ids, starts, sizes = ids[order], (ends - columns[2])[order], columns[2][order]
+    if (twice := np.flatnonzero(ids[1:] == ids[:-1])).size:
+        raise CorruptShardError(f"{name} names chunk {int(ids[twice[0]])} twice")
+    shards, minishards = sharding.locate(ids)
+    strays = (shards != np.uint64(place[0])) | (minishards != np.uint64(place[1]))
+    if strays.any():
+        raise CorruptShardError(
+            f"{name} names chunk {int(ids[strays][0])}, which belongs elsewhere"
+        )
+    room = np.uint64(shard_nbytes - sharding.shard_index_nbytes)
+    # A sum could wrap. A smaller value subtracted from a larger one cannot.
+    past = (starts > room) | (sizes > room - np.minimum(starts, room))
+    if past.any():
+        at = int(np.flatnonzero(past)[0])
+        raise CorruptShardError(
+            f"chunk {int(ids[at])} lies past the end, {shard_nbytes} bytes",
+            offset=int(starts[at]) + sharding.shard_index_nbytes,
+            nbytes=int(sizes[at]),
+        )
+    return Minishard(ids, starts + np.uint64(sharding.shard_index_nbytes), sizes)

@@ -1,0 +1,504 @@
+"""The sharded container of Neuroglancer precomputed by itself: `UInt64Shards`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.entry.public import public
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.precomputed.info import INFO
+from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.format.precomputed.shard import check_shard_index
+from shardwrite.host.resources import n_cores
+from shardwrite.place.target import durability_in
+from shardwrite.plan.render import counted, human
+from shardwrite.plan.sizes import parse_nbytes
+from shardwrite.read.uint64_shards import UInt64ShardFiles
+from shardwrite.stores import (
+    DURABILITIES,
+    Capability,
+    Store,
+    open_store,
+    parse_json,
+    read_limit,
+    require,
+)
+from shardwrite.write.uint64_shards import Change, commit_changes
+
+__all__ = ["UInt64Report", "UInt64Shards", "UInt64Written"]
+
+Ids = npt.NDArray[np.uint64]
+T = TypeVar("T")
+
+_EXISTING = ("refuse", "keep", "replace", "update")
+_BATCH = 64  # shards of a transaction whose files are synced together
+_COLUMN_NBYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class UInt64Written:
+    """What a call has written.
+
+    Attributes
+    ----------
+    n_shards, n_chunks : int
+        Number of shards, and of the chunks given, that were written.
+    n_kept : int
+        Number of shards that were there and were left as they are.
+    nbytes : int
+        Bytes of the shards that were written.
+    """
+
+    n_shards: int
+    n_chunks: int
+    n_kept: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        kept = f"; {counted(self.n_kept, 'shard')} kept" if self.n_kept else ""
+        return (
+            f"{counted(self.n_chunks, 'chunk')} in {counted(self.n_shards, 'shard')}, "
+            f"{human(self.nbytes)}{kept}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UInt64Report:
+    """Report of :meth:`UInt64Shards.verify`.
+
+    Attributes
+    ----------
+    n_shards, n_chunks : int
+        Number of shards, and of chunks in shards without faults.
+    stored_nbytes, unused_nbytes : int
+        Bytes of the shards without faults, and those of them that belong to no chunk and no index.
+    problems : tuple of (str, str)
+        Key and fault of each shard that is damaged; empty if none is.
+    """
+
+    n_shards: int
+    n_chunks: int
+    stored_nbytes: int
+    unused_nbytes: int
+    problems: tuple[tuple[str, str], ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no fault was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        first = (
+            f"{counted(self.n_shards, 'shard')}, {counted(self.n_chunks, 'chunk')}, "
+            f"{human(self.stored_nbytes)}"
+        )
+        return "\n".join([first, *(f"{key}: {message}" for key, message in self.problems)])
+
+
+class UInt64Shards(Mapping[int, bytes]):
+    """Chunks of bytes by 64-bit id, in shards of the format ``neuroglancer_uint64_sharded_v1``.
+
+    This is the container that Neuroglancer reads meshes, skeletons, annotations and volumes from.
+    An object is a mapping from ids to bytes. It can be read by many threads, and sent to other
+    processes.
+
+    Parameters
+    ----------
+    store : path, zarr store, or Store
+        The directory with the shards, or another place as `to_sharded_zarr` takes it.
+    sharding : mapping or ShardingParameters, optional
+        The parameters, as under ``sharding`` in ``info``. By default they are read from there.
+    index_limit : str or int
+        Largest index that is written or read. The index of a shard takes
+        ``16 * 2**minishard_bits`` bytes.
+    cache_limit : str or int
+        Memory for indexes of minishards that were read.
+
+    Raises
+    ------
+    SpecError
+        If a parameter is not valid, or there is no ``info`` with parameters.
+
+    See Also
+    --------
+    to_sharded_zarr : Writes arrays.
+
+    Notes
+    -----
+    Shards are written whole. Each appears when it is complete, and is synced as `durability` says.
+    So a call that was killed has left whole shards, and perhaps hidden temporaries that end in
+    ``.swtmp``. No two processes may write the same shard at a time; one that notices a change by
+    another stops. `shards_of` helps to share the ids among processes.
+
+    Examples
+    --------
+    >>> import shardwrite, tempfile
+    >>> sharding = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "murmurhash3_x86_128",
+    ...             "preshift_bits": 0, "minishard_bits": 4, "shard_bits": 2,
+    ...             "minishard_index_encoding": "gzip", "data_encoding": "gzip"}
+    >>> meshes = shardwrite.UInt64Shards(tempfile.mkdtemp() + "/mesh", sharding)
+    >>> meshes.write({720575940621039145: b"mesh", 7: b"another"}).n_chunks
+    2
+    >>> meshes[7], 8 in meshes
+    (b'another', False)
+    >>> meshes.verify(deep=True).is_good
+    True
+    """
+
+    @public
+    def __init__(
+        self,
+        store: Any,
+        sharding: Mapping[str, Any] | ShardingParameters | None = None,
+        *,
+        index_limit: str | int = "64 MiB",
+        cache_limit: str | int = "64 MiB",
+    ) -> None:
+        opened = open_store(store, is_read=True)
+        place: Store = opened.store.at(opened.path)
+        if sharding is None:
+            sharding = _sharding_in_info(place)
+        if not isinstance(sharding, ShardingParameters):
+            sharding = ShardingParameters.from_dict(sharding)
+        limits = [
+            parse_nbytes(limit if isinstance(limit, str) else f"{limit}", field)
+            for limit, field in ((index_limit, "index_limit"), (cache_limit, "cache_limit"))
+        ]
+        self._files = UInt64ShardFiles(place, sharding, *limits)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        files = self._files
+        return _again, (
+            files.store,
+            files.sharding.to_dict(),
+            files.index_limit_nbytes,
+            files.cache_limit_nbytes,
+        )
+
+    def __repr__(self) -> str:
+        return f"UInt64Shards({self._files.store!r}, {self.sharding})"
+
+    @property
+    def sharding(self) -> ShardingParameters:
+        """The parameters."""
+        return self._files.sharding
+
+    def shards_of(self, ids: Iterable[int]) -> dict[int, list[int]]:
+        """Ids by the number of the shard that they belong to.
+
+        Processes that each write other shards can write at the same time.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            The ids.
+
+        Raises
+        ------
+        SpecError
+            If an id is no whole number of 64 bits.
+        """
+        return {shard: part.tolist() for shard, part in self._grouped(_as_ids(ids))}
+
+    @public
+    def write(
+        self,
+        values: Mapping[int, Any],
+        *,
+        existing: str = "refuse",
+        durability: str | None = None,
+        threads: int | None = None,
+    ) -> UInt64Written:
+        """Write chunks.
+
+        Parameters
+        ----------
+        values : mapping of int to bytes
+            Bytes of each chunk by id. A value is looked up when it is written, by several threads
+            at a time, and is not kept. So a mapping may read or make its values late.
+        existing : {"refuse", "keep", "replace", "update"}
+            What to do with shards that exist. ``"refuse"`` raises before anything is written.
+            ``"keep"`` leaves them as they are, so that a call that was killed can be repeated.
+            ``"replace"`` makes them anew from `values` alone: what else they held is gone.
+            ``"update"`` makes them anew, with their other chunks copied as they are.
+        durability : {"full", "batch", "none"}, optional
+            As for `to_sharded_zarr`.
+        threads : int, optional
+            Number of shards that are written at a time. By default the number of cores.
+
+        Raises
+        ------
+        SpecError
+            Before anything is written, if an option or an id is not valid, or an index would be
+            larger than `index_limit`. Later, if a value is no bytes, or is too large to be read
+            again.
+        StoreError
+            If a shard exists and may not, if another writer changes a shard meanwhile, or if the
+            storage fails.
+        CorruptShardError
+            If an index of a shard that is updated is damaged.
+        """
+        if existing not in _EXISTING:
+            remedy = f"use one of {list(_EXISTING)}"
+            raise SpecError("not known", field="existing", value=existing, remedy=remedy)
+        ids = _as_ids(values)
+        self._check_indexes(ids)
+        groups = self._grouped(ids)
+        there = {shard for shard, _ in groups if self._files.has(shard)}
+        if there and existing == "refuse":
+            key = self.sharding.key_of(min(there))
+            raise StoreError(
+                f"{counted(len(there), 'shard')} exist, the first is {key!r}; give existing= one "
+                f"of {list(_EXISTING[1:])}",
+                key=key,
+            )
+        kept = there if existing == "keep" else set()
+        nothing = np.zeros(0, np.uint64)
+        changes = [
+            Change(shard, part, nothing, existing == "update", existing in _EXISTING[2:])
+            for shard, part in groups
+            if shard not in kept
+        ]
+        nbytes = self._commit(changes, values.__getitem__, durability, threads)
+        n_chunks = sum(len(change.ids) for change in changes)
+        return UInt64Written(len(changes), n_chunks, len(kept), nbytes)
+
+    @public
+    def remove(self, ids: Iterable[int], *, durability: str | None = None) -> UInt64Written:
+        """Remove chunks: the shards that hold them are written anew without them.
+
+        A shard that loses its last chunk stays, with an empty index. Ids that are not there are no
+        error.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            The ids.
+        durability : {"full", "batch", "none"}, optional
+            As for `to_sharded_zarr`.
+
+        Raises
+        ------
+        SpecError, StoreError, CorruptShardError
+            As :meth:`write` does.
+        """
+        nothing = np.zeros(0, np.uint64)
+        changes = [
+            Change(shard, nothing, part, keeps=True, may_exist=True)
+            for shard, part in self._grouped(_as_ids(ids))
+            if self._files.has(shard)
+        ]
+        nbytes = self._commit(changes, nothing.__getitem__, durability, None)
+        return UInt64Written(len(changes), 0, 0, nbytes)
+
+    def read(self, ids: Iterable[int]) -> dict[int, bytes]:
+        """Read chunks, and open each shard once. Chunks that are missing are left out.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            The ids.
+
+        Raises
+        ------
+        SpecError, StoreError, CorruptShardError
+            If an id is not valid, the storage fails, or an index or a chunk is damaged.
+        """
+        found: dict[int, bytes] = {}
+        for shard, part in self._grouped(_as_ids(ids)):
+            with self._files.open(shard) as reader:
+                if reader is not None:
+                    values = ((one, reader.chunk(one)) for one in part.tolist())
+                    found.update((one, data) for one, data in values if data is not None)
+        return found
+
+    def __getitem__(self, chunk_id: int) -> bytes:
+        found = self.read([chunk_id])
+        if not found:
+            raise KeyError(chunk_id)
+        return found[int(chunk_id)]
+
+    def __contains__(self, chunk_id: object) -> bool:
+        try:
+            (one,) = _as_ids([chunk_id]).tolist()
+        except SpecError:
+            return False  # as of any mapping that is asked for a key that it cannot have
+        (shard,), (minishard,) = self.sharding.locate([one])
+        with self._files.open(int(shard)) as reader:
+            return reader is not None and reader.minishard(int(minishard)).find(one) is not None
+
+    def __iter__(self) -> Iterator[int]:
+        for shard in self._files.numbers():
+            yield from self.ids_of(shard)
+
+    def __len__(self) -> int:
+        return sum(len(self.ids_of(shard)) for shard in self._files.numbers())
+
+    def ids_of(self, shard: int) -> list[int]:
+        """Ids of the chunks of a shard, ascending; none if there is no such shard.
+
+        Raises
+        ------
+        SpecError
+            If the index of a shard is larger than `index_limit`.
+        StoreError, CorruptShardError
+            If the storage fails, or an index is damaged.
+        """
+        with self._files.open(shard) as reader:
+            found = [] if reader is None else [one.ids for one in reader.minishards()]
+        return sorted(one for ids in found for one in ids.tolist())
+
+    @public
+    def verify(self, *, deep: bool = False, threads: int | None = None) -> UInt64Report:
+        """Check all shards.
+
+        Indexes must lie in their shard and share no byte, chunks too, and each id must belong to
+        the minishard that names it. Several chunks may have the same bytes.
+
+        Parameters
+        ----------
+        deep : bool
+            Whether to read and decode each chunk, too.
+        threads : int, optional
+            Number of shards that are checked at a time. By default the number of cores.
+
+        Raises
+        ------
+        SpecError
+            If the index of a shard is larger than `index_limit`.
+        """
+        check_shard_index(self.sharding, self._files.index_limit_nbytes)
+        numbers = self._files.numbers()
+        no_shard = "no shard with these parameters has this key"
+        problems = [(key, no_shard) for key in self._files.strays()]
+        n_chunks = stored = used = 0
+
+        def check(shard: int) -> tuple[int, int, int] | tuple[str, str]:
+            try:
+                with self._files.open(shard) as reader:
+                    assert reader is not None
+                    return reader.source.nbytes, *reader.check(deep=deep)
+            except (CorruptShardError, StoreError) as error:
+                return self.sharding.key_of(shard), str(error)
+
+        for found in _in_threads(check, numbers, threads):
+            if len(found) == 2:
+                problems.append(found)
+            else:
+                stored, n_chunks, used = (
+                    stored + found[0],
+                    n_chunks + found[1],
+                    used + found[2],
+                )
+        return UInt64Report(len(numbers), n_chunks, stored, stored - used, tuple(problems))
+
+    def _grouped(self, ids: Ids) -> list[tuple[int, Ids]]:
+        """Ids of each shard, by its number."""
+        shards = self.sharding.locate(ids)[0]
+        order = np.lexsort((ids, shards))
+        numbers, firsts = np.unique(shards[order], return_index=True)
+        parts = np.split(ids[order], firsts[1:])
+        return list(zip(numbers.tolist(), parts, strict=False))
+
+    def _check_indexes(self, ids: Ids) -> None:
+        """Refuse what could not be read again, before anything is written."""
+        limit = self._files.index_limit_nbytes
+        check_shard_index(self.sharding, limit)
+        places = np.stack(self.sharding.locate(ids), axis=1)
+        counts = np.unique(places, axis=0, return_counts=True)[1]
+        nbytes = _COLUMN_NBYTES * int(counts.max(initial=0))
+        if nbytes > limit:
+            raise SpecError(
+                f"the index of a minishard would take {nbytes} bytes, and {limit} are allowed",
+                field="minishard_bits",
+                value=self.sharding.minishard_bits,
+                remedy="give more minishard_bits or shard_bits, or raise index_limit",
+            )
+
+    def _commit(
+        self,
+        changes: list[Change],
+        value_of: Callable[[int], Any],
+        durability: str | None,
+        threads: int | None,
+    ) -> int:
+        store = self._files.store
+        if durability not in (None, *DURABILITIES):
+            remedy = f"use one of {list(DURABILITIES)}"
+            raise SpecError("not known", field="durability", value=durability, remedy=remedy)
+        level = durability_in(store, durability)
+        for capability in (Capability.PATCH, Capability.SKIP, Capability.COPY):
+            require(store, capability, field="store", value=type(store).__name__)
+        size = _BATCH if level == "batch" else 1
+        batches = [changes[i : i + size] for i in range(0, len(changes), size)]
+
+        def commit(batch: list[Change]) -> int:
+            return commit_changes(self._files, batch, value_of, level)
+
+        return sum(_in_threads(commit, batches, threads))
+
+
+def _again(
+    store: Store, sharding: dict[str, Any], index_limit: int, cache_limit: int
+) -> UInt64Shards:
+    return UInt64Shards(store, sharding, index_limit=index_limit, cache_limit=cache_limit)
+
+
+def _in_threads(function: Callable[[Any], T], items: list[Any], threads: int | None) -> Iterator[T]:
+    """Results of a function; after an error, what has not begun does not begin."""
+    if threads is None:
+        threads = n_cores()
+    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        remedy = "give a positive number"
+        raise SpecError("not a number of threads", field="threads", value=threads, remedy=remedy)
+    if min(threads, len(items)) <= 1:
+        yield from map(function, items)
+        return
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        try:
+            yield from pool.map(function, items)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _as_ids(ids: Iterable[Any]) -> Ids:
+    """Ids as a vector, in ascending order."""
+    if isinstance(ids, np.ndarray) and ids.dtype.kind == "u":
+        return np.unique(ids.astype(np.uint64))
+    found: list[int] = []
+    for one in ids:
+        try:
+            number = operator.index(one)
+        except TypeError:
+            number = -1
+        if isinstance(one, bool) or not 0 <= number < 2**64:
+            remedy = "give whole numbers from 0 to 2**64 - 1"
+            raise SpecError("not an id of 64 bits", field="ids", value=one, remedy=remedy)
+        found.append(number)
+    return np.unique(np.array(found, np.uint64))
+
+
+def _sharding_in_info(store: Store) -> Any:
+    """Parameters in the document ``info`` of a store."""
+    data = store.read_whole(INFO, read_limit())
+    remedy = "give sharding="
+    if data is None:
+        raise SpecError("there is no info", field="sharding", value=None, remedy=remedy)
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        message = f"info is not valid: {error}"
+        raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
+    found = document.get("sharding") if isinstance(document, dict) else None
+    if found is None:
+        message = "info has no sharding, so its chunks lie in no shards"
+        raise SpecError(message, field="sharding", value=None, remedy=remedy)
+    return found

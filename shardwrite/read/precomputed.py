@@ -1,0 +1,167 @@
+"""Reading of volumes of Neuroglancer precomputed, in shards or with a file for each chunk."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
+from shardwrite.format.precomputed.shard import stage_of
+from shardwrite.grid import Box, Shape
+from shardwrite.read.uint64_shards import UInt64ShardFiles
+from shardwrite.stores import Store, parse_json, read_limit
+
+__all__ = ["ScaleReader", "read_info"]
+
+_INDEX_LIMIT_NBYTES = _CACHE_NBYTES = 64 * 2**20
+_UNREADABLE = (".br", ".zst", ".xz")
+
+
+def read_info(store: Store, label: str) -> tuple[str, Volume]:
+    """Text of the ``info`` in a store, and what it says.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    label : str
+        Name of the store, for messages.
+
+    Raises
+    ------
+    StoreError
+        If there is none.
+    SpecError
+        If it is not valid, or describes no volume.
+    """
+    data = store.read_whole(INFO, read_limit())
+    if data is None:
+        raise StoreError(f"there is no {INFO} in {label}", key=INFO, errno=errno.ENOENT)
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        remedy = "give a whole document"
+        raise SpecError(f"not valid: {error}", field=INFO, value=label, remedy=remedy) from error
+    return data.decode(), parse_info(document)
+
+
+class ScaleReader:
+    """Reader of a scale, as an array with the axes x, y, z and channel. Threads may share it.
+
+    Parameters
+    ----------
+    store : Store
+        Where ``info`` lies.
+    volume : Volume
+        What it says.
+    scale : Scale
+        The scale.
+
+    Raises
+    ------
+    SpecError
+        If the encoding of the chunks is not supported.
+    StoreError
+        If the key of the scale leads out of the store.
+    """
+
+    def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
+        if scale.encoding != "raw":
+            raise SpecError(
+                "chunks of this encoding are not decoded",
+                field="encoding",
+                value=scale.encoding,
+                remedy='choose a scale with the encoding "raw"',
+            )
+        self._store = store.at(scale.key)
+        self._volume, self._scale = volume, scale
+        self._code = scale.code if scale.sharding is not None else None
+        self._files = (
+            None
+            if scale.sharding is None
+            else UInt64ShardFiles(self._store, scale.sharding, _INDEX_LIMIT_NBYTES, _CACHE_NBYTES)
+        )
+
+    @property
+    def shape(self) -> Shape:
+        """Number of voxels along x, y and z, and of channels."""
+        return (*self._scale.size, self._volume.n_channels)
+
+    def read(self, box: Box) -> npt.NDArray[Any]:
+        """Read a box. Chunks that are missing are zeros.
+
+        Parameters
+        ----------
+        box : Box
+            Elements, relative to the first voxel of the scale.
+
+        Raises
+        ------
+        StoreError, CorruptShardError
+            If the storage fails, or an index or a chunk is damaged.
+        """
+        values = np.zeros(box.shape, self._volume.dtype, order="F")
+        axes = zip(box.start[:3], box.stop[:3], self._scale.chunk_size, strict=True)
+        cells = list(itertools.product(*(range(a // c, -(-b // c)) for a, b, c in axes)))
+        for position, data in self._chunks(cells):
+            place = self._scale.box(position)
+            whole = Box((*place.start, 0), (*place.stop, self._volume.n_channels))
+            chunk = self._decoded(data, whole, position)
+            common = whole.intersect(box)
+            values[common.shift(box.start).slices] = chunk[common.shift(whole.start).slices]
+        return values
+
+    def _chunks(self, cells: list[Shape]) -> Iterator[tuple[Shape, Buffer]]:
+        """Positions of the chunks that are stored, and their bytes."""
+        if self._files is None or self._code is None:
+            for cell in cells:
+                data = self._file(self._scale.name(cell), self._scale.box(cell))
+                if data is not None:
+                    yield cell, data
+            return
+        ids = self._code.encode(np.array(cells).reshape(-1, 3))
+        shards = self._files.sharding.locate(ids)[0]
+        for shard in np.unique(shards).tolist():
+            with self._files.open(shard) as reader:
+                if reader is None:
+                    continue
+                for at in np.flatnonzero(shards == np.uint64(shard)).tolist():
+                    data = reader.chunk(int(ids[at]))
+                    if data is not None:
+                        yield cells[at], data
+
+    def _file(self, key: str, box: Box) -> Buffer | None:
+        """Bytes of a chunk in a file of its own, maybe compressed; None if it is missing."""
+        most = box.size * self._volume.n_channels * self._volume.dtype.itemsize
+        data = self._store.read_whole(key, most)
+        if data is not None:
+            return data
+        zipped = self._store.read_whole(f"{key}.gz", most + most // 8 + 65536)
+        if zipped is not None:
+            stage = stage_of("gzip")
+            assert stage is not None
+            try:
+                return stage.decode(zipped, most)
+            except CorruptShardError as error:
+                raise error.located(key=f"{key}.gz") from error
+        for ending in _UNREADABLE:
+            if self._store.size(key + ending) is not None:
+                message = f"{key + ending!r} has a compression that is not read; decompress it"
+                raise StoreError(message, key=key + ending, errno=errno.EOPNOTSUPP)
+        return None
+
+    def _decoded(self, data: Buffer, box: Box, position: Shape) -> npt.NDArray[Any]:
+        wanted = math.prod(box.shape) * self._volume.dtype.itemsize
+        if len(memoryview(data)) != wanted:
+            raise CorruptShardError(
+                f"decodes to {len(memoryview(data))} bytes, not {wanted}", inner_chunk=position
+            )
+        return np.frombuffer(data, self._volume.dtype).reshape(box.shape, order="F")

@@ -1,0 +1,155 @@
+"""Shards of the format ``neuroglancer_uint64_sharded_v1`` in a store, and a cache of indexes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+from shardwrite.encode.uint64_shard import Joined, Load, UInt64ShardReader
+from shardwrite.errors import StoreError
+from shardwrite.format.precomputed.parameters import ShardingParameters
+from shardwrite.format.precomputed.shard import Minishard
+from shardwrite.stores import Capability, Store
+from shardwrite.stores.base import ObjectReader
+
+__all__ = ["IndexCache", "UInt64ShardFiles"]
+
+
+class IndexCache:
+    """Indexes of minishards that were read last, up to a number of bytes. Threads may share it.
+
+    Parameters
+    ----------
+    limit_nbytes : int
+        Bytes of memory that the indexes may take.
+    """
+
+    def __init__(self, limit_nbytes: int) -> None:
+        self._limit_nbytes = limit_nbytes
+        self._kept: OrderedDict[tuple[object, ...], Minishard] = OrderedDict()
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, name: tuple[object, ...], load: Load) -> Minishard:
+        """The index with a name, which `load` reads if it is not kept."""
+        with self._lock:
+            found = self._kept.get(name)
+            if found is not None:
+                self._kept.move_to_end(name)
+                return found
+        found = load()
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = found
+                self._nbytes += found.memory_nbytes
+            while self._nbytes > self._limit_nbytes:
+                self._nbytes -= self._kept.popitem(last=False)[1].memory_nbytes
+        return found
+
+
+class UInt64ShardFiles:
+    """The shards in a store.
+
+    Parameters
+    ----------
+    store : Store
+        The store.
+    sharding : ShardingParameters
+        The parameters.
+    index_limit_nbytes, cache_limit_nbytes : int
+        Largest index that is read, and size of the cache.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sharding: ShardingParameters,
+        index_limit_nbytes: int,
+        cache_limit_nbytes: int,
+    ) -> None:
+        self.store, self.sharding = store, sharding
+        self.index_limit_nbytes = index_limit_nbytes
+        self.cache_limit_nbytes = cache_limit_nbytes
+        self._cache = IndexCache(cache_limit_nbytes)
+
+    def numbers(self) -> list[int]:
+        """Numbers of the shards that exist, those of the obsolete format included."""
+        return sorted({n for key in self.store.list_keys() if (n := self._number_of(key)) >= 0})
+
+    def strays(self) -> list[str]:
+        """Keys that look like shards, and are none with these parameters."""
+        endings = (".shard", ".index", ".data")
+        return sorted(
+            key
+            for key in self.store.list_keys()
+            if "/" not in key and key.endswith(endings) and self._number_of(key, endings) < 0
+        )
+
+    def _number_of(self, key: str, endings: tuple[str, ...] = (".shard", ".index")) -> int:
+        """Number of the shard of a key; -1 if it belongs to none."""
+        for ending in endings:
+            if key.endswith(ending):
+                number = self.sharding.shard_of(key.removesuffix(ending) + ".shard")
+                return -1 if number is None else number
+        return -1
+
+    def has(self, shard: int) -> bool:
+        """Whether a shard has an object, or the two of the obsolete format."""
+        return any(
+            self.store.size(self.sharding.key_of(shard, ending)) is not None
+            for ending in ("shard", "index")
+        )
+
+    @contextlib.contextmanager
+    def open(self, shard: int) -> Iterator[UInt64ShardReader | None]:
+        """Open a shard for reading; None if it is missing.
+
+        Raises
+        ------
+        StoreError
+            At the end of the block, with ESTALE, if the shard was replaced meanwhile and the store
+            does not keep open objects as they are.
+        CorruptShardError
+            If the object is too short, or only one of two objects of the obsolete format is there.
+        """
+        with contextlib.ExitStack() as stack:
+            parts = self._parts(shard, stack)
+            if not parts:
+                yield None
+                return
+            version: Any = tuple(part.version for part in parts.values())
+
+            def cached(minishard: int, load: Load) -> Minishard:
+                return self._cache.get((shard, minishard, version), load)
+
+            readers = list(parts.values())
+            source = readers[0] if len(readers) == 1 else Joined(*readers)
+            yield UInt64ShardReader(self.sharding, shard, source, self.index_limit_nbytes, cached)
+            if Capability.SNAPSHOT not in self.store.capabilities:
+                self._check_current(parts)
+
+    def _parts(self, shard: int, stack: contextlib.ExitStack) -> dict[str, ObjectReader]:
+        """Open readers of the objects of a shard, by their keys."""
+        keys = [self.sharding.key_of(shard, ending) for ending in ("shard", "index", "data")]
+        found: dict[str, ObjectReader] = {}
+        for key in keys:
+            reader = self.store.open(key)
+            if reader is not None:
+                found[key] = stack.enter_context(reader)
+            if key == keys[0] and found:
+                return found
+        if found and len(found) < 2:
+            (there,) = found
+            (missing,) = set(keys[1:]) - {there}
+            raise StoreError(f"{there!r} is there, but {missing!r} is missing", key=missing)
+        return found
+
+    def _check_current(self, parts: dict[str, ObjectReader]) -> None:
+        for key, reader in parts.items():
+            if self.store.version(key) != reader.version:
+                message = f"{key!r} was replaced while it was read; read it again"
+                raise StoreError(message, key=key, errno=errno.ESTALE)

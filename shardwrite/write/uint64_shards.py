@@ -1,0 +1,181 @@
+"""Writing of whole shards of the format ``neuroglancer_uint64_sharded_v1``."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.limits import chunk_limit
+from shardwrite.encode.uint64_shard import Joined, UInt64ShardReader
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.precomputed.shard import Minishard, seal, sequence, stage_of
+from shardwrite.read.uint64_shards import UInt64ShardFiles
+from shardwrite.stores import ObjectWriter, Transaction
+
+__all__ = ["Change", "commit_changes"]
+
+ValueOf = Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What becomes of one shard.
+
+    Attributes
+    ----------
+    shard : int
+        Number of the shard.
+    ids : numpy.ndarray of uint64, shape (n,)
+        Ids of the chunks that are written.
+    removed : numpy.ndarray of uint64, shape (n,)
+        Ids of the chunks that are removed.
+    keeps : bool
+        Whether all other chunks of the shard stay. If not, the shard is replaced.
+    may_exist : bool
+        Whether it is no error if the shard exists.
+    """
+
+    shard: int
+    ids: npt.NDArray[np.uint64]
+    removed: npt.NDArray[np.uint64]
+    keeps: bool
+    may_exist: bool
+
+
+def commit_changes(
+    files: UInt64ShardFiles, changes: list[Change], value_of: ValueOf, durability: str
+) -> int:
+    """Write shards anew, each of them whole, and return the number of their bytes.
+
+    A shard is visible only when it is complete. One value is held in memory at a time.
+
+    Parameters
+    ----------
+    files : UInt64ShardFiles
+        The shards.
+    changes : list of Change
+        What becomes of them.
+    value_of : callable
+        Bytes of a chunk, from its id.
+    durability : str
+        Level of durability.
+
+    Raises
+    ------
+    SpecError
+        If a value is no bytes, or is too large to be read again.
+    StoreError
+        If a shard exists that may not, or another writer has changed a shard meanwhile.
+    CorruptShardError
+        If chunks are to be kept, and an index of the shard is damaged.
+    """
+    nbytes = 0
+    with files.store.transaction(durability, f"{uuid.uuid4().hex}.0") as transaction:
+        for change in changes:
+            nbytes += _write_shard(files, change, value_of, transaction)
+    return nbytes
+
+
+def _write_shard(
+    files: UInt64ShardFiles, change: Change, value_of: ValueOf, transaction: Transaction
+) -> int:
+    key = files.sharding.key_of(change.shard)
+    before = files.store.version(key)
+
+    def check() -> None:
+        if before is not None and not change.may_exist:
+            raise _refusal(key, "exists", errno.EEXIST)
+        if files.store.version(key) != before:
+            raise _refusal(key, "was changed by another writer meanwhile", errno.ESTALE)
+
+    check()
+    with files.open(change.shard) as old:
+        if old is not None and not change.may_exist:
+            raise _refusal(key, "exists in the obsolete format", errno.EEXIST)
+        writer = transaction.create(key)
+        try:
+            nbytes = _Writing(files, writer, value_of).write(change, old if change.keeps else None)
+            writer.finish(check)
+        except BaseException:
+            writer.abort()
+            raise
+    return nbytes
+
+
+def _refusal(key: str, what: str, number: int) -> StoreError:
+    return StoreError(f"the shard {key!r} {what}, and is not replaced", key=key, errno=number)
+
+
+class _Writing:
+    """A shard that is being written."""
+
+    def __init__(self, files: UInt64ShardFiles, writer: ObjectWriter, value_of: ValueOf) -> None:
+        self._sharding = files.sharding
+        self._writer = writer
+        self._value_of = value_of
+        self._stage = stage_of(files.sharding.data_encoding)
+
+    def write(self, change: Change, old: UInt64ShardReader | None) -> int:
+        """Write all but the last step, and return the size of the shard."""
+        kept = _kept(old, change)
+        ids = np.concatenate([change.ids, kept.ids])
+        order = sequence(self._sharding, ids)
+        sizes = np.zeros(len(ids), np.uint64)
+        base = self._sharding.shard_index_nbytes
+        self._writer.skip(base)
+        for at in order.tolist():
+            place = at - len(change.ids)
+            if place < 0:
+                sizes[at] = self._writer.write([self._encoded(int(ids[at]))])
+            else:
+                offset, sizes[at] = int(kept.offsets[place]), kept.nbytes[place]
+                self._copy(old, offset, int(sizes[at]))
+        sealed = seal(self._sharding, ids[order], sizes[order])
+        self._writer.write([sealed.suffix])
+        for offset, piece in sealed.entries:
+            self._writer.write_at(offset, piece)
+        return base + int(sizes.sum()) + len(sealed.suffix)
+
+    def _copy(self, old: UInt64ShardReader | None, offset: int, nbytes: int) -> None:
+        """Append encoded bytes of the old shard."""
+        assert old is not None
+        if isinstance(old.source, Joined):
+            self._writer.write([old.source.read(offset, nbytes)])
+        else:
+            self._writer.copy(old.source, offset, nbytes)
+
+    def _encoded(self, chunk_id: int) -> Any:
+        value = self._value_of(chunk_id)
+        try:
+            data = memoryview(value).cast("B")
+        except TypeError as error:
+            raise SpecError(
+                f"the value of chunk {chunk_id} is no contiguous bytes",
+                field="values",
+                value=type(value).__name__,
+                remedy="give bytes",
+            ) from error
+        if len(data) > chunk_limit():
+            raise SpecError(
+                f"chunk {chunk_id} has {len(data)} bytes, and readers take {chunk_limit()}",
+                field="values",
+                value=chunk_id,
+                remedy="raise shardwrite.read.chunk-limit in dask's configuration",
+            )
+        return data if self._stage is None else self._stage.encode([data])[0]
+
+
+def _kept(old: UInt64ShardReader | None, change: Change) -> Minishard:
+    """Chunks of the old shard that stay."""
+    nothing = np.zeros(0, np.uint64)
+    found = [] if old is None else list(old.minishards())
+    parts = [(one.ids, one.offsets, one.nbytes) for one in found] or [(nothing,) * 3]
+    ids, offsets, nbytes = (np.concatenate(vectors) for vectors in zip(*parts, strict=True))
+    stays = ~np.isin(ids, np.concatenate([change.ids, change.removed]))
+    return Minishard(ids[stays], offsets[stays], nbytes[stays])

@@ -1,0 +1,489 @@
+"""Chunks by id in shards: written, read, changed, killed and repeated, damaged and refused."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import threading
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+import zarr
+from forks import python
+
+import shardwrite
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.stores import MemoryStore, PosixStore
+
+SHARDING = {
+    "@type": "neuroglancer_uint64_sharded_v1",
+    "hash": "murmurhash3_x86_128",
+    "preshift_bits": 0,
+    "minishard_bits": 2,
+    "shard_bits": 3,
+    "minishard_index_encoding": "gzip",
+    "data_encoding": "gzip",
+}
+IDENTITY = {
+    **SHARDING,
+    "hash": "identity",
+    "minishard_index_encoding": "raw",
+    "data_encoding": "raw",
+}
+VALUES = {int(one): bytes([one % 251]) * (one % 40) for one in [*range(200), 2**63, 2**64 - 1]}
+
+
+@pytest.fixture
+def shards(tmp_path):
+    return shardwrite.UInt64Shards(tmp_path / "x", SHARDING)
+
+
+def files_of(path):
+    return {file.name: file.read_bytes() for file in Path(path).iterdir()}
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("sharding", [SHARDING, IDENTITY], ids=["murmur-gzip", "identity-raw"])
+def test_written_and_read(tmp_path, sharding):
+    sharding = shardwrite.ShardingParameters.from_dict(sharding)
+    shards = shardwrite.UInt64Shards(tmp_path / "x", sharding)
+    written = shards.write(VALUES)
+    assert (written.n_shards, written.n_chunks) == (8, len(VALUES))
+    assert dict(shards) == VALUES
+    assert len(shards) == len(VALUES)
+    assert shards.read([3, 10**6, 4]) == {3: VALUES[3], 4: VALUES[4]}
+    assert 2**63 in shards
+    assert [one in shards for one in (10**6, -1, 1.5, "x")] == [False] * 4
+    with pytest.raises(KeyError):
+        shards[10**6]
+    report = shards.verify(deep=True)
+    assert report.is_good
+    assert (report.n_shards, report.n_chunks, report.unused_nbytes) == (8, len(VALUES), 0)
+    assert written.nbytes == report.stored_nbytes
+    assert written.nbytes == sum(map(len, files_of(tmp_path / "x").values()))
+    assert "202 chunks in 8 shards" in str(written)
+    assert "202 chunks" in str(report)
+
+
+@pytest.mark.parametrize(
+    "place", [MemoryStore, zarr.storage.MemoryStore], ids=["memory", "zarr-memory"]
+)
+def test_other_stores(place):
+    shards = shardwrite.UInt64Shards(place(), SHARDING)
+    shards.write(VALUES)
+    shards.write({5: b"new"}, existing="update")
+    assert dict(shards) == {**VALUES, 5: b"new"}
+    with pytest.raises(SpecError, match="survives a power cut"):
+        shards.write(VALUES, existing="replace", durability="full")
+
+
+def test_bytes_depend_on_the_values_alone(tmp_path):
+    found = []
+    for n, level in enumerate(("full", "batch", "none")):
+        path = tmp_path / str(n)
+        ids = list(VALUES) if n else list(VALUES)[::-1]
+        values = {one: VALUES[one] for one in ids}
+        shards = shardwrite.UInt64Shards(path, SHARDING)
+        shards.write(values, durability=level, threads=n + 1)
+        found.append(files_of(path))
+    assert found[0] == found[1] == found[2]
+
+
+def test_parameters_are_found_in_info(tmp_path, shards):
+    shards.write(VALUES)
+    info = tmp_path / "x" / "info"
+    with pytest.raises(SpecError, match="there is no info"):
+        shardwrite.UInt64Shards(tmp_path / "x")
+    for text, message in (("{", "is not valid"), ("{}", "no sharding"), ("[]", "no sharding")):
+        info.write_text(text)
+        with pytest.raises(SpecError, match=message):
+            shardwrite.UInt64Shards(tmp_path / "x")
+    info.write_text(json.dumps({"@type": "neuroglancer_skeletons", "sharding": SHARDING}))
+    assert dict(shardwrite.UInt64Shards(tmp_path / "x")) == VALUES
+    assert shards.verify().is_good
+
+
+def test_what_happens_to_shards_that_exist(tmp_path, shards):
+    shards.write({one: VALUES[one] for one in range(100)})
+    before = files_of(tmp_path / "x")
+    with pytest.raises(StoreError, match="8 shards exist") as caught:
+        shards.write({3: b"new"} | {500 + n: b"" for n in range(50)})
+    assert caught.value.key == "0.shard"
+    assert files_of(tmp_path / "x") == before
+    kept = shards.write({3: b"new"}, existing="keep")
+    assert (kept.n_shards, kept.n_kept) == (0, 1)
+    assert files_of(tmp_path / "x") == before
+    shards.write({3: b"new", 1000: b"more"}, existing="update")
+    wanted = {one: VALUES[one] for one in range(100)} | {3: b"new", 1000: b"more"}
+    assert dict(shards) == wanted
+    assert shards.verify(deep=True).unused_nbytes == 0
+    (shard,) = shards.shards_of([3])
+    shards.write({3: b"alone"}, existing="replace")
+    assert shards.ids_of(shard) == [3]
+    assert shards[3] == b"alone"
+
+
+def test_an_update_gives_the_bytes_of_a_first_write(tmp_path, shards):
+    shards.write({one: VALUES[one] for one in VALUES if one % 2})
+    shards.write({one: VALUES[one] for one in VALUES if not one % 2}, existing="update")
+    once = shardwrite.UInt64Shards(tmp_path / "once", SHARDING)
+    once.write(VALUES)
+    assert files_of(tmp_path / "x") == files_of(tmp_path / "once")
+
+
+def test_removal(shards):
+    shards.write(VALUES)
+    assert shards.remove([3, 5, 10**9]).n_shards <= 3
+    assert dict(shards) == {one: data for one, data in VALUES.items() if one not in (3, 5)}
+    shards.remove(list(VALUES))
+    assert dict(shards) == {}
+    assert shards.verify(deep=True).is_good
+    assert 3 not in shards
+
+
+def test_values_are_looked_up_late_and_by_several_threads(shards):
+    threads, together = set(), threading.Barrier(2)
+
+    class Late(dict):
+        def __getitem__(self, one):
+            if threading.get_ident() not in threads:
+                threads.add(threading.get_ident())
+                together.wait(20)
+            return super().__getitem__(one)
+
+    shards.write(Late(VALUES), threads=2)
+    assert len(threads) == 2
+    assert dict(shards) == VALUES
+
+
+def test_a_value_that_cannot_be_made_leaves_the_other_shards_whole(tmp_path, shards):
+    class Broken(dict):
+        def __getitem__(self, one):
+            if one == 150:
+                raise RuntimeError("no such mesh")
+            return super().__getitem__(one)
+
+    with pytest.raises(RuntimeError, match="no such mesh"):
+        shards.write(Broken(VALUES))
+    (missing,) = shards.shards_of([150])
+    assert not (tmp_path / "x" / shards.sharding.key_of(missing)).exists()
+    assert not list((tmp_path / "x").glob(".*"))
+    assert shards.verify(deep=True).is_good
+    assert shards.write(VALUES, existing="keep").n_shards >= 1
+    assert dict(shards) == VALUES
+
+
+@pytest.mark.parametrize("durability", ["full", "batch"])
+def test_a_killed_call_is_repeated(tmp_path, durability):
+    program = f"""
+import os, signal, sys, shardwrite
+class Dying(dict):
+    n = 0
+    def __getitem__(self, one):
+        Dying.n += 1
+        if Dying.n == 120:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(one)
+shards = shardwrite.UInt64Shards(sys.argv[1], {SHARDING!r})
+shards.write(Dying({VALUES!r}), threads=1, durability={durability!r})
+"""
+    done = subprocess.run([*python(), "-c", program, str(tmp_path / "x")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    shards = shardwrite.UInt64Shards(tmp_path / "x", SHARDING)
+    found = dict(shards)
+    assert (0 < len(found) < len(VALUES)) == (durability == "full")
+    assert found.items() <= VALUES.items()
+    assert shards.verify(deep=True).is_good
+    shards.write(VALUES, existing="keep")
+    assert dict(shards) == VALUES
+
+
+def test_another_writer_is_noticed(shards):
+    shards.write(VALUES)
+
+    class Slow(dict):
+        def __getitem__(self, one):
+            other = shardwrite.UInt64Shards(shards._files.store, SHARDING)
+            other.write({3: b"other"}, existing="update", threads=1)
+            return super().__getitem__(one)
+
+    with pytest.raises(StoreError, match="another writer") as caught:
+        shards.write(Slow({3: b"mine"}), existing="update")
+    assert caught.value.errno == errno.ESTALE
+    assert shards[3] == b"other"
+
+
+def test_two_first_writers(shards):
+    class Slow(dict):
+        def __getitem__(self, one):
+            if one not in shards:
+                other = shardwrite.UInt64Shards(shards._files.store, SHARDING)
+                other.write({3: b"other"}, threads=1)
+            return super().__getitem__(one)
+
+    with pytest.raises(StoreError, match="another writer"):
+        shards.write(Slow({3: b"mine"}))
+    assert shards[3] == b"other"
+
+
+def test_a_reader_sees_what_was_replaced(shards):
+    shards.write(VALUES)
+    assert shards[3] == VALUES[3]
+    shardwrite.UInt64Shards(shards._files.store, SHARDING).write(
+        {3: b"x" * 1000}, existing="update"
+    )
+    assert shards[3] == b"x" * 1000
+
+
+class Counting:
+    """A store that counts what is read."""
+
+    def __init__(self, store):
+        self.store, self.reads = store, []
+
+    def open(self, key):
+        reader = self.store.open(key)
+        read, reads = reader.read, self.reads
+
+        class Counted:
+            nbytes, version = reader.nbytes, reader.version
+
+            def read(self, offset, nbytes):
+                reads.append(nbytes)
+                return read(offset, nbytes)
+
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error):
+                reader.__exit__(*error)
+
+        return Counted()
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+
+def test_a_chunk_costs_three_reads_and_then_one(tmp_path):
+    shards = shardwrite.UInt64Shards(tmp_path, {**IDENTITY, "minishard_bits": 16})
+    shards.write({7: b"seven", 9: b"nine", 2**16 + 7: b"too"})
+    shards._files.store = counting = Counting(shards._files.store)
+    assert shards[7] == b"seven"
+    assert counting.reads == [16, 24, 5]
+    del counting.reads[:]
+    assert shards[7] == b"seven"
+    assert counting.reads == [5]
+    small = shardwrite.UInt64Shards(tmp_path, shards.sharding, cache_limit=1)
+    assert [small[7], small[7]] == [b"seven"] * 2
+
+
+def test_cost_follows_the_chunks(tmp_path):
+    """The index of 32 MiB has two entries. It is a hole in the file, where there are holes."""
+    shards = shardwrite.UInt64Shards(tmp_path, {**IDENTITY, "minishard_bits": 21})
+    shards.write({0: b"x", 2**20: b"y"}, durability="none")
+    assert (tmp_path / "0.shard").stat().st_size == 2**25 + 2 + 48
+    assert dict(shards) == {0: b"x", 2**20: b"y"}
+
+
+def test_the_obsolete_pair_is_read_and_replaced(tmp_path, shards):
+    shards.write(VALUES)
+    for file in (tmp_path / "x").iterdir():
+        data = file.read_bytes()
+        file.with_suffix(".index").write_bytes(data[:64])
+        file.with_suffix(".data").write_bytes(data[64:])
+        file.unlink()
+    assert dict(shards) == VALUES
+    assert shards.verify(deep=True).is_good
+    with pytest.raises(StoreError, match="exist"):
+        shards.write({3: b"new"})
+    shards.write({3: b"new"}, existing="update")
+    assert dict(shards) == {**VALUES, 3: b"new"}
+    lonely = next((tmp_path / "x").glob("*.data"))
+    lonely.with_suffix(".shard").unlink(missing_ok=True)
+    lonely.unlink()
+    (problem,) = shards.verify().problems
+    assert "is missing" in problem[1]
+
+
+def test_workers_have_a_copy(shards):
+    shards.write(VALUES)
+    copy = pickle.loads(pickle.dumps(shards))
+    assert (dict(copy), copy.sharding) == (VALUES, shards.sharding)
+    assert "hash='murmurhash3_x86_128'" in repr(copy)
+
+
+def test_ids_of_many_types(shards):
+    shards.write(
+        {np.uint64(2**64 - 1): b"a", np.int8(3): bytearray(b"b"), 4: np.arange(3, dtype="u1")}
+    )
+    assert dict(shards) == {2**64 - 1: b"a", 3: b"b", 4: b"\0\1\2"}
+    assert shards.read(np.array([3, 4], "u2")) == {3: b"b", 4: b"\0\1\2"}
+    assert sorted(one for ids in shards.shards_of([1, 2, 2]).values() for one in ids) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "more", "message"),
+    [
+        ({-1: b""}, {}, "not an id"),
+        ({2**64: b""}, {}, "not an id"),
+        ({1.0: b""}, {}, "not an id"),
+        ({True: b""}, {}, "not an id"),
+        ({"1": b""}, {}, "not an id"),
+        ({1: "text"}, {}, "no contiguous bytes"),
+        ({1: None}, {}, "no contiguous bytes"),
+        ({1: np.arange(8, dtype="u1")[::2]}, {}, "no contiguous bytes"),
+        ({1: b""}, {"existing": "merge"}, "use one of"),
+        ({1: b""}, {"durability": "some"}, "use one of"),
+        ({1: b""}, {"threads": 0}, "positive"),
+        ({1: b""}, {"threads": True}, "positive"),
+    ],
+)
+def test_what_is_refused(tmp_path, shards, values, more, message):
+    with pytest.raises(SpecError, match=message):
+        shards.write(values, **more)
+    assert not list(tmp_path.rglob("*.shard"))
+
+
+def test_sizes_that_are_refused(tmp_path):
+    huge = shardwrite.UInt64Shards(tmp_path / "x", {**IDENTITY, "minishard_bits": 40})
+    for call in (lambda: huge.write({1: b""}), huge.verify):
+        with pytest.raises(SpecError, match="17592186044416 bytes"):
+            call()
+    many = shardwrite.UInt64Shards(tmp_path / "x", IDENTITY, index_limit=100)
+    with pytest.raises(SpecError, match="give more minishard_bits"):
+        many.write(dict.fromkeys(range(0, 2000, 32), b""))
+    with (
+        dask.config.set({"shardwrite.read.chunk-limit": "1 kB"}),
+        pytest.raises(SpecError, match="readers take 1000"),
+    ):
+        many.write({1: bytes(1001)})
+    with pytest.raises(SpecError, match="not a positive number"):
+        shardwrite.UInt64Shards(tmp_path / "x", IDENTITY, cache_limit="none")
+    assert not list(tmp_path.rglob("*.shard"))
+
+
+def damaged(tmp_path, data, sharding=IDENTITY):
+    (tmp_path / "0.shard").write_bytes(data)
+    return shardwrite.UInt64Shards(tmp_path, sharding, index_limit="1 MiB")
+
+
+def one_minishard(*columns, data=b"", entry=None):
+    index = struct.pack(f"<{3 * len(columns[0])}Q", *(x for column in columns for x in column))
+    entry = (len(data), len(data) + len(index)) if entry is None else entry
+    return struct.pack("<8Q", *entry, *[0] * 6) + data + index
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "too few for an index"),
+        (one_minishard([], [], [], entry=(5, 4)), "ends before it starts"),
+        (one_minishard([], [], [], entry=(0, 2**63)), "past the end"),
+        (one_minishard([], [], [], entry=(2**64 - 24, 2**64 - 1)), "past the end"),
+        (one_minishard([0], [0], [2**63], data=b"x"), "past the end"),
+        (one_minishard([0], [2**64 - 64], [8], data=b"x"), "past the end"),
+        (one_minishard([0, 32], [0, 2**64 - 3], [2, 2], data=b"xyz"), "past the end"),
+        (one_minishard([0, 32], [0, 2**64 - 1], [2, 2], data=b"xyz"), "overlaps another"),
+        (one_minishard([0], [0], [3], data=b"x"), "overlaps another"),
+        (one_minishard([1], [0], [1], data=b"x"), "belongs elsewhere"),
+        (one_minishard([4], [0], [1], data=b"x"), "belongs elsewhere"),
+        (one_minishard([0, 0], [0, 0], [1, 0], data=b"x"), "twice"),
+    ],
+)
+def test_damage_is_found(tmp_path, data, message):
+    shards = damaged(tmp_path, data)
+    ((key, found),) = shards.verify().problems
+    assert key == "0.shard"
+    assert message in found
+
+
+def test_entries_with_the_same_bytes_are_good(tmp_path):
+    shards = damaged(tmp_path, one_minishard([0, 32], [0, 2**64 - 1], [1, 1], data=b"x"))
+    assert shards.verify(deep=True).is_good
+    assert dict(shards) == {0: b"x", 32: b"x"}
+
+
+def test_two_minishards_with_one_index(tmp_path):
+    data = bytearray(one_minishard([0], [0], [1], data=b"x"))
+    data[16:32] = data[:16]
+    ((_, found),) = damaged(tmp_path, bytes(data)).verify().problems
+    assert "overlaps another" in found
+
+
+def test_bombs_do_not_fill_the_memory(tmp_path):
+    bomb = gzip.compress(bytes(2 * 10**7))
+    zipped = {**IDENTITY, "minishard_index_encoding": "gzip", "data_encoding": "gzip"}
+    shards = damaged(tmp_path, struct.pack("<8Q", 0, len(bomb), *[0] * 6) + bomb, zipped)
+    assert "gzip" in shards.verify().problems[0][1]
+    with pytest.raises(CorruptShardError, match="gzip"):
+        shards[0]
+    with dask.config.set({"shardwrite.read.chunk-limit": "1 MB"}):
+        indexed = {**zipped, "minishard_index_encoding": "raw"}
+        shards = damaged(tmp_path, one_minishard([0], [0], [len(bomb)], data=bomb), indexed)
+        assert shards.verify().is_good
+        assert "gzip" in shards.verify(deep=True).problems[0][1]
+        large = damaged(tmp_path, one_minishard([0], [0], [10**6 + 1], data=bytes(10**6 + 1)))
+        with pytest.raises(CorruptShardError, match="chunk-limit"):
+            large[0]
+
+
+def test_a_sparse_file_of_terabytes(tmp_path):
+    """The file claims an index of 2^41 bytes and has room for it."""
+    shards = damaged(tmp_path, struct.pack("<8Q", 0, 2**41, *[0] * 6))
+    os.truncate(tmp_path / "0.shard", 2**42)
+    assert "index_limit" in shards.verify().problems[0][1]
+    with pytest.raises(CorruptShardError, match="index_limit"):
+        shards[0]
+    with pytest.raises(CorruptShardError, match="index_limit"):
+        shards.write({0: b""}, existing="update")
+    assert (tmp_path / "0.shard").stat().st_size == 2**42
+
+
+def test_truncated_and_flipped_shards_never_give_wrong_ids(tmp_path):
+    values = {one: bytes([one]) * one for one in range(0, 60, 3)}
+    shards = shardwrite.UInt64Shards(tmp_path, {**SHARDING, "shard_bits": 0})
+    shards.write(values)
+    whole = (tmp_path / "0.shard").read_bytes()
+    rng = np.random.default_rng(0)
+    n_found = 0
+    for _ in range(60):
+        data = bytearray(whole[: rng.integers(len(whole) // 2, len(whole) + 1)])
+        data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+        (tmp_path / "0.shard").write_bytes(data)
+        n_found += not shards.verify(deep=True).is_good
+        try:
+            found = shards.read(values)
+        except CorruptShardError:
+            continue
+        assert found.items() <= values.items()
+    assert n_found > 45
+
+
+def test_foreign_files(tmp_path, shards):
+    shards.write(VALUES)
+    (tmp_path / "x" / "12.shard").write_bytes(b"")
+    (tmp_path / "x" / "notes.txt").write_bytes(b"")
+    (tmp_path / "x" / "below").mkdir()
+    (tmp_path / "x" / "below" / "0.shard").write_bytes(b"")
+    assert dict(shards) == VALUES
+    (problem,) = shards.verify().problems
+    assert problem[0] == "12.shard"
+
+
+def test_storage_that_fails(tmp_path, monkeypatch):
+    shards = shardwrite.UInt64Shards(tmp_path, SHARDING)
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+    )
+    with pytest.raises(StoreError, match="full"):
+        shards.write(VALUES)
+    assert not list(tmp_path.iterdir())
+    assert isinstance(shards._files.store, PosixStore)

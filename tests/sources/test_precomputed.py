@@ -1,0 +1,257 @@
+"""Volumes of Neuroglancer precomputed: read whole and in parts, damaged, and refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite.cli import main
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.precomputed.morton import MortonCode
+from shardwrite.sources import open_source
+
+SHARDING = {
+    "@type": "neuroglancer_uint64_sharded_v1",
+    "hash": "identity",
+    "preshift_bits": 1,
+    "minishard_bits": 1,
+    "shard_bits": 3,
+    "minishard_index_encoding": "gzip",
+    "data_encoding": "gzip",
+}
+SHAPE, CHUNK, OFFSET = (11, 7, 5), (4, 2, 3), (10, 0, -5)
+
+
+def make_precomputed(path, values, **changes):
+    """Write a volume of one scale, without this package's code where there are no shards."""
+    scale = {
+        "key": "4_4_40",
+        "size": list(values.shape[:3]),
+        "resolution": [4, 4, 40],
+        "voxel_offset": list(OFFSET),
+        "chunk_sizes": [list(CHUNK)],
+        "encoding": "raw",
+        "sharding": SHARDING,
+    } | changes
+    info = {
+        "@type": "neuroglancer_multiscale_volume",
+        "type": "image",
+        "data_type": str(values.dtype),
+        "num_channels": values.shape[3],
+        "scales": [scale],
+        "mesh": "not known here",
+    }
+    path.mkdir(exist_ok=True)
+    (path / "info").write_text(json.dumps(info))
+    grid = tuple(-(-n // c) for n, c in zip(values.shape, CHUNK, strict=False))
+    chunks = {}
+    for cell in np.ndindex(grid):
+        corner = [i * c for i, c in zip(cell, CHUNK, strict=True)]
+        ends = zip(corner, CHUNK, values.shape, strict=False)
+        box = [slice(a, min(a + c, n)) for a, c, n in ends]
+        name = "_".join(f"{b.start + o}-{b.stop + o}" for b, o in zip(box, OFFSET, strict=True))
+        chunks[cell] = name, values[tuple(box)].tobytes(order="F")
+    if scale.get("sharding") is None:
+        (path / "4_4_40").mkdir()
+        for name, data in chunks.values():
+            (path / "4_4_40" / name).write_bytes(data)
+    else:
+        (ids,) = [MortonCode(grid).encode(list(chunks)).tolist()]
+        found = dict(zip(ids, (data for _, data in chunks.values()), strict=True))
+        shardwrite.UInt64Shards(path / "4_4_40", scale["sharding"]).write(found, durability="none")
+    return path
+
+
+@pytest.fixture
+def values():
+    return np.random.default_rng(0).integers(1, 2**15, (*SHAPE, 1), dtype="uint16")
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    "sharding",
+    [SHARDING, {**SHARDING, "hash": "murmurhash3_x86_128"}, None],
+    ids=["identity", "murmur", "files"],
+)
+def test_read(tmp_path, values, sharding):
+    path = make_precomputed(tmp_path / "v", values, sharding=sharding)
+    x = shardwrite.from_precomputed(path)
+    np.testing.assert_array_equal(x, values[..., 0])
+    x = shardwrite.from_precomputed(path, axes="zyx", chunks=(2, 3, 5))
+    assert x.chunks == ((2, 2, 1), (3, 3, 1), (5, 5, 1))
+    np.testing.assert_array_equal(x, values[..., 0].T)
+    np.testing.assert_array_equal(x[1:4, ::2, [0, 3]], values[..., 0].T[1:4, ::2, [0, 3]])
+    with dask.config.set(scheduler="processes", num_workers=2):
+        np.testing.assert_array_equal(x[:2], values[..., 0].T[:2])
+    assert shardwrite.from_precomputed(path, axes="czyx").shape == (1, 5, 7, 11)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", "float32"])
+@pytest.mark.parametrize("sharding", [SHARDING, None], ids=["shards", "files"])
+def test_channels(tmp_path, dtype, sharding):
+    values = np.random.default_rng(0).integers(0, 100, (*SHAPE, 3)).astype(dtype)
+    path = make_precomputed(tmp_path / "v", values, sharding=sharding)
+    np.testing.assert_array_equal(shardwrite.from_precomputed(path), values)
+    x = shardwrite.from_precomputed(path, axes="cyxz")
+    assert x.dtype == dtype
+    np.testing.assert_array_equal(x, values.transpose(3, 1, 0, 2))
+    with pytest.raises(SpecError, match="and c among them"):
+        shardwrite.from_precomputed(path, axes="zyx")
+
+
+def test_missing_chunks_are_zeros_and_gzipped_files_are_read(tmp_path, values):
+    path = make_precomputed(tmp_path / "v", values, sharding=None)
+    (path / "4_4_40" / "10-14_0-2_-5--2").unlink()
+    zipped = path / "4_4_40" / "14-18_0-2_-5--2"
+    zipped.with_name(zipped.name + ".gz").write_bytes(gzip.compress(zipped.read_bytes()))
+    zipped.unlink()
+    wanted = values[..., 0].copy()
+    wanted[:4, :2, :3] = 0
+    np.testing.assert_array_equal(shardwrite.from_precomputed(path), wanted)
+    zipped.with_name(zipped.name + ".gz").write_bytes(gzip.compress(bytes(10**7)))
+    with pytest.raises(CorruptShardError, match="gzip"):
+        shardwrite.from_precomputed(path).compute()
+    zipped.with_name(zipped.name + ".gz").rename(zipped.with_name(zipped.name + ".br"))
+    with pytest.raises(StoreError, match="is not read"):
+        shardwrite.from_precomputed(path).compute()
+
+
+def test_a_missing_shard_is_zeros(tmp_path, values):
+    path = make_precomputed(tmp_path / "v", values)
+    (path / "4_4_40" / "0.shard").unlink()
+    found = shardwrite.from_precomputed(path).compute()
+    box = MortonCode((3, 4, 2)).low_box(2)
+    wanted = values[..., 0].copy()
+    wanted[tuple(slice(0, n * c) for n, c in zip(box, CHUNK, strict=True))] = 0
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("sharding", [SHARDING, None], ids=["shards", "files"])
+def test_a_chunk_of_another_size(tmp_path, values, sharding):
+    path = make_precomputed(tmp_path / "v", values, sharding=sharding)
+    document = json.loads((path / "info").read_text())
+    document["data_type"] = "uint32"
+    (path / "info").write_text(json.dumps(document))
+    with pytest.raises(CorruptShardError, match="decodes to 48 bytes, not 96"):
+        shardwrite.from_precomputed(path)[:2, :2, :2].compute()
+
+
+def test_scales(tmp_path, values):
+    path = make_precomputed(tmp_path / "v", values, sharding=None)
+    document = json.loads((path / "info").read_text())
+    document["scales"].append(document["scales"][0] | {"key": "8", "size": [2, 2, 2]})
+    (path / "info").write_text(json.dumps(document))
+    for scale in (1, -1, "8"):
+        assert shardwrite.from_precomputed(path, scale=scale).shape == (2, 2, 2)
+    assert shardwrite.from_precomputed(path, scale="4_4_40").shape == SHAPE
+    for wrong in (2, "4", True, 0.0):
+        with pytest.raises(SpecError, match="no such scale"):
+            shardwrite.from_precomputed(path, scale=wrong)
+
+
+def test_a_store_of_zarr(tmp_path, values):
+    path = make_precomputed(tmp_path / "v", values)
+    memory = zarr.storage.MemoryStore()
+    for file in path.rglob("*"):
+        if file.is_file():
+            data = zarr.core.buffer.cpu.Buffer.from_bytes(file.read_bytes())
+            memory._store_dict[str(file.relative_to(path))] = data
+    np.testing.assert_array_equal(shardwrite.from_precomputed(memory), values[..., 0])
+
+
+def test_from_a_volume_to_an_array(tmp_path, values, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_precomputed(tmp_path / "v", values)
+    source = open_source("v")
+    assert source.metadata.dimension_names == ("x", "y", "z")
+    assert source.metadata.attributes["precomputed"]["voxel_offset"] == list(OFFSET)
+    for command in (
+        ["write", "v", "x.zarr", "--chunks", "2,2,2", "--shards", "6,4,4"],
+        ["verify", "x.zarr", "--deep", "--against", "v"],
+        ["write", "v::4_4_40", "y.zarr"],
+    ):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+    np.testing.assert_array_equal(shardwrite.from_sharded_zarr("x.zarr"), values[..., 0])
+    np.testing.assert_array_equal(shardwrite.from_sharded_zarr("y.zarr"), values[..., 0])
+    attributes = json.loads((tmp_path / "x.zarr" / "zarr.json").read_text())["attributes"]
+    assert attributes["precomputed"]["resolution"] == [4, 4, 40]
+
+
+def test_a_run_is_resumed_only_with_the_same_info(tmp_path, values):
+    path = make_precomputed(tmp_path / "v", values)
+    first = shardwrite.from_precomputed(path)
+    assert first.name == shardwrite.from_precomputed(path).name
+    assert first.name != shardwrite.from_precomputed(path, axes="zyx").name
+    document = json.loads((path / "info").read_text())
+    (path / "info").write_text(json.dumps({**document, "type": "segmentation"}))
+    assert first.name != shardwrite.from_precomputed(path).name
+
+
+@pytest.mark.parametrize(
+    ("where", "change", "field"),
+    [
+        ("info", {"@type": "neuroglancer_skeletons"}, "@type"),
+        ("info", {"data_type": "float64"}, "data_type"),
+        ("info", {"data_type": None}, "data_type"),
+        ("info", {"num_channels": 0}, "num_channels"),
+        ("info", {"num_channels": None}, "num_channels"),
+        ("info", {"scales": []}, "scales"),
+        ("info", {"scales": [5]}, "scales"),
+        ("scale", {"key": None}, "scales"),
+        ("scale", {"size": [1, 2]}, "size"),
+        ("scale", {"size": [1, 2, 0]}, "size"),
+        ("scale", {"size": [1, 2, True]}, "size"),
+        ("scale", {"size": [2**40, 2**40, 2**40]}, "grid"),
+        ("scale", {"chunk_sizes": []}, "chunk_sizes"),
+        ("scale", {"chunk_sizes": [[0, 1, 1]]}, "chunk_sizes"),
+        ("scale", {"voxel_offset": [0, 0, 0.5]}, "voxel_offset"),
+        ("scale", {"resolution": None}, "resolution"),
+        ("scale", {"encoding": "jpeg"}, "encoding"),
+        ("scale", {"encoding": None}, "encoding"),
+        ("scale", {"sharding": {}}, "@type"),
+    ],
+)
+def test_documents_that_are_refused(tmp_path, values, where, change, field):
+    path = make_precomputed(tmp_path / "v", values)
+    document = json.loads((path / "info").read_text())
+    (document if where == "info" else document["scales"][0]).update(change)
+    (path / "info").write_text(json.dumps(document))
+    with pytest.raises(SpecError) as caught:
+        shardwrite.from_precomputed(path)
+    assert caught.value.field == field
+
+
+def test_what_else_is_refused(tmp_path, values):
+    with pytest.raises(StoreError, match="there is no info"):
+        shardwrite.from_precomputed(tmp_path)
+    path = make_precomputed(tmp_path / "v", values)
+    for axes in ("xy", "xxz", "zyxt", "xyzcc", 5):
+        with pytest.raises(SpecError, match="x, y and z"):
+            shardwrite.from_precomputed(path, axes=axes)
+    document = json.loads((path / "info").read_text())
+    document["scales"][0]["key"] = "../elsewhere"
+    (path / "info").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match="plain names"):
+        shardwrite.from_precomputed(path)
+    (path / "info").write_text("{")
+    with pytest.raises(SpecError, match="not valid"):
+        shardwrite.from_precomputed(path)
+
+
+def test_a_huge_chunk_in_a_document_costs_nothing(tmp_path, values):
+    path = make_precomputed(
+        tmp_path / "v", values, chunk_sizes=[[2**40, 2**40, 2**40]], size=[2**30] * 3
+    )
+    x = shardwrite.from_precomputed(path)
+    assert isinstance(x, da.Array)
+    with pytest.raises((CorruptShardError, StoreError)):
+        x[0, 0, 0].compute()
