@@ -363,18 +363,21 @@ class NumcodecsStage:
         self._name = f"numcodecs.{identifier}"
         self._codec = numcodecs.get_codec({"id": identifier, **settings})
         self._decode = self._bounded_decoder(identifier, settings, itemsize)
-        # The encoder of numcodecs writes the time into each stream, so that the same chunk would
-        # have other bytes a second later.
-        self._gzip = GzipStage({"level": self._codec.level}) if identifier == "gzip" else None
+        # The encoder of numcodecs writes the time into each gzip stream, so that the same chunk
+        # would have other bytes a second later.
+        level = _within(self._codec.level, -1, 9) if identifier == "gzip" else 0
+        self._encode: Callable[[Buffer], Any] = (
+            (lambda data: zlib.compress(data, level, _GZIP_WBITS))
+            if identifier == "gzip"
+            else self._codec.encode
+        )
         self.added_nbytes: int | None = (
             4 if identifier in self.CHECKSUMS else 0 if identifier == "shuffle" else None
         )
 
     def encode(self, batch: Sequence[Buffer]) -> Sequence[Buffer]:
         """See :meth:`BytesStage.encode`."""
-        if self._gzip is not None:
-            return self._gzip.encode(batch)
-        encoded = (self._codec.encode(data) for data in batch)
+        encoded = (self._encode(data) for data in batch)
         return [data if isinstance(data, bytes) else memoryview(data).cast("B") for data in encoded]
 
     def decode(self, data: Buffer, limit_nbytes: int) -> Buffer:
