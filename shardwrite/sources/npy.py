@@ -64,12 +64,8 @@ def open_(request: Request) -> Source:
         offset = file.tell()
     if dtype.hasobject:
         # such a file holds pickles, and loading a pickle can run any code
-        raise SpecError(
-            "it holds Python objects",
-            field="source",
-            value=path,
-            remedy="save it with a fixed-size dtype",
-        )
+        remedy = "save it with a fixed-size dtype"
+        raise SpecError("it holds Python objects", field="source", value=path, remedy=remedy)
     check_length(path, shape, dtype, offset)
     order = "F" if fortran else "C"
     return MappedSource(

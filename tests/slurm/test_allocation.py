@@ -101,7 +101,7 @@ def test_allocation(cluster, work, allocation):
         )
     job = allocation.submit(TMPDIR="/not/here")
     (run,) = cluster.until(allocation.runs, 120, work.log)
-    cluster.until(lambda: (run / "scheduler.json").exists(), 30, work.log)
+    cluster.until(lambda: (run / "scheduler.json").exists(), 120, work.log)
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in run.iterdir()} == {0o600}
     assert json.loads((run / "scheduler.json").read_bytes())["address"].startswith("tls://")
