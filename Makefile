@@ -20,6 +20,7 @@ NODE_STAMP := tests/conformance/node_modules/.installed
 .PHONY: demo test test-long compat compat-lowest compat-newest check format bench docs clean
 
 $(STAMP): pyproject.toml
+	@echo "Making $(VENV) with all that tests need. This takes a few minutes, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[check,bench,demo,docs]"
