@@ -8,6 +8,7 @@ these inner chunks are read.
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Mapping
 from itertools import islice
@@ -21,7 +22,7 @@ import shardwrite._dask as dask
 from shardwrite.config.values import decide
 from shardwrite.encode.reader import Loaded, ShardReader
 from shardwrite.entry.public import public
-from shardwrite.errors import SpecError
+from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT, kind_of_document
 from shardwrite.grid import Box, Shape, ceil_div, unravel
@@ -157,11 +158,22 @@ class ShardedArray:
         for index in self.metadata.grid.shards_in(region):
             shard = self.metadata.grid.shard_box(index)
             wanted = shard.intersect(region)
-            reader = self.store.open(self.metadata.shard_key(index))
-            if reader is not None:
-                with reader:
-                    self._read(reader, index, wanted, out[wanted.shift(region.start).slices])
+            part = out[wanted.shift(region.start).slices]
+            try:
+                self._read_shard(index, wanted, part)
+            except StoreError as error:
+                if error.fields["errno"] != errno.ESTALE:
+                    raise
+                # It was replaced meanwhile, or since its index was kept.
+                part[...] = self.metadata.fill_value
+                self._read_shard(index, wanted, part)
         return out
+
+    def _read_shard(self, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
+        reader = self.store.open(self.metadata.shard_key(index))
+        if reader is not None:
+            with reader:
+                self._read(reader, index, wanted, out)
 
     def _read(self, reader: ObjectReader, index: Shape, wanted: Box, out: npt.NDArray[Any]) -> None:
         """Copy the elements of one shard that lie in the box `wanted` into `out`."""

@@ -95,7 +95,10 @@ _TROUBLES = (
         "the service cannot be reached. Check the network, and AWS_ENDPOINT_URL or endpoint in "
         "storage_options",
     ),
-    _trouble(r"[Tt]imed? ?[Oo]ut", errno.ETIMEDOUT, "the service did not answer in time"),
+    # Every text of obstore names its retry_timeout, too.
+    _trouble(
+        r"(?<!retry_)[Tt]imed? ?[Oo]ut", errno.ETIMEDOUT, "the service did not answer in time"
+    ),
     _trouble(
         r"\b(429|50[0234])\b|SlowDown",
         errno.EIO,

@@ -227,9 +227,13 @@ IN_PYTHON = {
         lambda w: w.x.to_sharded_zarr("group.zarr", **LAYOUT),
         SpecError, "a group stands there", "give another name=",
     ),
-    "a bucket": (
-        lambda w: w.x.to_sharded_zarr("s3://bucket/x", **LAYOUT),
-        SpecError, "only local files can be written", "give a directory's path",
+    "a bucket with keys in its URL": (
+        lambda w: w.x.to_sharded_zarr("s3://me:secret@bucket/x", **LAYOUT),
+        SpecError, "holds credentials", "set them in the environment",
+    ),
+    "a URL of another kind": (
+        lambda w: w.x.to_sharded_zarr("sftp://host/x", **LAYOUT),
+        SpecError, "no known kind of URL", "give a directory's path",
     ),
     "no store": (
         lambda w: w.x.to_sharded_zarr(None, **LAYOUT),
@@ -368,7 +372,7 @@ ON_THE_COMMAND_LINE = {
     "init x.npy array.zarr": (2, "an array exists there", "give --overwrite to replace it"),
     "write x.npy x.raw": (2, "something that is no Zarr array", "give another path"),
     "write x.npy group.zarr": (2, "a group stands there", "give another --name inside it"),
-    "write x.npy s3://bucket/x": (2, "DST s3://bucket/x", "a directory's path"),
+    "write x.npy sftp://host/x": (2, "DST sftp://host/x", "a directory's path"),
     "write x.npy": (2, "Missing argument", "DST"),
     # arrays that exist
     "update x.npy array.zarr": (2, "give --region or --append", "--append"),

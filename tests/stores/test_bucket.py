@@ -213,7 +213,7 @@ def test_only_zarr_is_read_from_a_bucket():
 def test_what_an_answer_means(text, told, number):
     from obstore.exceptions import GenericError
 
-    long = f"Generic S3 error: Error performing GET http://h/x?sig=CANARY - {text} CANARY"
+    long = f"Generic S3 error: Error performing GET http://h/x?sig=CANARY, retry_timeout: 9s - {text} CANARY"
     error = as_bucket_error(GenericError(long), "read", "c/0", "s3://b")
     assert told in str(error)
     assert error.errno == number

@@ -1,0 +1,111 @@
+"""A proxy before a server of S3, which counts requests and breaks some of them."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+
+
+@dataclass
+class Faults:
+    """What was asked for, and what is to be broken.
+
+    `plan` is called with method, path and number of each request, and gives what happens to it:
+    None, "503", "before" (the connection ends before the server has seen the request), "lost" (after
+    the server has done it), or "cut" (in the middle of the answer).
+    """
+
+    plan: object = None
+    seen: list = field(default_factory=list)
+    broken: list = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, method, path):
+        with self.lock:
+            self.seen.append((method, path))
+            fault = None if self.plan is None else self.plan(method, path, len(self.seen))
+            if fault is not None:
+                self.broken.append((fault, method, path))
+            return fault
+
+
+def _handler(upstream, faults):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments):
+            pass
+
+        def serve(self):
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            fault = faults.of(self.command, self.path)
+            if fault == "503":
+                self.send_response(503, "Slow Down")
+                self.send_header("Content-Length", str(len(SLOW_DOWN)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(SLOW_DOWN)
+                return
+            if fault == "before":
+                self.close_connection = True
+                return
+            status, reason, headers, content = self.forwarded(body)
+            if fault == "lost":
+                self.close_connection = True
+                return
+            self.send_response_only(status, reason)
+            for name, value in headers:
+                if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                    self.send_header(name, value)
+            length = {name.lower(): value for name, value in headers}.get("content-length")
+            is_head = self.command == "HEAD"
+            self.send_header("Content-Length", length if is_head else str(len(content)))
+            self.end_headers()
+            if fault == "cut":
+                content, self.close_connection = content[: len(content) // 2], True
+            if not is_head:
+                self.wfile.write(content)
+
+        def forwarded(self, body):
+            """The server's answer; it checks the signature, which covers the name of the host."""
+            connection = http.client.HTTPConnection(upstream, timeout=30)
+            try:
+                connection.putrequest(
+                    self.command, self.path, skip_host=True, skip_accept_encoding=True
+                )
+                for name, value in self.headers.items():
+                    connection.putheader(name, value)
+                connection.endheaders(body)
+                answer = connection.getresponse()
+                return answer.status, answer.reason, answer.getheaders(), answer.read()
+            finally:
+                connection.close()
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = serve  # noqa: N815
+
+    return Handler
+
+
+@contextmanager
+def before(server, plan=None):
+    """The server behind a proxy, and what the proxy sees and breaks."""
+    faults = Faults(plan)
+    handler = _handler(urlsplit(server.endpoint).netloc, faults)
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    proxy.daemon_threads = True
+    thread = threading.Thread(
+        target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
+    thread.start()
+    try:
+        yield replace(server, endpoint=f"http://127.0.0.1:{proxy.server_address[1]}"), faults
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join(10)
