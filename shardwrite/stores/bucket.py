@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from shardwrite.errors import StoreError
-from shardwrite.format.node import DOCUMENT
 from shardwrite.stores.bucket_errors import (
     as_bucket_error,
     is_missing_bucket,
@@ -294,7 +293,7 @@ class BucketStore(WholeStore):
             raise self._failed(error, "list", "") from None
 
     def check_reachable(self, client: Any = None) -> None:
-        """Ask the service for a document that may be missing.
+        """Ask the service for an object that may be missing.
 
         Parameters
         ----------
@@ -309,8 +308,7 @@ class BucketStore(WholeStore):
         import obstore
 
         store = self._obstore if client is None else client
-        name = self.prefix + DOCUMENT
-        self._asked("open", name, lambda: obstore.get(store, name))
+        self._asked("open", "", lambda: obstore.get(store, f"{self.prefix}.probe"))
 
     def _see(self, name: str) -> Seen | None:
         """The last bytes of an object, and what is known of it; None if it is missing."""
