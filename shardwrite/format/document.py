@@ -30,10 +30,11 @@ from shardwrite.format.given import (
     sharding_in,
     with_documents,
 )
+from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
-from shardwrite.format.transformer import FORMAT, same_today
+from shardwrite.format.transformer import same_today
 from shardwrite.grid import Shape, Sized
 
 __all__ = [

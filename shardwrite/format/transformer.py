@@ -17,22 +17,11 @@ import numpy as np
 from shardwrite.codecs.datatypes import zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
+from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.transformer_keys import checked_counts
 from shardwrite.format.v2 import translated
 
-__all__ = ["FORMAT", "HIERARCHY", "is_hierarchy", "of_2022", "of_today", "same_today"]
-
-FORMAT = "transformer-2022"
-"""Name of the format among the keywords."""
-
-_CORE = "https://purl.org/zarr/spec/protocol/core/3.0"
-HIERARCHY: Document = {
-    "zarr_format": _CORE,
-    "metadata_encoding": _CORE,
-    "metadata_key_suffix": ".json",
-    "extensions": [],
-}
-"""Document of a hierarchy of 2022, at the key ``zarr.json`` of its store."""
+__all__ = ["of_2022", "of_today", "same_today"]
 
 _URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 """The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
@@ -51,12 +40,6 @@ _EXTENDED = {
     "m": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
     "M": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
 }
-
-
-def is_hierarchy(document: Any) -> bool:
-    """Whether the parsed ``zarr.json`` of a store is that of a hierarchy of 2022."""
-    found = document.get("zarr_format") if isinstance(document, dict) else None
-    return isinstance(found, str) and found.startswith("https://purl.org/zarr/spec/")
 
 
 def _refused(why: str, field: str, value: object, remedy: str) -> SpecError:

@@ -13,8 +13,8 @@ from urllib.parse import unquote_to_bytes
 from shardwrite.config.table import DURABILITY, RUN_DIR
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.transformer import FORMAT
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of

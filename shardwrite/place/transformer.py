@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.hierarchy_2022 import HIERARCHY, is_hierarchy
 from shardwrite.format.node import DOCUMENT
-from shardwrite.format.transformer import HIERARCHY, is_hierarchy, of_2022, of_today
 from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, REPORT_NAME
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
@@ -127,6 +127,8 @@ class TransformerStore(Store):
                 message = f"has {reader.nbytes:,} bytes, and at most {most:,} are read"
                 raise StoreError(f"{self.key_below(key)!r} {message}", key=key)
             data = reader.read(0, reader.nbytes)
+        from shardwrite.format.transformer import of_today  # imports zarr, which takes long
+
         found = of_today(parse_document(data, self.key_below(key)))
         return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
 
@@ -255,6 +257,8 @@ class _DocumentWriter(ObjectWriter):
 
     def finish(self, guard: Callable[[], None] | None = None) -> None:
         """See :meth:`ObjectWriter.finish`."""
+        from shardwrite.format.transformer import of_2022  # imports zarr, which takes long
+
         made = of_2022(json.loads(self._data))
         self._inner.write([json.dumps(made, indent=4, sort_keys=True).encode()])
         self._inner.finish(guard)
