@@ -65,7 +65,7 @@ def test_they_read_what_we_write(theirs, tmp_path):
             "chunks": chunks,
             "compressors": None if codec == "none" else {"name": codec, "configuration": SETTINGS[compressor]},
             "filters": [{"name": "transpose", "configuration": {"order": axes}}]
-            if order == "F" and len(shape) > 1
+            if order == "F"
             else "auto",
             "serializer": {"name": "bytes", "configuration": {"endian": "big"}}
             if dtype[0] == ">"
