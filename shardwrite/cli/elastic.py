@@ -14,7 +14,7 @@ from shardwrite.cli.terminal import echo
 from shardwrite.errors import SpecError
 from shardwrite.journal import find_run
 from shardwrite.operations.conversion import Conversion
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import resolve_new, resolve_target
 from shardwrite.runs.result import WriteResult
 from shardwrite.slurm import opened, refuse_second, runs_at, workers_of
 
@@ -147,8 +147,8 @@ def write_with_jobs(
         for key, value in options.items()
         if key not in ("name", "mode", "restart", "recheck", "publish", "durability", "keep_report")
     }
-    how = {key: options[key] for key in ("name", "mode", "durability")}
-    target = resolve_target(dst, options["name"])
+    how = {key: options[key] for key in ("name", "mode", "durability", "format")}
+    target = resolve_new(dst, options["name"], layout=options["format"])
     refuse_second(target)  # before anything is changed
     with engine(workers.settings.cores, None, None):
         plan = shardwrite.plan(x, source_id=identity, **layout)

@@ -104,6 +104,12 @@ layout_options = _options(
         help="Where a shard holds its index.",
     ),
     click.option(
+        "--array-format",
+        "format",
+        type=click.Choice(["transformer-2022"]),
+        help="Write an array of the storage transformer of 2022. Default: Zarr v3.",
+    ),
+    click.option(
         "--strategy",
         shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton"),
         default="fixed-order",

@@ -149,6 +149,7 @@ def init(
         durability=durability,
         restart=restart,
         stripe_count=stripe_count,
+        format=options["format"],
     )
     echo(plan.to_json() if as_json else str(plan))
 

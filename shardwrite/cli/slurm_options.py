@@ -12,6 +12,7 @@ from shardwrite.slurm import Settings
 
 __all__ = ["layout_arguments", "settings_from", "settings_options", "source_arguments"]
 
+_LAYOUT_OPTIONS = {"format": "array-format"}
 _SOURCE_OPTIONS = {"source_format": "format", "source_chunks": "source-chunks"}
 
 
@@ -115,6 +116,7 @@ def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "dimension_names",
         "attributes",
         "index_location",
+        "format",
         "strategy",
         "memory_limit",
     ):
@@ -128,5 +130,5 @@ def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
                 if isinstance(value, tuple)
                 else str(value)
             )
-            found += [f"--{key.replace('_', '-')}", text]
+            found += [f"--{_LAYOUT_OPTIONS.get(key, key).replace('_', '-')}", text]
     return (*found, *(["--write-empty-chunks"] if options["write_empty_chunks"] else []))

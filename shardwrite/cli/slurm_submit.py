@@ -30,7 +30,7 @@ from shardwrite.cli.slurm_options import (
 )
 from shardwrite.cli.terminal import echo, emit, exact
 from shardwrite.errors import IncompleteError, SpecError
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Stretch, parse_nbytes
 from shardwrite.slurm import (
     ArrayJob,
@@ -130,7 +130,7 @@ def submit(
     """
     settings = settings_from(options)
     arguments = source_arguments(options)
-    target = resolve_target(dst, name)
+    target = resolve_new(dst, name, layout=options["format"])
     x, identity = open_to_write(src, options)
     with engine(settings.cores, None, None):
         plan = shardwrite.plan(

@@ -28,7 +28,7 @@ from shardwrite.cli.terminal import echo
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import find_run
 from shardwrite.notebook.html import page_html
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import resolve_new
 from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["plan", "write"]
@@ -161,7 +161,7 @@ def write(
 
 def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:
     """Print the plan of a new array, and what stands at its place."""
-    target = resolve_target(dst, options["name"])
+    target = resolve_new(dst, options["name"], layout=options["format"])
     run = find_run(target)
     layout = {name: options[name] for name in options if name not in _OF_RUNS}
     made = shardwrite.plan(x, source_id=identity, **layout)

@@ -30,9 +30,11 @@ from shardwrite.format.given import (
     sharding_in,
     with_documents,
 )
+from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
+from shardwrite.format.transformer import same_today
 from shardwrite.grid import Shape, Sized
 
 __all__ = [
@@ -46,6 +48,12 @@ __all__ = [
 DEFAULT_COMPRESSORS = (
     {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
     {"name": "crc32c"},
+)
+DEFAULT_COMPRESSORS_OF_2022 = (
+    {
+        "name": "blosc",
+        "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
+    },
 )
 DEFAULT_INDEX_CODECS = (
     {"name": "bytes", "configuration": {"endian": "little"}},
@@ -97,6 +105,8 @@ class ArrayOptions:
         Order in memory of what zarr-python reads. Zarr v3 does not store it.
     zarr_format : {3}, optional
         The version of the format.
+    format : {"transformer-2022"}, optional
+        Write the documents and keys of the storage transformer of 2022.
 
     Raises
     ------
@@ -118,6 +128,7 @@ class ArrayOptions:
     attributes: Mapping[str, Any] | None = None
     order: str | None = None
     zarr_format: int | None = None
+    format: str | None = None
 
     def __post_init__(self) -> None:
         shards, location = _as_zarr_gives(self.shards, self.index_location)
@@ -133,6 +144,10 @@ class ArrayOptions:
                 value=self.zarr_format,
                 remedy="leave it out, or make an array of Zarr v2 with dask.array.to_zarr",
             )
+
+        if self.format not in (None, FORMAT):
+            remedy = f'leave it out, or give "{FORMAT}"'
+            raise SpecError("no such format", field="format", value=self.format, remedy=remedy)
 
     @classmethod
     def of(cls, shards: Any, chunks: Sized, others: Mapping[str, Any]) -> Self:
@@ -195,6 +210,7 @@ def make_metadata(
         put_sharding(sharding, document["codecs"])
         _warn_of_transposed(document["codecs"], chunks)
     if shards is None:
+        _refuse(options, {"format": None}, "is for sharded arrays", "leave it out, or give shards=")
         _refuse(options, _OF_SHARDS, "is for sharded arrays", "leave it out, or give shards=")
         return parse_metadata(json.dumps(document, indent=2), writing=True)
     warn_of_readers(native)
@@ -210,6 +226,8 @@ def make_metadata(
     configuration = {"chunk_shape": list(chunks), "codecs": document["codecs"], **own}
     document["codecs"] = [{"name": around.name, "configuration": configuration}]
     document["chunk_grid"]["configuration"]["chunk_shape"] = list(shards)
+    if options.format is not None:
+        document = same_today(document)
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 
@@ -265,6 +283,9 @@ def _as_zarr_gives(shards: Any, location: Any) -> tuple[Any, Any]:
 
 def _shard_format_of(options: ArrayOptions) -> ShardFormat:
     """The format of shards that a user has chosen."""
+    if options.format is not None:
+        _refuse(options, _OF_SHARDS, f"is not in the format {FORMAT}", "leave it out")
+        return ShardingIndexed([dict(DEFAULT_INDEX_CODECS[0])])
     if options.shard_format is None:
         codecs = (
             DEFAULT_INDEX_CODECS
@@ -301,6 +322,8 @@ def _compressors(options: ArrayOptions, *, is_sharding: bool) -> Any:
     By default there are none after a sharding, because inner chunks are compressed in it.
     """
     if isinstance(options.compressors, str) and options.compressors == "auto":
+        if options.format is not None:
+            return DEFAULT_COMPRESSORS_OF_2022
         return () if is_sharding else DEFAULT_COMPRESSORS
     return with_documents(options.compressors)
 

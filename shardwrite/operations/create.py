@@ -16,7 +16,7 @@ from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape
 from shardwrite.journal import Ledger
-from shardwrite.place.target import resolve_target
+from shardwrite.place.target import resolve_new
 from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
 from shardwrite.runs.array_plan import naming_settings, resources_of, with_configured
@@ -110,7 +110,8 @@ def create(
     known = Ledger(metadata.grid)
     known.is_done[:] = True
     options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-    job = Job(NoChunks(), plan, resolve_target(store, name, run_dir), options)
+    target = resolve_new(store, name, run_dir, array.format)
+    job = Job(NoChunks(), plan, target, options)
     if not has_ended(job):
         execute_missing(job, engine, lambda _: None, lambda: known)
 

@@ -52,6 +52,7 @@ class _OfArrays(_Common, total=False):
     attributes: Any
     order: str | None
     zarr_format: int | None
+    format: str | None
     mode: str | None
     overwrite: bool | None
     zarr_array_kwargs: Mapping[str, Any] | None

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from shardwrite.engines import local_threads
 from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
+from shardwrite.format.transformer import same_today
 from shardwrite.journal import Receipt, RunDirectory, read_receipt, tidied_run, tidy
-from shardwrite.place.target import Target, resolve_target
+from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
 from shardwrite.runs.array_plan import identity_of, resources_of
@@ -48,6 +49,7 @@ def prepare(
     run_dir: Any = None,
     restart: bool = False,
     stripe_count: int | None = None,
+    format: str | None = None,  # noqa: A002 (the word that users know)
 ) -> None:
     """Begin a run that is written in parts. Call this once, before any part is written.
 
@@ -65,6 +67,8 @@ def prepare(
         Number of Lustre targets over which each shard is spread; 1 suits shards below about a
         gigabyte. By default the setting of the directory holds. Without effect on other file
         systems.
+    format : {"transformer-2022"}, optional
+        The format, if the plan was made with one.
 
     Raises
     ------
@@ -83,10 +87,13 @@ def prepare(
             remedy="give 1 or more, or None",
         )
     _check_plan(plan)
+    target = resolve_new(store, name, run_dir, format)
+    if format is not None:
+        same_today(plan.metadata.document)
     with local_threads() as engine:
         options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
         prepare_jobs(
-            [Job(ArrayChunks(take(x).array), plan, resolve_target(store, name, run_dir), options)],
+            [Job(ArrayChunks(take(x).array), plan, target, options)],
             engine,
             stripe_count,
         )

@@ -68,7 +68,7 @@ def plan(
         How often a source task may run on average, if several waves need it.
     **layout
         `compressors`, `filters`, `serializer`, `fill_value`, `index_location`, `index_codecs`,
-        `shard_format`, `chunk_key_encoding`, `dimension_names`, `attributes`, `order` and
+        `shard_format`, `chunk_key_encoding`, `dimension_names`, `attributes`, `format`, `order` and
         `zarr_format`, as in :func:`to_sharded_zarr`.
 
     Returns

@@ -24,7 +24,7 @@ from shardwrite.operations.keywords import StoreKeywords, WriteKeywords
 from shardwrite.operations.modes import chosen_mode, fills_existing, mode_of
 from shardwrite.operations.region import region_job, write_region
 from shardwrite.operations.words import ZarrWords
-from shardwrite.place.target import is_array, resolve_target
+from shardwrite.place.target import is_array, resolve_new, resolve_target
 from shardwrite.place.url import at_url, named
 from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, PlanOptions, Sized
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -122,6 +122,7 @@ def to_sharded_zarr(
     attributes: Any = None,
     order: str | None = None,
     zarr_format: int | None = None,
+    format: str | None = None,  # noqa: A002 (the word that users know)
     strategy: Any = "fixed-order",
     write_empty_chunks: bool = False,
     mode: str | None = None,
@@ -180,6 +181,9 @@ def to_sharded_zarr(
         store it, so it changes nothing of what is written. The filter ``"transpose"`` does.
     zarr_format : {3}, optional
         As in `zarr.create_array`. Zarr v2 has no shards and is refused.
+    format : {"transformer-2022"}, optional
+        Write the documents and keys of the storage transformer of 2022, with `store` as the
+        hierarchy and `name` as the path of the array in it.
     index_location : {"end", "start"}
         Position of the index in each shard.
     index_codecs : sequence of codec, optional
@@ -283,11 +287,11 @@ def to_sharded_zarr(
             attributes=attributes,
             order=order,
             zarr_format=zarr_format,
+            format=format,
         )
     )
-    name = words.named(named(name, component))
     overwrite = words.overwrite if overwrite is None else overwrite
-    store = at_url(store, storage_options)
+    store, name = at_url(store, storage_options), words.named(named(name, component))
     mode = chosen_mode(mode, overwrite, is_given=is_array(store) and not name)
     if region is not None:
         _refuse_for_region(array, mode, publish)
@@ -339,7 +343,7 @@ def to_sharded_zarr(
     engine, given = active_engine(), take(x)
     words.check(given.array)
     made = plan_array(given.array, engine, given.described(array), options)
-    job = Job(ArrayChunks(given.array), made, resolve_target(store, name, run_dir), run)
+    job = Job(ArrayChunks(given.array), made, resolve_new(store, name, run_dir, array.format), run)
     if not compute:
         rest = as_delayed([job], engine)
         return stored_array(job, given.array, rest) if return_stored else rest
@@ -503,15 +507,15 @@ def store(
     array = words.over(array)
     jobs, sources = [], []
     for x, store_, name, region in many.each():
-        target = resolve_target(at_url(store_, at), words.named(name), run_dir)
+        where_to = (at_url(store_, at), words.named(name), run_dir)
         if region is None:
-            taken = take(x)
+            target, taken = resolve_new(*where_to, array.format), take(x)
             words.check(taken.array)
             made = plan_array(taken.array, engine, taken.described(array), options)
             source, job = taken.array, Job(ArrayChunks(taken.array), made, target, run)
         else:
             _refuse_for_region(array, run.mode, run.publish)
-            where = Where(region, axis, casting)
+            target, where = resolve_target(*where_to), Where(region, axis, casting)
             source, job = region_job(x, target, where, engine, options, run)
         jobs.append(job)
         sources.append(source)

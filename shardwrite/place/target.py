@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from shardwrite.config.table import DURABILITY
+from shardwrite.config.table import DURABILITY, RUN_DIR
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.hierarchy_2022 import FORMAT
 from shardwrite.format.node import DOCUMENT
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.nodes import shape_of
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import refuse_run_dir, run_state_of
+from shardwrite.place.transformer import TransformerPlace, hierarchy_of
 from shardwrite.stores import (
     DURABILITIES,
     Capability,
     PosixStore,
     Store,
     is_bucket,
+    is_file,
     is_store_url,
     listed,
     open_store,
@@ -40,8 +43,10 @@ __all__ = [
     "durability_in",
     "is_array",
     "is_zip_store",
+    "resolve_new",
     "resolve_place",
     "resolve_target",
+    "target_at",
 ]
 
 UPDATES = "updates"
@@ -196,15 +201,55 @@ def resolve_target(
     SpecError
         If the arguments name no place that can hold an array or its run state.
     """
-    place = resolve_place(store, name, is_read=is_read)
+    return target_at(resolve_place(store, name, is_read=is_read), run_dir, is_read=is_read)
+
+
+def resolve_new(
+    store: Any, name: str | None, run_dir: Any = None, layout: str | None = None
+) -> Target:
+    """Find the place of a new array, and of its run state; see `resolve_target`.
+
+    Parameters
+    ----------
+    store, name, run_dir
+        See `resolve_target`.
+    layout : str, optional
+        See `resolve_place`.
+
+    Raises
+    ------
+    SpecError
+        If the place is in a hierarchy of 2022, and the array is none of 2022.
+    """
+    place = resolve_place(store, name, layout=layout)
+    if layout is None and isinstance(place, TransformerPlace):
+        raise SpecError(
+            f"{place.label} is in a hierarchy of 2022",
+            field="format",
+            value=layout,
+            remedy=f'give "{FORMAT}", or another place',
+        )
+    if isinstance(place, TransformerPlace):
+        place.check_hierarchy()
+    return target_at(place, run_dir)
+
+
+def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool = False) -> Target:
+    """Place of an array, and of its run state; see `resolve_target`."""
     if isinstance(place, Directory):
         refuse_run_dir(run_dir)
         return Target(place, place.beside)
+    if isinstance(place, TransformerPlace) and run_dir is None and value_of(RUN_DIR) is None:
+        run_dir = place.beside_hierarchy
     return Target(place, run_state_of(place, run_dir, is_read=is_read))
 
 
-def resolve_place(store: Any, name: str | None, *, is_read: bool = False) -> Directory | InStore:
+def resolve_place(
+    store: Any, name: str | None, *, is_read: bool = False, layout: str | None = None
+) -> Directory | InStore:
     """Find the place of an array from a user's `store` and `name`.
+
+    An array that lies in a hierarchy of 2022 is found there; see `place.transformer`.
 
     Parameters
     ----------
@@ -215,12 +260,35 @@ def resolve_place(store: Any, name: str | None, *, is_read: bool = False) -> Dir
         Path of the array inside the store or group; empty or None if `store` itself is the array.
     is_read : bool
         Promise that nothing will be written, so that the store may be read-only.
+    layout : str, optional
+        Format of a new array, if it is one with a layout of its own: ``"transformer-2022"``.
 
     Raises
     ------
     SpecError
         If `store` is none of these, or no array can have that place.
     """
+    place = _plain_place(store, name, is_read=is_read)
+    return _in_hierarchy(place, must=layout == FORMAT)
+
+
+def _in_hierarchy(place: Directory | InStore, *, must: bool) -> Directory | InStore:
+    """The place of an array of 2022, if it lies in a hierarchy of 2022 or must do so."""
+    if isinstance(place, InStore):
+        if must or (place.name and not place.has(DOCUMENT) and hierarchy_of(place.base)):
+            return TransformerPlace.of(place.base, place.name)
+        return place
+    for directory in (place.path, *place.path.parents):
+        if is_file(directory / DOCUMENT):
+            if hierarchy_of(PosixStore(directory)):
+                within = place.path.relative_to(directory).as_posix()
+                return TransformerPlace.of(PosixStore(directory), "" if within == "." else within)
+            break
+    return TransformerPlace.of(PosixStore(place.root), place.name) if must else place
+
+
+def _plain_place(store: Any, name: str | None, *, is_read: bool) -> Directory | InStore:
+    """Place of an array of today."""
     if _is_store(store):
         opened = open_store(store, is_read=is_read)
         name = _joined(opened.path, name)

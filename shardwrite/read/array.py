@@ -30,6 +30,7 @@ from shardwrite.notebook.html import card_html
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
+from shardwrite.place.transformer import TransformerPlace, TransformerStore
 from shardwrite.place.url import at_url, named
 from shardwrite.plan.card import array_card
 from shardwrite.plan.regions import index_of_each_axis
@@ -281,6 +282,10 @@ def open_at(place: Place) -> ShardedArray:
     """
     if not place.has(DOCUMENT):
         why, remedy = "there is no zarr.json", "give the path of a sharded Zarr v3 array"
+        if isinstance(place, TransformerPlace) and isinstance(place.base, TransformerStore):
+            names = sorted(islice(place.base.arrays(), _MEMBERS))[:_NAMED]
+            why = "there is none of this name in a hierarchy of 2022"
+            remedy = f"give name=, one of: {', '.join(names)}" if names else "it holds no arrays"
         if is_being_made(place):
             why = "a run that has not ended is writing it"
             remedy = (

@@ -1,0 +1,296 @@
+"""Documents of arrays of 2022, whose storage transformer makes shards, as those of today.
+
+The shards are those of `sharding_indexed` with the index at the end and no checksum. So an array of
+2022 is read and written as the Zarr v3 array with the same shards. The other fields of its document
+are those of Zarr v2 under other names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwrite.codecs.datatypes import zarr_dtype
+from shardwrite.codecs.documents import Codec, Document
+from shardwrite.errors import SpecError
+from shardwrite.format.hierarchy_2022 import FORMAT
+from shardwrite.format.transformer_keys import checked_counts
+from shardwrite.format.v2 import translated
+
+__all__ = ["of_2022", "of_today", "same_today"]
+
+_URI = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
+"""The extension, as zarr-python 2.13 to 2.18 names it. The draft has other forms."""
+_URIS = re.compile(
+    r"https://purl\.org/zarr/spec/(extensions/)?storage[_-]transformers/sharding/1\.0"
+)
+_CODEC = "https://purl.org/zarr/spec/codec/"
+_CODECS = ("gzip", "zlib", "blosc", "bz2", "lz4", "lzma")
+_COMPRESSOR = ("codec", "configuration")
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_OF_INDEX = [{"name": "bytes", "configuration": {"endian": "little"}}]
+_DIMENSIONS = "_ARRAY_DIMENSIONS"
+_EXTENDED = {
+    "c": "https://zarr-specs.readthedocs.io/en/core-protocol-v3.0-dev/protocol/extensions/"
+    "complex-dtypes/v1.0.html",
+    "m": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
+    "M": "https://zarr-specs.readthedocs.io/en/latest/extensions/data-types/datetime/v1.0.html",
+}
+
+
+def _refused(why: str, field: str, value: object, remedy: str) -> SpecError:
+    return SpecError(why, field=field, value=value, remedy=remedy)
+
+
+def of_today(found: Any) -> Document:
+    """Document of the Zarr v3 array with the same objects.
+
+    Parameters
+    ----------
+    found : object
+        The parsed document of an array of 2022.
+
+    Raises
+    ------
+    SpecError
+        If it is not valid, or no such array has the same objects.
+    """
+    mend = "mend its .array.json"
+    if not isinstance(found, dict) or not isinstance(found.get("chunk_grid"), dict):
+        raise _refused("not the document of an array of 2022", "src", str(found)[:60], mend)
+    grid, attributes = found["chunk_grid"], found.get("attributes", {})
+    if grid.get("type") != "regular" or grid.get("separator", "/") not in ("/", "."):
+        raise _refused("not a regular grid with / or .", "chunk_grid", grid, mend)
+    if found.get("extensions"):
+        raise _refused("not supported", "extensions", found["extensions"], "none may be set")
+    if not isinstance(attributes, dict):
+        raise _refused("no object", "attributes", attributes, mend)
+    kept = {name: value for name, value in attributes.items() if name != "filters"}
+    as_v2 = {
+        "zarr_format": 2,
+        "shape": found.get("shape"),
+        "chunks": grid.get("chunk_shape"),
+        "dtype": _dtype_in(found.get("data_type")),
+        "compressor": _compressor_in(found.get("compressor")),
+        "filters": attributes.get("filters"),
+        "fill_value": found.get("fill_value"),
+        "order": found.get("chunk_memory_layout", "C"),
+        "dimension_separator": grid.get("separator", "/"),
+    }
+    made = translated(as_v2, kept).document
+    made["chunk_key_encoding"] = {
+        "name": "default",
+        "configuration": {"separator": grid.get("separator", "/")},
+    }
+    counts = _counts_in(found.get("storage_transformers"), len(found["shape"]))
+    if counts is None:
+        return made
+    chunks = grid["chunk_shape"]
+    configuration = {
+        "chunk_shape": list(chunks),
+        "codecs": made["codecs"],
+        "index_codecs": _OF_INDEX,
+        "index_location": "end",
+    }
+    made["codecs"] = [{"name": "sharding_indexed", "configuration": configuration}]
+    shards = [n * size for n, size in zip(counts, chunks, strict=True)]
+    made["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": shards}}
+    return made
+
+
+def _dtype_in(found: Any) -> Any:
+    """Data type as Zarr v2 names it."""
+    name = found.get("type") if isinstance(found, dict) else found
+    if not isinstance(name, str):
+        raise _refused("unknown data type", "data_type", found, "mend its .array.json")
+    raw = re.fullmatch(r"r(\d{1,6})", name)
+    if raw is not None:
+        return f"|V{int(raw[1]) // 8}"
+    return {"bool": "|b1", "u1": "|u1", "i1": "|i1"}.get(name, name)
+
+
+def _compressor_in(found: Any) -> Document | None:
+    if found is None:
+        return None
+    uri, settings = (found.get(k) if isinstance(found, dict) else None for k in _COMPRESSOR)
+    name = uri.removeprefix(_CODEC).split("/")[0] if isinstance(uri, str) else None
+    if name not in _CODECS or not isinstance(settings, dict):
+        raise _refused(
+            "a codec that is not known",
+            "compressor",
+            found,
+            f"read it with a program that you trust; known are {', '.join(_CODECS)}",
+        )
+    return {"id": name, **settings}
+
+
+def _counts_in(found: Any, ndim: int) -> Sequence[int] | None:
+    """Numbers of chunks in a shard along each axis; None for an array without shards."""
+    if not found:
+        return None
+    one = found[0] if isinstance(found, list) and len(found) == 1 else None
+    settings = one.get("configuration") if isinstance(one, dict) else None
+    if (
+        one is None
+        or not isinstance(settings, dict)
+        or not _URIS.fullmatch(str(one.get("extension")))
+        or one.get("type") != "indexed"
+    ):
+        remedy = 'only one may be set, which is sharding 1.0 of the type "indexed"'
+        raise _refused("not supported", "storage_transformers", found, remedy)
+    counts = checked_counts(settings.get("chunks_per_shard"))
+    if not ndim and set(counts) <= {1}:
+        return ()
+    if len(counts) != ndim:
+        remedy = f"give {ndim} numbers"
+        raise _refused("not one for each axis", "chunks_per_shard", list(counts), remedy)
+    return counts
+
+
+def of_2022(document: Document) -> Document:
+    """Document of 2022 of the array with the same objects.
+
+    Parameters
+    ----------
+    document : dict
+        The ``zarr.json`` of a Zarr v3 array.
+
+    Raises
+    ------
+    SpecError
+        If there was nothing in 2022 that could say the same.
+    """
+    shards = document["chunk_grid"]["configuration"]["chunk_shape"]
+    sharding = next((c for c in document["codecs"] if c["name"] == "sharding_indexed"), None)
+    if sharding is None or len(document["codecs"]) > 1:
+        why = "the transformer of 2022 makes shards, with no codecs around them"
+        raise _refused(why, "shards", None, "give shards=, or leave format= out")
+    inner = sharding["configuration"]
+    if inner["index_codecs"] != _OF_INDEX or inner.get("index_location", "end") != "end":
+        why = "in 2022 the index lies at the end and has no checksum"
+        raise _refused(why, "index_codecs", inner["index_codecs"], "leave it out")
+    encoding = document["chunk_key_encoding"]
+    separator = encoding.get("configuration", {}).get("separator", "/")
+    if encoding["name"] != "default":
+        why = "the format has keys of its own"
+        raise _refused(why, "chunk_key_encoding", encoding, "leave it out")
+    native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
+    order, big, compressor = _codecs_out(inner["codecs"], len(shards))
+    chunks = inner["chunk_shape"]
+    made: Document = {
+        "attributes": _attributes_out(document),
+        "chunk_grid": {"chunk_shape": list(chunks), "separator": separator, "type": "regular"},
+        "chunk_memory_layout": order,
+        "data_type": _dtype_out(native.newbyteorder(">" if big else "<")),
+        "extensions": [],
+        "fill_value": _fill_out(document),
+        "shape": list(document["shape"]),
+        "storage_transformers": [
+            {
+                "configuration": {
+                    "chunks_per_shard": [n // c for n, c in zip(shards, chunks, strict=True)] or [1]
+                },
+                "extension": _URI,
+                "type": "indexed",
+            }
+        ],
+    }
+    if compressor is not None:
+        made["compressor"] = compressor
+    return made
+
+
+def same_today(document: Document) -> Document:
+    """Document of a new array, as it is read back from its document of 2022.
+
+    Raises
+    ------
+    SpecError
+        If that says something else, or there is none.
+    """
+    back: Document = json.loads(json.dumps(of_today(json.loads(json.dumps(of_2022(document))))))
+    for field in ("data_type", "fill_value", "shape"):
+        if back[field] != document[field]:
+            raise _refused(
+                f"the format {FORMAT} cannot hold it",
+                "dtype" if field == "data_type" else field,
+                document[field],
+                "choose another value, or leave format= out",
+            )
+    return back
+
+
+def _attributes_out(document: Document) -> Document:
+    """Attributes, and the names of the dimensions among them, as xarray has put them there."""
+    attributes = dict(document.get("attributes") or {})
+    for taken in ("filters", _DIMENSIONS):
+        if taken in attributes:
+            why = f"the format {FORMAT} uses this name itself"
+            raise _refused(why, "attributes", taken, "rename it")
+    names = document.get("dimension_names")
+    if names:
+        if not all(isinstance(name, str) for name in names):
+            remedy = "name all of them, or none"
+            raise _refused("some have no name", "dimension_names", list(names), remedy)
+        attributes[_DIMENSIONS] = list(names)
+    return attributes
+
+
+def _dtype_out(native: np.dtype[Any]) -> Any:
+    name = native.str
+    if name in ("|b1", "|u1", "|i1"):
+        return "bool" if name == "|b1" else name[1:]
+    if native.kind in _EXTENDED:
+        return {"extension": _EXTENDED[native.kind], "fallback": None, "type": name}
+    if native.kind in "uif" and native.itemsize in (2, 4, 8):
+        return name
+    remedy = "give numbers, booleans, complex numbers or times"
+    raise _refused(f"the format {FORMAT} does not have it", "dtype", str(native), remedy)
+
+
+def _fill_out(document: Document) -> Any:
+    dtype = zarr_dtype(document["data_type"])
+    scalar = dtype.from_json_scalar(document["fill_value"], zarr_format=3)
+    return dtype.to_json_scalar(scalar, zarr_format=2)
+
+
+def _codecs_out(codecs: Sequence[Codec], ndim: int) -> tuple[str, bool, Document | None]:
+    """Memory layout, whether bytes are big-endian, and the compressor.
+
+    Raises
+    ------
+    SpecError
+        If the codecs are others than a transposition of all axes, bytes, and one compressor.
+    """
+    left = list(codecs)
+    order, is_big = "C", False
+    if left and left[0]["name"] == "transpose":
+        if left.pop(0)["configuration"]["order"] != list(reversed(range(ndim))):
+            remedy = "leave it out, or reverse all axes"
+            raise _refused("only C and F were known", "filters", "transpose", remedy)
+        order = "F"
+    if not left or left[0]["name"] != "bytes":
+        names = [codec["name"] for codec in codecs]
+        raise _refused(f"not in the format {FORMAT}", "serializer", names, 'give "bytes"')
+    is_big = left.pop(0).get("configuration", {}).get("endian") == "big"
+    if not left:
+        return order, is_big, None
+    name = str(left[0]["name"]).removeprefix("numcodecs.")
+    if len(left) > 1 or name not in _CODECS:
+        names = [codec["name"] for codec in left]
+        remedy = f"give one of {', '.join(_CODECS)}, or none; crc32c and zstd were not known"
+        raise _refused(f"not in the format {FORMAT}", "compressors", names, remedy)
+    settings = {k: v for k, v in _settings(left[0]).items() if k != "typesize"}
+    if name == "blosc":
+        shuffle = settings.get("shuffle", "noshuffle")
+        settings["shuffle"] = _SHUFFLES.index(shuffle) if shuffle in _SHUFFLES else shuffle
+    return order, is_big, {"codec": f"{_CODEC}{name}/1.0", "configuration": settings}
+
+
+def _settings(codec: Codec) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = codec.get("configuration", {})
+    return found

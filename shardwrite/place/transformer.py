@@ -1,0 +1,335 @@
+"""An array of 2022 in a hierarchy of that time, as the place of a Zarr v3 array.
+
+=============================  ==============================================================
+key of today, in the array     key in the store of the hierarchy
+=============================  ==============================================================
+``zarr.json``                  ``meta/root/NAME.array.json``, in the words of 2022
+``c/0/1``                      ``data/root/NAME/c0/1``
+``shardwrite-receipt.json``    ``meta/root/NAME.shardwrite-receipt.json``
+=============================  ==============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.hierarchy_2022 import HIERARCHY, is_hierarchy
+from shardwrite.format.node import DOCUMENT
+from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, REPORT_NAME
+from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
+from shardwrite.stores import (
+    ObjectEditor,
+    ObjectReader,
+    ObjectWriter,
+    Proof,
+    Store,
+    Transaction,
+    parse_document,
+    read_limit,
+)
+from shardwrite.stores.whole import SnapshotReader
+
+__all__ = ["TransformerPlace", "TransformerStore", "hierarchy_of"]
+
+_DATA, _META = "data/root", "meta/root"
+
+
+def hierarchy_of(store: Store) -> bool:
+    """Whether a store holds a hierarchy of 2022."""
+    data = store.read_whole(DOCUMENT, read_limit())
+    if data is None or len(data) > read_limit():
+        return False
+    try:
+        return is_hierarchy(json.loads(data))
+    except (ValueError, RecursionError):
+        return False
+
+
+class TransformerStore(Store):
+    """The objects of one array of a hierarchy of 2022, under the keys of today.
+
+    Parameters
+    ----------
+    inner : Store
+        Store of the hierarchy.
+    name : str
+        Path of the array in the hierarchy; empty for its root.
+    """
+
+    def __init__(self, inner: Store, name: str) -> None:
+        self._inner, self._name = inner, name
+        self._data = f"{_DATA}/{name}".rstrip("/")
+        self._meta = f"{_META}/{name}".rstrip("/")
+        self.capabilities = inner.capabilities
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TransformerStore, (self._inner, self._name)
+
+    def __repr__(self) -> str:
+        root = self._inner.local_root
+        return str(root / self._data) if root is not None else f"{self._inner!r}/{self._data}"
+
+    @property
+    def is_in_memory(self) -> bool:
+        """See :attr:`Store.is_in_memory`."""
+        return self._inner.is_in_memory
+
+    @property
+    def hierarchy_root(self) -> Path | None:
+        """Directory of the hierarchy, if it is known."""
+        root = self._inner.local_root
+        return None if root is None else root / getattr(self._inner, "prefix", "")
+
+    @property
+    def local_root(self) -> Path | None:
+        """See :attr:`Store.local_root`."""
+        root = self.hierarchy_root
+        return None if root is None else root / self._data
+
+    @property
+    def owner(self) -> object:
+        """See :attr:`Store.owner`."""
+        return self._inner.owner
+
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        return f"{self._inner.token.rstrip('/')}/{self._data}"
+
+    def at(self, path: str) -> Store:
+        """See :meth:`Store.at`."""
+        return self._inner.at(f"{self._data}/{path}") if path else self
+
+    def key_below(self, key: str) -> str:
+        """Key in the store of the hierarchy."""
+        if key == DOCUMENT:
+            return f"{self._meta}.array.json"
+        if key == "c":
+            return f"{self._data}/c0"
+        if key.startswith(("c/", "c.")):
+            return f"{self._data}/c{key[2:]}"
+        return f"{self._data}/{key}" if "/" in key else f"{self._meta}.{key}"
+
+    def open(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open`."""
+        reader = self._inner.open(self.key_below(key))
+        if key != DOCUMENT or reader is None:
+            return reader
+        with reader:
+            most = read_limit()
+            if reader.nbytes > most:
+                message = f"has {reader.nbytes:,} bytes, and at most {most:,} are read"
+                raise StoreError(f"{self.key_below(key)!r} {message}", key=key)
+            data = reader.read(0, reader.nbytes)
+        from shardwrite.format.transformer import of_today  # imports zarr, which takes long
+
+        found = of_today(parse_document(data, self.key_below(key)))
+        return SnapshotReader(key, json.dumps(found, indent=2).encode(), reader.version)
+
+    def version(self, key: str) -> Any:
+        """See :meth:`Readable.version`."""
+        return self._inner.version(self.key_below(key))
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """See :meth:`Readable.list_keys`."""
+        if not prefix:
+            leaves = (DOCUMENT, RECEIPT_NAME, REPORT_NAME, MARK_NAME)
+            yield from (leaf for leaf in leaves if self.version(leaf) is not None)
+        for below in self._inner.list_keys(f"{self._data}/"):
+            key = below.removeprefix(f"{self._data}/")
+            if key[:1] == "c" and key[1:2].isdigit():
+                key = f"c.{key[1:]}" if "." in key else f"c/{key[1:]}"
+            if key.startswith(prefix) and "/" in key.replace(".", "/"):
+                yield key
+
+    def transaction(
+        self,
+        durability: str,
+        attempt: str,
+        guard: Callable[[], None] | None = None,
+        *,
+        proof: Proof | None = None,
+        is_fresh: bool = False,
+    ) -> Transaction:
+        """See :meth:`Writable.transaction`."""
+        if proof is not None:
+            keys = proof.keys
+            proof = replace(proof, keys=lambda: [self.key_below(key) for key in keys()])
+        inner = self._inner.transaction(durability, attempt, guard, proof=proof, is_fresh=is_fresh)
+        return _Transaction(self, inner)
+
+    def create_new(self, key: str, data: bytes) -> bool:
+        """See :meth:`Store.create_new`."""
+        return self._inner.create_new(self.key_below(key), data)
+
+    def edit(self, key: str) -> ObjectEditor:
+        """See :meth:`Store.edit`."""
+        return self._inner.edit(self.key_below(key))
+
+    def discard_scope(self, key: str, scope: str) -> None:
+        """See :meth:`Store.discard_scope`."""
+        self._inner.discard_scope(self.key_below(key), scope)
+
+    def discard_temporary(self, key: str, attempt: str) -> bool:
+        """See :meth:`Store.discard_temporary`."""
+        return self._inner.discard_temporary(self.key_below(key), attempt)
+
+    def arrays(self) -> Iterator[str]:
+        """Names of the arrays in the hierarchy."""
+        for key in self._inner.list_keys(f"{_META}/"):
+            if key.endswith(".array.json"):
+                yield key.removeprefix(f"{_META}/").removesuffix(".array.json")
+
+    def has_hierarchy(self) -> bool:
+        """Whether the document of the hierarchy is there.
+
+        Raises
+        ------
+        SpecError
+            If another document stands in its place.
+        """
+        if hierarchy_of(self._inner):
+            return True
+        if self._inner.version(DOCUMENT) is not None:
+            raise SpecError(
+                "something else than a hierarchy of 2022 stands there",
+                field="store",
+                value=str(self.hierarchy_root or self._inner),
+                remedy="give another directory or store for the hierarchy",
+            )
+        return False
+
+
+class _Transaction(Transaction):
+    """A transaction of the store of the hierarchy, under the keys of today."""
+
+    def __init__(self, store: TransformerStore, inner: Transaction) -> None:
+        self._store, self._inner = store, inner
+        self._keys: dict[str, str] = {}
+
+    @property
+    def committed(self) -> set[str]:  # type: ignore[override]
+        """See :attr:`Transaction.committed`."""
+        return {self._keys[key] for key in self._inner.committed if key in self._keys}
+
+    def create(self, key: str) -> ObjectWriter:
+        """See :meth:`Transaction.create`."""
+        if key in (DOCUMENT, MARK_NAME) and not self._store.has_hierarchy():
+            writer = self._inner.create(DOCUMENT)
+            writer.write([json.dumps(HIERARCHY, indent=4).encode()])
+            writer.finish()
+        below = self._store.key_below(key)
+        self._keys[below] = key
+        made = self._inner.create(below)
+        return _DocumentWriter(made) if key == DOCUMENT else made
+
+    def remove(self, key: str, guard: Callable[[], None] | None = None) -> None:
+        """See :meth:`Transaction.remove`."""
+        self._inner.remove(self._store.key_below(key), guard)
+
+    def __enter__(self) -> Self:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._inner.__exit__(*exc_info)
+
+
+class _DocumentWriter(ObjectWriter):
+    """A document of today, which is written in the words of 2022 when it is complete."""
+
+    def __init__(self, inner: ObjectWriter) -> None:
+        self._inner = inner
+        self._data = bytearray()
+
+    def write(self, buffers: Sequence[Any]) -> int:
+        """See :meth:`ObjectWriter.write`."""
+        before = len(self._data)
+        for buffer in buffers:
+            self._data += memoryview(buffer)
+        return len(self._data) - before
+
+    def finish(self, guard: Callable[[], None] | None = None) -> None:
+        """See :meth:`ObjectWriter.finish`."""
+        from shardwrite.format.transformer import of_2022  # imports zarr, which takes long
+
+        made = of_2022(json.loads(self._data))
+        self._inner.write([json.dumps(made, indent=4, sort_keys=True).encode()])
+        self._inner.finish(guard)
+
+    def abort(self) -> None:
+        """See :meth:`ObjectWriter.abort`."""
+        self._inner.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerPlace(InStore):
+    """An array of a hierarchy of 2022; `base` is its `TransformerStore`."""
+
+    @classmethod
+    def of(cls, store: Store, name: str) -> TransformerPlace:
+        """Place of an array.
+
+        Parameters
+        ----------
+        store : Store
+            Store of the hierarchy.
+        name : str
+            Path of the array in it, also as a path of its data or of its document.
+        """
+        name = f"{name}/"
+        for beginning in (f"{_DATA}/", f"{_META}/"):
+            name = name.removeprefix(beginning)
+        return cls(TransformerStore(store, name.rstrip("/").removesuffix(".array.json")))
+
+    @property
+    def label(self) -> str:
+        """See :class:`Place`."""
+        return repr(self.base)
+
+    def check_hierarchy(self) -> None:
+        """Refuse a store that holds something else than a hierarchy of 2022, or nothing.
+
+        Raises
+        ------
+        SpecError
+            If it does.
+        """
+        if isinstance(self.base, TransformerStore):
+            self.base.has_hierarchy()
+
+    @property
+    def _directory(self) -> Directory | None:
+        """Directory of the shards, if they lie in one."""
+        root = self.base.local_root
+        return None if root is None else Directory(root)
+
+    def stale_temporaries(self, drivers_alive: Callable[[], set[str]]) -> Sequence[str]:
+        """See :meth:`Place.stale_temporaries`."""
+        directory = self._directory
+        return () if directory is None else directory.stale_temporaries(drivers_alive)
+
+    def sweep(self, drivers_alive: Callable[[], set[str]]) -> int:
+        """See :meth:`Place.sweep`."""
+        directory = self._directory
+        return 0 if directory is None else directory.sweep(drivers_alive)
+
+    def make_directories(self, keys: Iterable[str], durability: str) -> None:
+        """See :meth:`Place.make_directories`."""
+        directory, base = self._directory, self.base
+        if directory is not None and isinstance(base, TransformerStore):
+            prefix = base.key_below("c/").removesuffix("c")
+            below = [base.key_below(key).removeprefix(prefix) for key in keys]
+            directory.make_directories(below, durability)
+
+    @property
+    def beside_hierarchy(self) -> Path | None:
+        """Directory that holds that of the hierarchy, where the state of runs lies by default."""
+        root = self.base.hierarchy_root if isinstance(self.base, TransformerStore) else None
+        return None if root is None else root.parent

@@ -1,0 +1,273 @@
+"""Arrays of the storage transformer of 2022: read, converted, verified, written and updated."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from forks import python
+
+import shardwrite
+from shardwrite.errors import SpecError
+from shardwrite.format.transformer import of_2022, of_today
+
+# `python tests/neighbours/zarr_2022.py golden`, by zarr-python 2.17
+GOLDEN = {
+    "data/root/x/c0/0": b"\x05\0\x06\0\x03\0\x04\0\x01\0\x02\0"
+    + np.array([8, 4, 4, 4, 2**64 - 1, 2**64 - 1, 0, 4], "<u8").tobytes(),
+    "data/root/x/c1/0": b"\t\0\n\0\x07\0\x08\0"
+    + np.array([4, 4, 0, 4] + [2**64 - 1] * 4, "<u8").tobytes(),
+    "meta/root/x.array.json": b'{"attributes": {}, "chunk_grid": {"chunk_shape": [1, 2], "separator":'
+    b' "/", "type": "regular"}, "chunk_memory_layout": "C", "data_type": "<u2", "extensions": [],'
+    b' "fill_value": 0, "shape": [3, 4], "storage_transformers": [{"configuration":'
+    b' {"chunks_per_shard": [2, 2]}, "extension":'
+    b' "https://purl.org/zarr/spec/storage_transformers/sharding/1.0", "type": "indexed"}]}',
+    "zarr.json": b'{"extensions": [], "metadata_encoding":'
+    b' "https://purl.org/zarr/spec/protocol/core/3.0", "metadata_key_suffix": ".json",'
+    b' "zarr_format": "https://purl.org/zarr/spec/protocol/core/3.0"}',
+}
+VALUES = np.array([[1, 2, 3, 4], [0, 0, 5, 6], [7, 8, 9, 10]], "u2")
+NEW = {"shards": (2, 4), "chunks": (1, 2), "format": "transformer-2022", "compressors": None}
+
+
+def put(root, objects):
+    for key, data in objects.items():
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_bytes(data)
+
+
+def changed(**fields):
+    document = {**json.loads(GOLDEN["meta/root/x.array.json"]), **fields}
+    return {k: v for k, v in document.items() if v is not None}
+
+
+@pytest.fixture
+def golden(tmp_path):
+    put(tmp_path / "h", GOLDEN)
+    return tmp_path / "h"
+
+
+def read(*args, **kwargs):
+    return shardwrite.open_sharded(*args, **kwargs)[...]
+
+
+def test_golden_bytes_are_read_and_converted(golden, tmp_path):
+    for path in ("x", "data/root/x", "meta/root/x.array.json"):
+        np.testing.assert_array_equal(read(golden / path), VALUES)
+    np.testing.assert_array_equal(read(golden, name="x"), VALUES)
+    np.testing.assert_array_equal(read(zarr.storage.LocalStore(golden), name="x"), VALUES)
+    assert shardwrite.verify(golden / "x", deep=True, against=da.from_array(VALUES)).is_good
+    done = shardwrite.reshard(golden / "x", tmp_path / "new", shards=(4, 4))
+    assert "5 copied, 0 re-encoded" in str(done)
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "new", mode="r")[...], VALUES)
+    shardwrite.unshard(golden / "x", tmp_path / "plain")
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "plain", mode="r")[...], VALUES)
+
+
+def test_what_is_written_has_the_golden_documents(tmp_path):
+    x = da.from_array(VALUES, chunks=(2, 4))
+    x.to_sharded_zarr(tmp_path / "h", name="x", **NEW)
+    assert not list(tmp_path.glob("*.shardwrite"))
+    for key, data in GOLDEN.items():
+        written = (tmp_path / "h" / key).read_bytes()
+        if key.endswith(".json"):
+            assert json.loads(written) == json.loads(data)
+        else:  # in another order, which the draft leaves free
+            assert len(written) == len(data)
+    receipt = "meta/root/x.shardwrite-receipt.json"
+    files = {p.relative_to(tmp_path / "h").as_posix() for p in (tmp_path / "h").rglob("*.*")}
+    assert files == {receipt, "meta/root/x.array.json", "zarr.json"}
+    x.to_sharded_zarr(tmp_path / "h", name="x", **NEW)  # is done
+    np.testing.assert_array_equal(read(tmp_path / "h/x"), VALUES)
+
+
+@pytest.mark.parametrize("extensions", ["", "extensions/"])
+@pytest.mark.parametrize("word", ["storage_transformers", "storage-transformers"])
+def test_each_uri_is_read(extensions, word):
+    uri = f"https://purl.org/zarr/spec/{extensions}{word}/sharding/1.0"
+    document = changed()
+    document["storage_transformers"][0]["extension"] = uri
+    made = of_today(document)
+    assert made["codecs"][0]["configuration"]["chunk_shape"] == [1, 2]
+    assert of_2022(made) == changed()
+
+
+def test_other_documents_are_read_without_loss():
+    for fields in (
+        {"chunk_memory_layout": "F"},
+        {"data_type": ">i4", "fill_value": -5},
+        {"data_type": "bool", "fill_value": True},
+        {"data_type": "<f4", "fill_value": "NaN"},
+        {"attributes": {"_ARRAY_DIMENSIONS": ["y", "x"], "a": [1]}},
+        {"chunk_grid": {"chunk_shape": [1, 2], "separator": ".", "type": "regular"}},
+        {"compressor": {"codec": "https://purl.org/zarr/spec/codec/gzip/1.0", "configuration": {"level": 3}}},
+        {"compressor": {"codec": "https://purl.org/zarr/spec/codec/blosc/1.0",
+                        "configuration": {"blocksize": 0, "clevel": 5, "cname": "lz4", "shuffle": 2}}},
+    ):  # fmt: skip
+        assert of_2022(of_today(changed(**fields))) == changed(**fields)
+    assert of_today(changed(storage_transformers=None))["codecs"][0]["name"] == "bytes"
+
+
+def _transformer(**fields):
+    return [{**changed()["storage_transformers"][0], **fields}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"chunk_grid": 5}, "src"), ({"chunk_grid": {"type": "other"}}, "chunk_grid"),
+        ({"extensions": [{}]}, "extensions"), ({"attributes": []}, "attributes"), ({"data_type": 5}, "data_type"),
+        ({"data_type": "<q9"}, "dtype"), ({"compressor": {"codec": "https://x/pickle"}}, "compressor"),
+        ({"compressor": []}, "compressor"), ({"storage_transformers": [{}, {}]}, "storage_transformers"),
+        ({"storage_transformers": _transformer(type="other")}, "storage_transformers"),
+        ({"storage_transformers": _transformer(extension="https://other")}, "storage_transformers"),
+        ({"storage_transformers": _transformer(configuration=[])}, "storage_transformers"),
+        ({"storage_transformers": _transformer(configuration={"chunks_per_shard": [2]})}, "chunks_per_shard"),
+        ({"storage_transformers": _transformer(configuration={"chunks_per_shard": [2, 0]})}, "chunks_per_shard"),
+        ({"storage_transformers": _transformer(configuration={"chunks_per_shard": [2**40, 2**40]})}, "chunks_per_shard"),
+        ({"shape": [3, -4]}, "shape"), ({"shape": None}, "shape"), ({"fill_value": "no"}, "fill_value"),
+    ],
+)  # fmt: skip
+def test_bad_documents_are_refused(golden, fields, field):
+    (golden / "meta/root/x.array.json").write_text(json.dumps(changed(**fields)))
+    with pytest.raises(SpecError) as caught:
+        shardwrite.open_sharded(golden / "x")
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("more", "field"),
+    [
+        ({"shards": None}, "format"), ({"compressors": "zstd"}, "compressors"), ({"format": "2022"}, "format"),
+        ({"compressors": ["gzip", "crc32c"]}, "compressors"), ({"index_location": "start"}, "index_location"),
+        ({"index_codecs": ["bytes"]}, "index_codecs"), ({"chunk_key_encoding": "v2"}, "chunk_key_encoding"),
+        ({"dimension_names": ["y", None]}, "dimension_names"), ({"attributes": {"filters": 1}}, "attributes"),
+        ({"format": None}, "format"),
+    ],
+)  # fmt: skip
+def test_what_the_format_cannot_say_is_refused(golden, more, field):
+    before = sorted(golden.rglob("*"))
+    with pytest.raises(SpecError) as caught:
+        da.from_array(VALUES).to_sharded_zarr(golden, name="new", **{**NEW, **more})
+    assert caught.value.field == field
+    assert sorted(golden.rglob("*")) == before
+    with pytest.raises(SpecError) as caught:
+        da.from_array(VALUES.astype("U2")).to_sharded_zarr(golden, name="new", **NEW)
+    assert caught.value.field == "dtype"
+
+
+def test_it_goes_into_no_group_of_today(tmp_path):
+    zarr.create_group(tmp_path / "g")
+    with pytest.raises(SpecError, match="something else than a hierarchy of 2022"):
+        da.from_array(VALUES).to_sharded_zarr(tmp_path / "g", name="x", **NEW)
+    assert [p.name for p in (tmp_path / "g").iterdir()] == ["zarr.json"]
+
+
+def test_a_bad_shard_is_found_and_repaired(golden):
+    path = golden / "data/root/x/c1/0"
+    path.write_bytes(path.read_bytes()[:-1])
+    (problem,) = shardwrite.verify(golden / "x").problems
+    assert problem.key == "c/1/0"
+    shardwrite.repair(golden / "x", da.from_array(VALUES))
+    assert shardwrite.verify(golden / "x", deep=True, against=da.from_array(VALUES)).is_good
+
+
+@pytest.mark.parametrize("strategy", ["fixed-order", "append-only"])
+def test_updates_appends_and_compaction(golden, strategy):
+    x = golden / "x"
+    new = da.from_array(VALUES[:2, :3] + 100)
+    new.to_sharded_zarr(x, region=(slice(1, 3), slice(1, 4)), strategy=strategy)
+    da.from_array(VALUES[:2]).to_sharded_zarr(x, region="append")
+    wanted = np.concatenate([VALUES, VALUES[:2]])
+    wanted[1:3, 1:4] = VALUES[:2, :3] + 100
+    np.testing.assert_array_equal(read(x), wanted)
+    shardwrite.compact(x, above=0)
+    np.testing.assert_array_equal(read(x), wanted)
+    assert shardwrite.verify(x, deep=True).unused_nbytes == 0
+    with pytest.raises(SpecError, match="without a checksum"):
+        new.to_sharded_zarr(
+            x, region=(slice(0, 2), slice(0, 3)), strategy=shardwrite.AppendOnly(in_place=True)
+        )
+    with pytest.raises(SpecError, match="in its place"):
+        shardwrite.reshard(x, shards=(4, 4))
+
+
+def test_parts_streams_and_stores_in_memory(tmp_path):
+    x = da.from_array(VALUES, chunks=(2, 4))
+    plan = shardwrite.plan(x, **NEW)
+    shardwrite.prepare(x, tmp_path / "h/g/x", plan, format="transformer-2022")
+    parts = [shardwrite.write_part(x, tmp_path / "h/g/x", i, 2) for i in range(2)]
+    assert sum(part.n_shards for part in parts) >= 2
+    shardwrite.finalize(tmp_path / "h/g/x")
+    np.testing.assert_array_equal(read(tmp_path / "h/g/x"), VALUES)
+    shardwrite.create(tmp_path / "h2", (0, 4), "u2", name="y", **NEW)
+    with shardwrite.ShardWriter(tmp_path / "h2/y") as writer:
+        for row in VALUES:
+            writer.append(row)
+    np.testing.assert_array_equal(read(tmp_path / "h2", name="y"), VALUES)
+    memory = zarr.storage.MemoryStore()
+    x.to_sharded_zarr(memory, name="a/b", **NEW)
+    x.to_sharded_zarr(memory, name="a/b", **NEW)
+    np.testing.assert_array_equal(read(memory, name="a/b"), VALUES)
+
+
+PROGRAM = """
+import os, signal, sys
+import dask, numpy as np, dask.array as da
+import shardwrite
+def die(report):
+    if len(seen := globals().setdefault("seen", [])) == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    seen.append(report)
+x = da.from_array(np.arange(4096, dtype="u2").reshape(64, 64), chunks=(16, 64))
+with dask.config.set(scheduler="sync"):
+    x.to_sharded_zarr(sys.argv[1], name="x", shards=16, chunks=4, format="transformer-2022",
+                      source_id="it", memory_limit="30kB", progress=die)
+"""
+
+
+def test_killed_and_resumed(tmp_path):
+    path = tmp_path / "h"
+    done = subprocess.run([*python(), "-c", PROGRAM, str(path)], check=False, timeout=120)
+    assert done.returncode < 0
+    assert not (path / "meta/root/x.array.json").exists()
+    written = len(list((path / "data/root/x").rglob("*")))
+    assert written > 1
+    (path / "data/root/x/c0").mkdir(exist_ok=True)
+    values = np.arange(4096, dtype="u2").reshape(64, 64)
+    x = da.from_array(values, chunks=(16, 64))
+    with dask.config.set(scheduler="sync"):
+        result = x.to_sharded_zarr(
+            path, name="x", shards=16, chunks=4, format="transformer-2022",
+            source_id="it", memory_limit="30kB",
+        )  # fmt: skip
+    assert 0 < result.n_resumed_shards < 16
+    np.testing.assert_array_equal(read(path / "x"), values)
+    assert not [p for p in tmp_path.rglob("*") if p.name.endswith((".tmp", ".shardwrite"))]
+    assert shardwrite.verify(path, name="x", deep=True).is_good
+
+
+def test_the_command_line(golden, tmp_path, capsys):
+    from click.testing import CliRunner
+
+    from shardwrite.cli.main import main
+
+    np.save(tmp_path / "v.npy", VALUES)
+    runner = CliRunner()
+    to = [str(tmp_path / "v.npy"), str(tmp_path / "new"), "--name", "g/x"]
+    layout = ["--shards", "2,4", "--chunks", "1,2", "--array-format", "transformer-2022"]
+    for command in (["plan", *to[:2]], ["write", "--dry-run", *to], ["write", "--verify", *to]):
+        found = runner.invoke(main, [*command, *layout])
+        assert found.exit_code == 0, found.output
+    np.testing.assert_array_equal(read(tmp_path / "new/g/x"), VALUES)
+    found = runner.invoke(main, ["info", str(golden / "x"), "--json"])
+    assert json.loads(found.output)["shards"] == [2, 4]
+    found = runner.invoke(
+        main, ["reshard", str(golden / "x"), str(tmp_path / "y"), "--shards", "4,4"]
+    )
+    assert found.exit_code == 0, found.output
