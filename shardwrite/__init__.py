@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from shardwrite.operations.run_report import report
     from shardwrite.operations.stores_in_place import shard_store, unshard_store
     from shardwrite.operations.transformer import transformer_view
-    from shardwrite.operations.uint64_shards import UInt64Report, UInt64Shards, UInt64Written
+    from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
+    from shardwrite.operations.uint64_shards import UInt64Shards
     from shardwrite.operations.verify import census, verify
     from shardwrite.operations.write import store, to_sharded_zarr
     from shardwrite.picture.census import Census
@@ -83,11 +84,8 @@ else:
             "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
             "shardwrite.operations.transformer": ("transformer_view",),
-            "shardwrite.operations.uint64_shards": (
-                "UInt64Report",
-                "UInt64Shards",
-                "UInt64Written",
-            ),
+            "shardwrite.operations.uint64_results": ("UInt64Report", "UInt64Written"),
+            "shardwrite.operations.uint64_shards": ("UInt64Shards",),
             "shardwrite.operations.verify": ("census", "verify"),
             "shardwrite.operations.write": ("store", "to_sharded_zarr"),
             "shardwrite.picture.census": ("Census",),

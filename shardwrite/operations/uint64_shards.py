@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,26 +11,20 @@ import numpy.typing as npt
 
 from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.format.precomputed.info import INFO
+from shardwrite.format.precomputed.ids import as_ids
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import check_shard_index
 from shardwrite.host.resources import n_cores
+from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
 from shardwrite.place.target import durability_in
-from shardwrite.plan.render import counted, human
+from shardwrite.plan.render import counted
 from shardwrite.plan.sizes import parse_nbytes
+from shardwrite.read.precomputed import read_sharding
 from shardwrite.read.uint64_shards import UInt64ShardFiles
-from shardwrite.stores import (
-    DURABILITIES,
-    Capability,
-    Store,
-    open_store,
-    parse_json,
-    read_limit,
-    require,
-)
+from shardwrite.stores import DURABILITIES, Capability, Store, open_store, require
 from shardwrite.write.uint64_shards import Change, commit_changes
 
-__all__ = ["UInt64Report", "UInt64Shards", "UInt64Written"]
+__all__ = ["UInt64Shards"]
 
 Ids = npt.NDArray[np.uint64]
 T = TypeVar("T")
@@ -40,66 +32,6 @@ T = TypeVar("T")
 _EXISTING = ("refuse", "keep", "replace", "update")
 _BATCH = 64  # shards of a transaction whose files are synced together
 _COLUMN_NBYTES = 24
-
-
-@dataclass(frozen=True, slots=True)
-class UInt64Written:
-    """What a call has written.
-
-    Attributes
-    ----------
-    n_shards, n_chunks : int
-        Number of shards, and of the chunks given, that were written.
-    n_kept : int
-        Number of shards that were there and were left as they are.
-    nbytes : int
-        Bytes of the shards that were written.
-    """
-
-    n_shards: int
-    n_chunks: int
-    n_kept: int
-    nbytes: int
-
-    def __str__(self) -> str:
-        kept = f"; {counted(self.n_kept, 'shard')} kept" if self.n_kept else ""
-        return (
-            f"{counted(self.n_chunks, 'chunk')} in {counted(self.n_shards, 'shard')}, "
-            f"{human(self.nbytes)}{kept}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UInt64Report:
-    """Report of :meth:`UInt64Shards.verify`.
-
-    Attributes
-    ----------
-    n_shards, n_chunks : int
-        Number of shards, and of chunks in shards without faults.
-    stored_nbytes, unused_nbytes : int
-        Bytes of the shards without faults, and those of them that belong to no chunk and no index.
-    problems : tuple of (str, str)
-        Key and fault of each shard that is damaged; empty if none is.
-    """
-
-    n_shards: int
-    n_chunks: int
-    stored_nbytes: int
-    unused_nbytes: int
-    problems: tuple[tuple[str, str], ...]
-
-    @property
-    def is_good(self) -> bool:
-        """Whether no fault was found."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        first = (
-            f"{counted(self.n_shards, 'shard')}, {counted(self.n_chunks, 'chunk')}, "
-            f"{human(self.stored_nbytes)}"
-        )
-        return "\n".join([first, *(f"{key}: {message}" for key, message in self.problems)])
 
 
 class UInt64Shards(Mapping[int, bytes]):
@@ -164,7 +96,7 @@ class UInt64Shards(Mapping[int, bytes]):
         opened = open_store(store, is_read=True)
         place: Store = opened.store.at(opened.path)
         if sharding is None:
-            sharding = _sharding_in_info(place)
+            sharding = read_sharding(place)
         if not isinstance(sharding, ShardingParameters):
             sharding = ShardingParameters.from_dict(sharding)
         limits = [
@@ -205,7 +137,7 @@ class UInt64Shards(Mapping[int, bytes]):
         SpecError
             If an id is no whole number of 64 bits.
         """
-        return {shard: part.tolist() for shard, part in self._grouped(_as_ids(ids))}
+        return {shard: part.tolist() for shard, part in self._grouped(as_ids(ids))}
 
     @public
     def write(
@@ -248,7 +180,7 @@ class UInt64Shards(Mapping[int, bytes]):
         if existing not in _EXISTING:
             remedy = f"use one of {list(_EXISTING)}"
             raise SpecError("not known", field="existing", value=existing, remedy=remedy)
-        ids = _as_ids(values)
+        ids = as_ids(values)
         self._check_indexes(ids)
         groups = self._grouped(ids)
         there = {shard for shard, _ in groups if self._files.has(shard)}
@@ -292,7 +224,7 @@ class UInt64Shards(Mapping[int, bytes]):
         nothing = np.zeros(0, np.uint64)
         changes = [
             Change(shard, nothing, part, keeps=True, may_exist=True)
-            for shard, part in self._grouped(_as_ids(ids))
+            for shard, part in self._grouped(as_ids(ids))
             if self._files.has(shard)
         ]
         nbytes = self._commit(changes, nothing.__getitem__, durability, None)
@@ -312,7 +244,7 @@ class UInt64Shards(Mapping[int, bytes]):
             If an id is not valid, the storage fails, or an index or a chunk is damaged.
         """
         found: dict[int, bytes] = {}
-        for shard, part in self._grouped(_as_ids(ids)):
+        for shard, part in self._grouped(as_ids(ids)):
             with self._files.open(shard) as reader:
                 if reader is not None:
                     values = ((one, reader.chunk(one)) for one in part.tolist())
@@ -327,7 +259,7 @@ class UInt64Shards(Mapping[int, bytes]):
 
     def __contains__(self, chunk_id: object) -> bool:
         try:
-            (one,) = _as_ids([chunk_id]).tolist()
+            (one,) = as_ids([chunk_id]).tolist()
         except SpecError:
             return False  # as of any mapping that is asked for a key that it cannot have
         (shard,), (minishard,) = self.sharding.locate([one])
@@ -392,11 +324,9 @@ class UInt64Shards(Mapping[int, bytes]):
             if len(found) == 2:
                 problems.append(found)
             else:
-                stored, n_chunks, used = (
-                    stored + found[0],
-                    n_chunks + found[1],
-                    used + found[2],
-                )
+                stored += found[0]
+                n_chunks += found[1]
+                used += found[2]
         return UInt64Report(len(numbers), n_chunks, stored, stored - used, tuple(problems))
 
     def _grouped(self, ids: Ids) -> list[tuple[int, Ids]]:
@@ -467,38 +397,3 @@ def _in_threads(function: Callable[[Any], T], items: list[Any], threads: int | N
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-
-
-def _as_ids(ids: Iterable[Any]) -> Ids:
-    """Ids as a vector, in ascending order."""
-    if isinstance(ids, np.ndarray) and ids.dtype.kind == "u":
-        return np.unique(ids.astype(np.uint64))
-    found: list[int] = []
-    for one in ids:
-        try:
-            number = operator.index(one)
-        except TypeError:
-            number = -1
-        if isinstance(one, bool) or not 0 <= number < 2**64:
-            remedy = "give whole numbers from 0 to 2**64 - 1"
-            raise SpecError("not an id of 64 bits", field="ids", value=one, remedy=remedy)
-        found.append(number)
-    return np.unique(np.array(found, np.uint64))
-
-
-def _sharding_in_info(store: Store) -> Any:
-    """Parameters in the document ``info`` of a store."""
-    data = store.read_whole(INFO, read_limit())
-    remedy = "give sharding="
-    if data is None:
-        raise SpecError("there is no info", field="sharding", value=None, remedy=remedy)
-    try:
-        document = parse_json(data)
-    except ValueError as error:
-        message = f"info is not valid: {error}"
-        raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
-    found = document.get("sharding") if isinstance(document, dict) else None
-    if found is None:
-        message = "info has no sharding, so its chunks lie in no shards"
-        raise SpecError(message, field="sharding", value=None, remedy=remedy)
-    return found

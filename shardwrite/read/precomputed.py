@@ -14,12 +14,13 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
+from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.format.precomputed.shard import stage_of
 from shardwrite.grid import Box, Shape
 from shardwrite.read.uint64_shards import UInt64ShardFiles
 from shardwrite.stores import Store, parse_json, read_limit
 
-__all__ = ["ScaleReader", "read_info"]
+__all__ = ["ScaleReader", "read_info", "read_sharding"]
 
 _INDEX_LIMIT_NBYTES = _CACHE_NBYTES = 64 * 2**20
 _UNREADABLE = (".br", ".zst", ".xz")
@@ -51,6 +52,30 @@ def read_info(store: Store, label: str) -> tuple[str, Volume]:
         remedy = "give a whole document"
         raise SpecError(f"not valid: {error}", field=INFO, value=label, remedy=remedy) from error
     return data.decode(), parse_info(document)
+
+
+def read_sharding(store: Store) -> ShardingParameters:
+    """Parameters in the ``info`` beside shards, for instance of meshes.
+
+    Raises
+    ------
+    SpecError
+        If there is no ``info``, it is not valid, or it has no parameters.
+    """
+    data = store.read_whole(INFO, read_limit())
+    remedy = "give sharding="
+    if data is None:
+        raise SpecError("there is no info", field="sharding", value=None, remedy=remedy)
+    try:
+        document = parse_json(data)
+    except ValueError as error:
+        message = f"info is not valid: {error}"
+        raise SpecError(message, field="sharding", value=None, remedy=remedy) from error
+    found = document.get("sharding") if isinstance(document, dict) else None
+    if found is None:
+        message = "info has no sharding, so its chunks lie in no shards"
+        raise SpecError(message, field="sharding", value=None, remedy=remedy)
+    return ShardingParameters.from_dict(found)
 
 
 class ScaleReader:

@@ -1,0 +1,69 @@
+"""What calls of `UInt64Shards` tell: what they have written, and what they have found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardwrite.plan.render import counted, human
+
+__all__ = ["UInt64Report", "UInt64Written"]
+
+
+@dataclass(frozen=True, slots=True)
+class UInt64Written:
+    """What a call has written.
+
+    Attributes
+    ----------
+    n_shards, n_chunks : int
+        Number of shards, and of the chunks given, that were written.
+    n_kept : int
+        Number of shards that were there and were left as they are.
+    nbytes : int
+        Bytes of the shards that were written.
+    """
+
+    n_shards: int
+    n_chunks: int
+    n_kept: int
+    nbytes: int
+
+    def __str__(self) -> str:
+        kept = f"; {counted(self.n_kept, 'shard')} kept" if self.n_kept else ""
+        return (
+            f"{counted(self.n_chunks, 'chunk')} in {counted(self.n_shards, 'shard')}, "
+            f"{human(self.nbytes)}{kept}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UInt64Report:
+    """Report of :meth:`UInt64Shards.verify`.
+
+    Attributes
+    ----------
+    n_shards, n_chunks : int
+        Number of shards, and of chunks in shards without faults.
+    stored_nbytes, unused_nbytes : int
+        Bytes of the shards without faults, and those of them that belong to no chunk and no index.
+    problems : tuple of (str, str)
+        Key and fault of each shard that is damaged; empty if none is.
+    """
+
+    n_shards: int
+    n_chunks: int
+    stored_nbytes: int
+    unused_nbytes: int
+    problems: tuple[tuple[str, str], ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no fault was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        first = (
+            f"{counted(self.n_shards, 'shard')}, {counted(self.n_chunks, 'chunk')}, "
+            f"{human(self.stored_nbytes)}"
+        )
+        return "\n".join([first, *(f"{key}: {message}" for key, message in self.problems)])
