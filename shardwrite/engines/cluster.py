@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,12 +16,15 @@ from shardwrite.config.table import CLUSTER_ATTEMPTS
 from shardwrite.config.values import value_of
 from shardwrite.engines.base import Explain, OnResult, Stopped
 from shardwrite.errors import ClusterLostError, WorkersLostError
+from shardwrite.host.events import RUNS, tell
 from shardwrite.host.resources import memory_limit_nbytes
 from shardwrite.host.stopping import is_draining, n_busy
 
 __all__ = ["ClusterEngine"]
 
 _POLL_SECONDS = 0.02
+_QUIET_SECONDS = 60.0
+"""Time without a result after which the cluster is asked whether it has workers at all."""
 
 
 class ClusterEngine:
@@ -96,13 +102,18 @@ class ClusterEngine:
         futures = self._client.get(graph.cull(set(keys)), list(keys), sync=False)
         keys_by_future = {future.key: key for future, key in zip(futures, keys, strict=True)}
         completed = as_completed(futures, with_results=True, raise_errors=False)
+        look_at = time.monotonic() + _QUIET_SECONDS
         try:
             while not completed.is_empty():
                 if is_draining():
                     raise Stopped
                 if not completed.has_ready():
+                    if time.monotonic() > look_at:
+                        is_told = self._tell_if_alone()
+                        look_at = math.inf if is_told else time.monotonic() + _QUIET_SECONDS
                     time.sleep(_POLL_SECONDS)
                     continue
+                look_at = time.monotonic() + _QUIET_SECONDS
                 future, value = next(completed)
                 if future.status == "error" and isinstance(value, tuple):
                     _, error, trace = value
@@ -130,6 +141,26 @@ class ClusterEngine:
             if is_draining():
                 self._wait_for_tasks()
         return killed
+
+    def _tell_if_alone(self) -> bool:
+        """Warn if the cluster has no workers; whether it has none.
+
+        By default dask waits for workers for ever, and in silence.
+        """
+        with contextlib.suppress(OSError):  # the scheduler is lost, which is found out otherwise
+            if (
+                self._client.status == "running"
+                and not self._client.scheduler_info(n_workers=1)["workers"]
+            ):
+                message = (
+                    "The cluster has no workers, so nothing is written. The run goes on when "
+                    "workers come. If none will come, interrupt it, and make the same call again "
+                    "with a cluster that has some"
+                )
+                warnings.warn(message, stacklevel=2)
+                tell(RUNS, logging.WARNING, message, run="")
+                return True
+        return False
 
     def _wait_for_tasks(self) -> None:
         """Wait until workers have finished the tasks that they have begun.

@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import dask
@@ -359,3 +360,19 @@ def test_the_view_indexes_as_numpy_does(tmp_path, array, key):
     np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[key], array[key])
     y = shardwrite.from_sharded_zarr(tmp_path / "x")
     np.testing.assert_array_equal(y[key].compute(), array[key])
+
+
+def test_a_cluster_without_workers_is_told(tmp_path, array, monkeypatch):
+    """dask waits for them in silence."""
+    monkeypatch.setattr("shardwrite.engines.cluster._QUIET_SECONDS", 0.1)
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        coming = threading.Timer(2, cluster.scale, [1])
+        coming.start()
+        with pytest.warns(UserWarning, match="The cluster has no workers") as told:
+            da.from_array(array, chunks=32).to_sharded_zarr(tmp_path / "x", **KEYWORDS)
+        coming.join()
+    assert len([one for one in told if "no workers" in str(one.message)]) == 1
+    np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
