@@ -59,6 +59,14 @@ _IN_PLACE = "tests/operations/test_in_place.py"
 _REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
 COVERED: dict[str, str] = {
+    "--dark goes with --png": "tests/operations/test_repair.py::test_the_commands",
+    "make the same call again with a cluster that has some": (
+        "tests/engines/test_engines.py::test_a_cluster_without_workers_is_told"
+    ),
+    "{} was replaced while it was read; read it again": (
+        "tests/operations/test_uint64_shards.py"
+        "::test_a_shard_that_is_replaced_amid_a_read_is_told_and_read_again"
+    ),
     "--live goes with neither --json nor --html": (
         "tests/cli/test_report_command.py::test_the_command_ends_with_ctrl_c"
     ),

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from shardwrite.errors import SpecError
+from shardwrite.format.hierarchy_2022 import FORMAT
 
 __all__ = ["in_options"]
 
@@ -92,7 +93,7 @@ def _names(command: click.Command) -> dict[str, str]:
         if isinstance(one, click.Option):
             option = next(opt for opt in one.opts if opt.startswith("--"))
             names[option.removeprefix("--").replace("-", "_")] = option
-            names[str(one.name)] = option
+            names.setdefault(str(one.name), option)
         else:
             names[str(one.name)] = getattr(one, "metavar", None) or str(one.name).upper()
     for keyword, candidates in _ALIASES.items():
@@ -106,6 +107,8 @@ def _about(field: str, value: Any, names: dict[str, str]) -> str:
     """What a message is about: an option or argument, and its value."""
     whole, _, part = field.partition(".")
     name = names.get(whole)
+    if whole == "format" and value in (None, FORMAT):  # that of an array, not that of a file
+        name = names.get("array_format", name)
     if name is None:
         return f"{field}={value!r}"
     if part:

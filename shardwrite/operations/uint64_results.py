@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shardwrite.notebook.html import Card, card_html
 from shardwrite.plan.render import counted, human
 
 __all__ = ["UInt64Report", "UInt64Written"]
@@ -34,6 +35,18 @@ class UInt64Written:
             f"{counted(self.n_chunks, 'chunk')} in {counted(self.n_shards, 'shard')}, "
             f"{human(self.nbytes)}{kept}"
         )
+
+    def __repr__(self) -> str:
+        return f"<UInt64Written: {self}>"
+
+    def _repr_html_(self) -> str:
+        headline = [
+            (f"{self.n_chunks:,}", "chunks written"),
+            (f"{self.n_shards:,}", "shards"),
+            (human(self.nbytes), "stored"),
+        ]
+        rows = [("shards that were kept", f"{self.n_kept:,}")]
+        return card_html(Card(title="chunks by id", headline=headline, rows=rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +80,25 @@ class UInt64Report:
             f"{human(self.stored_nbytes)}"
         )
         return "\n".join([first, *(f"{key}: {message}" for key, message in self.problems)])
+
+    def __repr__(self) -> str:
+        found = counted(len(self.problems), "problem") if self.problems else "no problems"
+        return (
+            f"<UInt64Report: {counted(self.n_chunks, 'chunk')} in "
+            f"{counted(self.n_shards, 'shard')}, {found}>"
+        )
+
+    def _repr_html_(self) -> str:
+        return card_html(
+            Card(
+                title="verified",
+                headline=[
+                    (f"{self.n_chunks:,}", "chunks"),
+                    (f"{self.n_shards:,}", "shards"),
+                    (human(self.stored_nbytes), "stored"),
+                    (f"{len(self.problems):,}" if self.problems else "no", "problems"),
+                ],
+                problems=self.problems,
+                rows=[("bytes of no chunk and no index", human(self.unused_nbytes))],
+            )
+        )

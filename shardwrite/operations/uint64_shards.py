@@ -276,6 +276,11 @@ class UInt64Shards(Mapping[int, bytes]):
     def ids_of(self, shard: int) -> list[int]:
         """Ids of the chunks of a shard, ascending; none if there is no such shard.
 
+        Parameters
+        ----------
+        shard : int
+            Number of the shard.
+
         Raises
         ------
         SpecError

@@ -43,11 +43,11 @@ _DATA, _META = "data/root", "meta/root"
 def hierarchy_of(store: Store) -> bool:
     """Whether a store holds a hierarchy of 2022."""
     data = store.read_whole(DOCUMENT, read_limit())
-    if data is None or len(data) > read_limit():
+    if data is None or len(data) > read_limit() or b"purl.org" not in data:
         return False
     try:
-        return is_hierarchy(json.loads(data))
-    except (ValueError, RecursionError):
+        return is_hierarchy(parse_document(data, DOCUMENT))
+    except SpecError:  # broken documents are told by those who read them
         return False
 
 
@@ -166,6 +166,8 @@ class TransformerStore(Store):
 
     def create_new(self, key: str, data: bytes) -> bool:
         """See :meth:`Store.create_new`."""
+        if key in (DOCUMENT, MARK_NAME) and not self.has_hierarchy():
+            self._inner.create_new(DOCUMENT, _hierarchy())
         return self._inner.create_new(self.key_below(key), data)
 
     def edit(self, key: str) -> ObjectEditor:
@@ -206,6 +208,10 @@ class TransformerStore(Store):
         return False
 
 
+def _hierarchy() -> bytes:
+    return json.dumps(HIERARCHY, indent=4).encode()
+
+
 class _Transaction(Transaction):
     """A transaction of the store of the hierarchy, under the keys of today."""
 
@@ -222,7 +228,7 @@ class _Transaction(Transaction):
         """See :meth:`Transaction.create`."""
         if key in (DOCUMENT, MARK_NAME) and not self._store.has_hierarchy():
             writer = self._inner.create(DOCUMENT)
-            writer.write([json.dumps(HIERARCHY, indent=4).encode()])
+            writer.write([_hierarchy()])
             writer.finish()
         below = self._store.key_below(key)
         self._keys[below] = key

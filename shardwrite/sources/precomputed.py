@@ -84,6 +84,13 @@ def open_(request: Request) -> Source:
     StoreError
         If there is no ``info``, or it cannot be read.
     """
+    if os.path.isfile(request.path):
+        raise SpecError(
+            "it is a file, and a volume is a directory with an info",
+            field="source",
+            value=str(request.path),
+            remedy="give that directory",
+        )
     return _source(request.path, request.dataset, None)
 
 

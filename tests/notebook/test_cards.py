@@ -64,6 +64,15 @@ def checked(html):
     return page
 
 
+SHARDING = {
+    "@type": "neuroglancer_uint64_sharded_v1",
+    "hash": "identity",
+    "preshift_bits": 0,
+    "minishard_bits": 1,
+    "shard_bits": 1,
+}
+
+
 @pytest.fixture(scope="module")
 def a():
     found = np.random.default_rng(0).integers(1, 9, (40, 64)).astype("i4")
@@ -94,6 +103,9 @@ def objects(a, tmp_path_factory):
         "conversion": shardwrite.reshard(root / "x", root / "y", shards=32),
         "stream": writer.report(),
     }
+    by_id = shardwrite.UInt64Shards(root / "ids", SHARDING)
+    made["chunks by id"] = by_id.write({n: bytes(n) for n in range(9)})
+    made["report of chunks by id"] = by_id.verify()
     (root / "x" / "c" / "1" / "1").write_bytes(b"torn")
     (root / "x" / "c" / "2" / "2").unlink()
     return {
@@ -107,6 +119,7 @@ def objects(a, tmp_path_factory):
 KINDS = [
     *("plan", "result", "report", "census", "array", "compaction", "repair", "conversion plan"),
     *("conversion", "stream", "bad report", "bad census", "bad repair"),
+    *("chunks by id", "report of chunks by id"),
 ]
 
 

@@ -21,7 +21,7 @@ from forks import python
 
 import shardwrite
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
-from shardwrite.stores import MemoryStore, PosixStore
+from shardwrite.stores import Capability, MemoryStore, PosixStore
 
 SHARDING = {
     "@type": "neuroglancer_uint64_sharded_v1",
@@ -241,6 +241,19 @@ def test_a_reader_sees_what_was_replaced(shards):
         {3: b"x" * 1000}, existing="update"
     )
     assert shards[3] == b"x" * 1000
+
+
+def test_a_shard_that_is_replaced_amid_a_read_is_told_and_read_again(monkeypatch):
+    shards = shardwrite.UInt64Shards(MemoryStore(), SHARDING)
+    shards.write(VALUES)
+    plain = MemoryStore.capabilities - {Capability.SNAPSHOT}
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryStore, "capabilities", plain)
+        patched.setattr(MemoryStore, "version", lambda self, key: "another")
+        with pytest.raises(StoreError, match="replaced while it was read; read it again") as told:
+            shards[3]
+        assert told.value.errno == errno.ESTALE
+    assert shards[3] == VALUES[3]
 
 
 class Counting:

@@ -148,11 +148,25 @@ class ShardingParameters:
         return shards, _low(codes, self.minishard_bits)
 
     def key_of(self, shard: int, ending: str = "shard") -> str:
-        """Key of a shard: its number in hexadecimal, of a fixed width, and an ending."""
+        """Key of a shard: its number in hexadecimal, of a fixed width, and an ending.
+
+        Parameters
+        ----------
+        shard : int
+            Number of the shard.
+        ending : str
+            What follows the dot.
+        """
         return f"{shard:0{self._n_digits}x}.{ending}"
 
     def shard_of(self, key: str) -> int | None:
-        """Number of the shard with a key; None if no shard has this key."""
+        """Number of the shard with a key; None if no shard has this key.
+
+        Parameters
+        ----------
+        key : str
+            Key of an object.
+        """
         match = re.fullmatch(r"([0-9a-f]+)\.shard", key)
         if match is None or len(match[1]) != max(1, self._n_digits):
             return None
