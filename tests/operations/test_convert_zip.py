@@ -408,7 +408,7 @@ with dask.config.set(scheduler="sync"):
 
 def test_a_kill_and_the_same_call(tmp_path):
     path, n_resumed = zipped(tmp_path / "a.zip", "deflated"), 0
-    for k in (4, 12):
+    for k in (4, 14):
         target = tmp_path / f"b{k}"
         done = subprocess.run([sys.executable, "-c", KILLED, path, target, str(k)], check=False)
         assert done.returncode == -signal.SIGKILL
