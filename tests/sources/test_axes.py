@@ -236,8 +236,8 @@ def test_the_command_line_tells_what_is_left_out(tmp_path):
     ended = CliRunner().invoke(main, ["plan", str(path), "--shards", "8", "--chunks", "8"])
     assert ended.exit_code == 0, ended.output
     told = rf"^Warning: {re.escape(str(path))}: what its OME-XML says is left out: .*$"
-    assert re.search(told, ended.stderr, re.MULTILINE)
-    assert "UserWarning" not in ended.stderr
+    assert re.search(told, ended.output, re.MULTILINE)
+    assert "UserWarning" not in ended.output
 
 
 def make_nifti(path, affine, shape=(4, 5, 6), slope=None, units=("mm", "sec")):
