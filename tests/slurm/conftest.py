@@ -20,6 +20,7 @@ from shardwrite.cli import main
 
 HERE = Path(__file__).parent
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"}
+PATIENCE = 240  # seconds
 SHAPE = (256, 256)
 N_SHARDS = 256
 
@@ -84,15 +85,13 @@ class Cluster:
             first, last, step = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", item).groups()
             yield from range(int(first), int(last or first) + 1, int(step or 1))
 
-    def wait(self, job, seconds=120):
+    def wait(self, job):
         """Until a job has ended, all tasks of it; what `tasks` says then."""
-        return self.until(
-            lambda: _all_ended(self.tasks(job)), seconds, lambda: self.run("squeue").stdout
-        )
+        return self.until(lambda: _all_ended(self.tasks(job)), lambda: self.run("squeue").stdout)
 
-    def until(self, tell, seconds=60, explain=lambda: ""):
-        """Wait until something is true, and give it."""
-        deadline = time.monotonic() + seconds
+    def until(self, tell, explain=lambda: ""):
+        """Wait until something is true, and give it. On a busy machine that takes long."""
+        deadline = time.monotonic() + PATIENCE
         while True:
             found = tell()
             if found:
@@ -239,4 +238,4 @@ def bytes_of(path):
 def work(cluster, tmp_path):
     yield Work(cluster, tmp_path)
     cluster.run("scancel", "--user=root", check=False)
-    cluster.until(lambda: not cluster.run("squeue", "-h").stdout, 30)
+    cluster.until(lambda: not cluster.run("squeue", "-h").stdout)

@@ -42,14 +42,11 @@ class Allocation:
         """Wait until so many shards are there."""
         self.cluster.until(
             lambda: len(self.work.shards()) >= n,
-            60,
             lambda: f"{self.cluster.tasks(job)}{self.work.log()}",
         )
 
     def restarted(self, job):
-        self.cluster.until(
-            lambda: self.cluster.tasks(job)[0]["Restarts"] == "1", 120, self.work.log
-        )
+        self.cluster.until(lambda: self.cluster.tasks(job)[0]["Restarts"] == "1", self.work.log)
 
     def finish(self, job, before, most_redone, what):
         """Wait for the end of a job, and see that the array is that of an undisturbed run.
@@ -100,8 +97,8 @@ def test_allocation(cluster, work, allocation):
             directory / "allocation.sbatch",
         )
     job = allocation.submit(TMPDIR="/not/here")
-    (run,) = cluster.until(allocation.runs, 120, work.log)
-    cluster.until(lambda: (run / "scheduler.json").exists(), 120, work.log)
+    (run,) = cluster.until(allocation.runs, work.log)
+    cluster.until(lambda: (run / "scheduler.json").exists(), work.log)
     assert stat.S_IMODE(run.stat().st_mode) == 0o700
     assert {stat.S_IMODE(p.stat().st_mode) for p in run.iterdir()} == {0o600}
     assert json.loads((run / "scheduler.json").read_bytes())["address"].startswith("tls://")

@@ -27,7 +27,7 @@ def started(cluster, work, job, n=4):
         }
         return len(writers) >= n and len(work.shards()) >= 4 * n
 
-    cluster.until(tell, 60, lambda: f"{cluster.tasks(job)}{work.log()}")
+    cluster.until(tell, lambda: f"{cluster.tasks(job)}{work.log()}")
 
 
 def finish(cluster, work, job, before, most_redone, what):
@@ -236,7 +236,7 @@ def test_a_time_limit(cluster, work):
     work.init()
     work.scripts(1, "--time", "00:02:00", "--lead", 30)
     job = work.array(PAUSE=6, PAUSE_ONCE=1)
-    cluster.until(lambda: cluster.tasks(job)[0]["Restarts"] == "1", 150, work.log)
+    cluster.until(lambda: cluster.tasks(job)[0]["Restarts"] == "1", work.log)
     facts = finish(
         cluster,
         work,
@@ -367,7 +367,7 @@ def test_kill_at_random_points(cluster, work):
     whole = work.undisturbed()
     for _ in range(2):
         job, n_before = work.array(PAUSE=0.4), len(work.shards())
-        cluster.until(lambda n=n_before: len(work.shards()) > n, 60, work.log)
+        cluster.until(lambda n=n_before: len(work.shards()) > n, work.log)
         time.sleep(chance.random() / 2)
         cluster.run("scancel", "--signal=KILL", "--full", job)
         for path in work.shards():

@@ -41,7 +41,7 @@ def test_the_script_measures_over_nodes(cluster, work):
         "--no-requeue",
     )
     cluster.run("sbatch", "--test-only", *sizes, ROOT / "slurm" / "benchmark.sbatch")
-    facts = cluster.wait(cluster.sbatch("benchmark.sbatch", *sizes, cwd=work.directory), 240)[0]
+    facts = cluster.wait(cluster.sbatch("benchmark.sbatch", *sizes, cwd=work.directory))[0]
     assert facts["ExitCode"] == "0:0", work.log()
     (lines,) = work.directory.glob("throughput-*.jsonl")
     runs = [json.loads(line) for line in lines.read_text().splitlines()]

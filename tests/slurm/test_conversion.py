@@ -61,7 +61,7 @@ def submit(cluster, work, **environ):
 
 def underway(cluster, work, n):
     """Wait until so many shards are there."""
-    cluster.until(lambda: len(shards(work)) >= n, 90, lambda: f"{work.log()}")
+    cluster.until(lambda: len(shards(work)) >= n, lambda: f"{work.log()}")
     return shards(work)
 
 
@@ -110,11 +110,11 @@ def test_usr1_and_requeue_from_outside(cluster, work, scan):
     job = submit(cluster, work, PAUSE=0.6)
     underway(cluster, work, 8)
     cluster.run("scancel", "--batch", "--signal=USR1", f"{job['array']}_1")
-    cluster.until(lambda: cluster.tasks(job["array"])[1]["Restarts"] == "1", 60, work.log)
+    cluster.until(lambda: cluster.tasks(job["array"])[1]["Restarts"] == "1", work.log)
     assert 0 < len(shards(work)) < N_SHARDS, "nothing was interrupted"
     cluster.run("scontrol", "requeue", job["array"], check=False)  # tasks that have ended refuse
     cluster.until(lambda: any(t["Restarts"] != "0" for t in cluster.tasks(job["array"]).values()))
-    assert cluster.wait(job["finalize"], 240)[0]["ExitCode"] == "0:0", work.log()
+    assert cluster.wait(job["finalize"])[0]["ExitCode"] == "0:0", work.log()
     check(work, scan)
 
 
