@@ -164,7 +164,7 @@ class ScaleReader:
                         yield cells[at], data
 
     def _file(self, key: str, box: Box) -> Buffer | None:
-        """Bytes of a chunk in a file of its own, maybe compressed; None if it is missing."""
+        """Bytes of a chunk in a file of its own, which may be compressed; None if it is missing."""
         most = box.size * self._volume.n_channels * self._volume.dtype.itemsize
         data = self._store.read_whole(key, most)
         if data is not None:
