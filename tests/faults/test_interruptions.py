@@ -60,8 +60,8 @@ def test_power_cuts_under_conversions(tmp_path):
 )
 def test_many_strikes(tmp_path, fault, filesystem):
     found = run(tmp_path, fault, filesystem, N_KINDS, seed=2)
-    assert len(found["operations"]) > 0.8 * N_KINDS
-    assert found["acked"] > 25
+    assert len(found["operations"]) > 0.6 * N_KINDS
+    assert found["acked"] > 15
 
 
 @pytest.mark.long
