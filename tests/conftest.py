@@ -21,7 +21,7 @@ sys.path.insert(0, FORKS)  # where tests find `forks`
 # Libraries, and nothing of this package, that worker processes of tests have when they start.
 PRELOADED = ["dask.array", "distributed", "numcodecs", "zarr"]
 MEMORY = "/dev/shm"
-TOGETHER = ("tests/slurm/", "tests/buckets/", "tests/test_architecture.py")
+TOGETHER = ("tests/slurm/", "tests/buckets/", "tests/test_architecture.py", "tests/test_site.py")
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
 
@@ -82,8 +82,9 @@ def pytest_collection_finish():
 
 class SomeTogether(LoadScopeScheduling):
     """Give tests out one by one, but some to one process: all tests on SLURM, because there is one
-    cluster, all tests on buckets, because each process would start servers of its own, and those
-    that read the source of the package, because each process would parse it.
+    cluster, all tests on buckets, because each process would start servers of its own, those that
+    read the source of the package, because each process would parse it, and those of the site,
+    because each process would build it.
 
     The group marks of pytest-xdist 3.8 do not do this: pytest 9.2 ignores them.
     """

@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import zarr_2022
 
 pytestmark = pytest.mark.long  # fetches what it needs
-PACKAGES = ("zarr==2.17.2", "numpy<2", "numcodecs<0.13")
+PACKAGES = ("zarr==2.17.2", "numpy<2", "numcodecs<0.13", "pytest")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 The program runs in an environment of its own:
 
     python -m venv zarr-2022
-    zarr-2022/bin/pip install "zarr==2.17.2" "numpy<2" "numcodecs<0.13"
+    zarr-2022/bin/pip install "zarr==2.17.2" "numpy<2" "numcodecs<0.13" pytest
     export ZARR_V3_EXPERIMENTAL_API=1 ZARR_V3_SHARDING=1
     zarr-2022/bin/python tests/neighbours/zarr_2022.py write|read DIRECTORY
     zarr-2022/bin/python tests/neighbours/zarr_2022.py golden
