@@ -133,7 +133,7 @@ def test_workers_that_are_jobs(cluster, work, scan):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["n_shards"] == N_SHARDS
     check(work, scan)
-    assert not cluster.run("squeue", "-h").stdout
+    cluster.until(lambda: not cluster.run("squeue", "-h").stdout)  # they end in a moment
     done = cluster.run(*command, cwd=work.directory, **more)  # no job is submitted any more
     assert "no workers" not in done.stderr
     in_place = ("shardwrite", "unshard", "new", *jobs)
