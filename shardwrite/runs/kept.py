@@ -41,6 +41,8 @@ class _Differences:
         Ranks of the shards that have no object any more, and of those with another one.
     notes : dict of int to str
         For each of `changed`, what is there and what the receipt says.
+    is_blind : bool
+        Whether the receipt tells nothing of the objects, because another program made the array.
     """
 
     array: ShardedArray
@@ -48,6 +50,7 @@ class _Differences:
     lost: npt.NDArray[np.int64]
     changed: npt.NDArray[np.int64]
     notes: dict[int, str]
+    is_blind: bool = False
 
     @property
     def are_there(self) -> bool:
@@ -124,19 +127,14 @@ def _compare(target: Target, engine: Engine, part: ArrayMetadata | None = None) 
 
 def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Differences:
     array, receipt = open_at(target.place), read_receipt(target)
-    grid = array.metadata.grid
     nothing = np.empty(0, dtype=np.int64)
     try:
         noted = noted_sizes(receipt, array.metadata, list(neighbours(target)))
     except SpecError:  # it is of another array; `verify` tells
         noted = None
     if noted is None:
-        return _Differences(array, receipt, nothing, nothing, {})
-    ranks = np.arange(grid.n_shards).reshape(grid.counts)
-    if part is not None and part.window is not None:
-        first = part.window[0]
-        ranks = ranks[tuple(slice(a, a + k) for a, k in zip(first, part.grid.counts, strict=True))]
-    ranks = ranks.ravel()
+        return _Differences(array, receipt, nothing, nothing, {}, is_blind=True)
+    ranks = _ranks_of(array, part)
     wanted = noted.ravel()[ranks]
     ranks, wanted = ranks[wanted > -2], wanted[wanted > -2]
     found = stored_sizes(engine, array, ranks)
@@ -149,6 +147,16 @@ def _compared(target: Target, engine: Engine, part: ArrayMetadata | None) -> _Di
         )
     }
     return _Differences(array, receipt, ranks[lost], ranks[changed], notes)
+
+
+def _ranks_of(array: ShardedArray, part: ArrayMetadata | None) -> npt.NDArray[np.int64]:
+    """Ranks of the shards of an array, or of those in the part that an update writes."""
+    grid = array.metadata.grid
+    ranks = np.arange(grid.n_shards).reshape(grid.counts)
+    if part is not None and part.window is not None:
+        first = part.window[0]
+        ranks = ranks[tuple(slice(a, a + k) for a, k in zip(first, part.grid.counts, strict=True))]
+    return ranks.ravel()
 
 
 def check_kept(target: Target, engine: Engine) -> None:
@@ -186,7 +194,8 @@ def kept(job: Job, engine: Engine) -> Kept:
     """Look whether a job was finished before, and whether what it wrote is still there.
 
     Objects that are gone are to be written again, if nothing else has changed. Absence does not
-    tell what was lost from what another program has emptied.
+    tell what was lost from what another program has emptied. An update of an array that another
+    program has made is made again if any of its shards has no object.
 
     Parameters
     ----------
@@ -213,7 +222,7 @@ def kept(job: Job, engine: Engine) -> Kept:
     label = job.target.label
     if job.is_update:
         if not found.are_there:
-            return Kept(result)
+            return Kept() if found.is_blind and _lacks_any(job, found, engine) else Kept(result)
         if len(found.changed) or not _covers(job, found):
             raise found.error(label)
         return Kept()
@@ -225,6 +234,15 @@ def kept(job: Job, engine: Engine) -> Kept:
     if not len(found.lost) and tidied_run(job.target) is None:
         return Kept(result)
     return Kept(result, _there(label, engine, found))
+
+
+def _lacks_any(job: Job, found: _Differences, engine: Engine) -> bool:
+    """Whether a shard that an update writes has no object.
+
+    It may be empty by design, or lost. To make the update again is right in both cases.
+    """
+    ranks = _ranks_of(found.array, job.plan.metadata)
+    return bool((stored_sizes(engine, found.array, ranks) < 0).any())
 
 
 def _covers(job: Job, found: _Differences) -> bool:

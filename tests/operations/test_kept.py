@@ -411,3 +411,29 @@ def test_an_update_is_made_again_after_another_program_was_accepted(tmp_path):
     assert shardwrite.verify(path, accept=True).is_good
     shardwrite.write_region(ones, path, slice(0, 4), source_id="ones")
     assert zarr.open_array(path)[...].tolist() == [1] * 4 + [0] * 4
+
+
+@pytest.mark.parametrize("where", ["append", (slice(2, 3), slice(0, 11))], ids=["append", "region"])
+@pytest.mark.parametrize("shards", [(4, 4), None])
+def test_an_update_of_an_array_of_another_program_is_made_again_where_a_shard_is_gone(
+    tmp_path, shards, where
+):
+    """The receipt does not tell which shards were there, so the shards are looked at."""
+    values, path = np.arange(100, 111, dtype="i4").reshape(1, 11), tmp_path / "x"
+    made = zarr.create_array(path, shape=(5, 11), chunks=(2, 2), shards=shards, dtype="i4")
+    made[...] = 7
+
+    def update():
+        x = da.from_array(values, chunks=3)
+        return shardwrite.write_region(x, path, where, source_id="it")
+
+    row = 5 if where == "append" else 2
+    update()
+    before = (path / "shardwrite-receipt.json").stat().st_mtime_ns
+    update()
+    assert (path / "shardwrite-receipt.json").stat().st_mtime_ns == before, "nothing was written"
+    (path / f"c/{row // (4 if shards else 2)}/1").unlink()
+    update()
+    found = zarr.open_array(path, mode="r")[...]
+    assert found.shape == (6 if where == "append" else 5, 11)
+    np.testing.assert_array_equal(found[row], values[0])
