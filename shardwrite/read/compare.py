@@ -13,7 +13,7 @@ from dask.highlevelgraph import HighLevelGraph
 
 import shardwrite._dask as dask
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError
+from shardwrite.errors import ShardwriteError, StoreError
 from shardwrite.grid import Box, boundaries, ravel
 from shardwrite.read.array import ShardedArray
 
@@ -49,7 +49,12 @@ def compare(
     Returns
     -------
     dict of int to str
-        For each shard that differs or cannot be read, its rank and a message.
+        For each shard that differs or cannot be decoded, its rank and a message.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses to read the array.
     """
     edges = [boundaries(sizes) for sizes in source.chunks]
     name = f"shardwrite-compare-{id(skip)}"
@@ -98,6 +103,8 @@ def _differences(array: ShardedArray, skip: _Skip, block: Any, box: Box) -> list
         expected = wanted[part.shift(box.start).slices]
         try:
             got = array.read(part)
+        except StoreError:
+            raise  # a storage that refuses says nothing about the values
         except ShardwriteError as error:
             found.append(_Difference(rank, part.size, part.start, str(error)))
             continue

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections import Counter
 
 import crc32c
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardwrite
+from shardwrite import StoreError
 from shardwrite.cli import main
 from shardwrite.journal import find_run, require_trusted
 from shardwrite.place.target import resolve_target
@@ -177,3 +180,21 @@ def test_what_comes_after_the_look_is_not_followed(tmp_path):
 
 def fail(*_):
     raise InterruptedError("told to")
+
+
+def test_storage_that_refuses_is_no_difference(tmp_path, monkeypatch):
+    x = da.ones((32, 32), chunks=16, dtype="i4")
+    shardwrite.to_sharded_zarr(x, tmp_path / "x", shards=16, chunks=4)
+    real = os.pread
+
+    def pread(descriptor, nbytes, offset):
+        if offset == 0 and "/c/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, nbytes, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with dask.config.set(scheduler="sync"):
+        assert shardwrite.verify(tmp_path / "x").is_good, "the indexes can be read"
+        with pytest.raises(StoreError) as caught:
+            shardwrite.verify(tmp_path / "x", against=x)
+    assert caught.value.errno == errno.EIO
