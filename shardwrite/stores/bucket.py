@@ -287,7 +287,9 @@ class BucketStore(WholeStore):
                     if path.startswith(prefix) and not path.endswith(TEMPORARY_SUFFIX):
                         yield path
         except FileNotFoundError as error:
-            if is_missing_bucket(error):
+            # A directory may be missing. A bucket lists nothing where there is nothing, so this
+            # answer says something else.
+            if self._kind.scheme != "file":
                 raise self._failed(error, "list", "") from None
         except _errors() as error:
             raise self._failed(error, "list", "") from None

@@ -220,6 +220,17 @@ def test_what_an_answer_means(text, told, number):
     assert "CANARY" not in str(error)
 
 
+def test_a_list_that_is_not_found_is_an_error(monkeypatch):
+    """Taken for an empty list, it would say that no shard is there."""
+
+    def list_(*_, **__):
+        raise FileNotFoundError("404 Not Found")
+
+    monkeypatch.setattr(obstore, "list", list_)
+    with pytest.raises(StoreError, match=r"cannot list s3://bucket"):
+        list(BucketStore(S3Store("bucket", config=AWS)).list_names("c/"))
+
+
 def test_an_object_that_is_too_large_for_one_request(monkeypatch):
     monkeypatch.setattr(bucket, "MOST_NBYTES", 10)
     store = BucketStore(S3Store("bucket", config=AWS))
