@@ -1,8 +1,11 @@
-"""zarr-python 2.17, the last with the storage transformer, reads what we write, and the other way."""
+"""zarr-python 2.17, the last with the storage transformer, reads what we write, and the other way.
+Its own tests of the transformer pass with `transformer_view` in its place."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -19,27 +22,37 @@ sys.path.insert(0, str(Path(__file__).parent))
 import zarr_2022
 
 pytestmark = pytest.mark.long  # fetches what it needs
-PACKAGES = ("zarr==2.17.2", "numpy<2", "numcodecs<0.13", "pytest")
+PACKAGES = ("zarr==2.17.2", "numpy<2", "numcodecs[msgpack]<0.13", "pytest")
+SUITES = (
+    "test_core.py::TestArrayWithShardingStorageTransformerV3",
+    "test_storage_v3.py::TestStorageTransformerV3",
+)
 
 
 @pytest.fixture(scope="session")
-def theirs(pytestconfig):
-    """A function that runs `zarr_2022` by zarr-python 2.17 in an environment of its own."""
+def environment(pytestconfig):
+    """Directory of an environment with zarr-python 2.17."""
     if sys.version_info >= (3, 13):
         pytest.skip("numpy 1 has no wheels for this Python")
-    into = Path(pytestconfig.cache.mkdir("neighbours")) / "zarr-2022"
+    into = Path(pytestconfig.cache.mkdir("neighbours")) / "zarr-2022-suite"
     if not (into / "done").exists():
         venv.create(into, with_pip=True, clear=True)
         pip = [into / "bin/python", "-m", "pip", "--quiet", "install", *PACKAGES]
         if subprocess.run(pip, timeout=400, check=False).returncode:
             pytest.skip("pip cannot fetch it here")
         (into / "done").touch()
+    return into
+
+
+@pytest.fixture(scope="session")
+def theirs(environment):
+    """A function that runs `zarr_2022` by zarr-python 2.17."""
     environ = {**os.environ, "ZARR_V3_EXPERIMENTAL_API": "1", "ZARR_V3_SHARDING": "1"}
 
     def run(*arguments):
         program = Path(__file__).parent / "zarr_2022.py"
         subprocess.run(
-            [into / "bin/python", "-W", "ignore", program, *arguments],
+            [environment / "bin/python", "-W", "ignore", program, *arguments],
             env=environ, timeout=300, check=True,
         )  # fmt: skip
 
@@ -77,6 +90,35 @@ def test_they_read_what_we_write(theirs, tmp_path):
             attributes={"n": [1, name]}, durability="none", fill_value=np.zeros((), values.dtype)[()], **layout,
         )  # fmt: skip
     theirs("read", str(tmp_path / "h"))
+
+
+@pytest.mark.parametrize("is_ours", [False, True], ids=["theirs", "ours"])
+def test_their_tests_of_the_transformer(environment, tmp_path, is_ours):
+    """The same number passes with the view as with their own."""
+    here = Path(__file__).parent
+    (suites,) = environment.glob("lib/python*/site-packages/zarr/tests")
+    told = tmp_path / "told.json"
+    environ = {
+        **os.environ,
+        "ZARR_V3_EXPERIMENTAL_API": "1",
+        "ZARR_V3_SHARDING": "1",
+        "PYTHONPATH": str(here),
+        "SHARDWRITE_PATH": os.pathsep.join([str(here.parent.parent), os.environ["PYTHONPATH"]]),
+        "SHARDWRITE_SERVER": json.dumps([sys.executable, str(here / "zarr_2022_server.py")]),
+        "SHARDWRITE_TOLD": str(told),
+    }
+    plugin = ["-p", "zarr_2022_plugin"] if is_ours else []
+    done = subprocess.run(
+        [environment / "bin/python", "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider",
+         "-c", os.devnull, "--basetemp", tmp_path / "theirs", *plugin, *(suites / name for name in SUITES)],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=580, check=False,
+    )  # fmt: skip
+    print(done.stdout[-3000:], done.stderr[-1000:])
+    assert done.returncode == 0
+    assert re.search(r"\b78 passed, 2 skipped", done.stdout)
+    if is_ours:
+        asked = json.loads(told.read_text())
+        assert min(asked["get"], asked["set"], asked["delete"], asked["list"]) > 100
 
 
 SETTINGS = {
