@@ -5,6 +5,8 @@ They are kept below pytest's cache, which git ignores. Nothing of them is part o
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -28,27 +30,37 @@ def _pip(*arguments):
         pytest.skip(f"pip cannot fetch it here: {done.stderr.strip().splitlines()[-1:]}")
 
 
+@contextlib.contextmanager
+def alone(into):
+    """Wait for another process of the tests that makes the same directory."""
+    with open(into.with_name(f"{into.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def source_of(project, cache, release=None):
     """Unpacked source distribution of a project, by default of the version that is installed."""
     release = release or version(project)
     name = f"{project.replace('-', '_')}-{release}"
     into = Path(cache.mkdir("neighbours"))
-    if not (into / name).is_dir():
-        _pip("download", "--no-deps", "--no-binary", project, "--dest", str(into),
-             f"{project}=={release}")  # fmt: skip
-        with tarfile.open(into / f"{name}.tar.gz") as archive:
-            archive.extractall(into / "unpacked", filter="data")
-        (into / "unpacked" / name).rename(into / name)
+    with alone(into / name):
+        if not (into / name).is_dir():
+            _pip("download", "--no-deps", "--no-binary", project, "--dest", str(into),
+                 f"{project}=={release}")  # fmt: skip
+            with tarfile.open(into / f"{name}.tar.gz") as archive:
+                archive.extractall(into / "unpacked", filter="data")
+            (into / "unpacked" / name).rename(into / name)
     return into / name
 
 
 def packages(names, cache):
     """Directory with packages that only these suites need, without what they depend on."""
     into = Path(cache.mkdir("neighbours")) / "-".join(names)
-    if not into.is_dir():
-        draft = into.with_name(f"{into.name}.{os.getpid()}")
-        _pip("install", "--no-deps", "--target", str(draft), *names)
-        draft.rename(into)
+    with alone(into):
+        if not into.is_dir():
+            draft = into.with_name(f"{into.name}.{os.getpid()}")
+            _pip("install", "--no-deps", "--target", str(draft), *names)
+            draft.rename(into)
     return into
 
 

@@ -20,6 +20,7 @@ import shardwrite
 sys.path.insert(0, str(Path(__file__).parent))
 
 import zarr_2022
+from suites import alone
 
 pytestmark = pytest.mark.long  # fetches what it needs
 PACKAGES = ("zarr==2.17.2", "numpy<2", "numcodecs[msgpack]<0.13", "pytest")
@@ -35,12 +36,13 @@ def environment(pytestconfig):
     if sys.version_info >= (3, 13):
         pytest.skip("numpy 1 has no wheels for this Python")
     into = Path(pytestconfig.cache.mkdir("neighbours")) / "zarr-2022-suite"
-    if not (into / "done").exists():
-        venv.create(into, with_pip=True, clear=True)
-        pip = [into / "bin/python", "-m", "pip", "--quiet", "install", *PACKAGES]
-        if subprocess.run(pip, timeout=400, check=False).returncode:
-            pytest.skip("pip cannot fetch it here")
-        (into / "done").touch()
+    with alone(into):
+        if not (into / "done").exists():
+            venv.create(into, with_pip=True, clear=True)
+            pip = [into / "bin/python", "-m", "pip", "--quiet", "install", *PACKAGES]
+            if subprocess.run(pip, timeout=400, check=False).returncode:
+                pytest.skip("pip cannot fetch it here")
+            (into / "done").touch()
     return into
 
 
