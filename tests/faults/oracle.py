@@ -8,6 +8,8 @@ come in.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -190,3 +192,15 @@ def check_tidy(path):
     for suffix in (".shardwrite", ".conversion.shardwrite"):
         beside = path.with_name(path.name + suffix)
         assert not beside.exists(), sorted(beside.rglob("*"))
+
+
+@contextlib.contextmanager
+def collecting_later():
+    """Leave the objects of other tests alone, because some remove a directory when they end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -78,6 +78,7 @@ def crashing(step, at):
             discard(self)
 
     with (
+        oracle.collecting_later(),
         mock.patch.object(os, step, fail),
         mock.patch.object(posix.PosixTransaction, "__exit__", transaction_exit),
         mock.patch.object(lease.Lease, "__exit__", lease_exit),

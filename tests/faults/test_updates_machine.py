@@ -8,7 +8,6 @@ after it happens either.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import shutil
 import sys
@@ -55,18 +54,6 @@ class Kill(BaseException):
 
 
 @contextlib.contextmanager
-def collecting_later():
-    """Leave the objects of other tests alone, because some remove a directory when they end."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextlib.contextmanager
 def killed_at(at):
     """The `at`-th effect on the file system does not happen, and none after it."""
     n = 0
@@ -89,7 +76,7 @@ def killed_at(at):
         )
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(collecting_later())
+        stack.enter_context(oracle.collecting_later())
         for name in EFFECTS:
             stack.enter_context(mock.patch.object(os, name, mortal(getattr(os, name))))
         stack.enter_context(mock.patch.object(os, "open", open_or_die))
