@@ -177,5 +177,6 @@ def _kept(old: UInt64ShardReader | None, change: Change) -> Minishard:
     found = [] if old is None else list(old.minishards())
     parts = [(one.ids, one.offsets, one.nbytes) for one in found] or [(nothing,) * 3]
     ids, offsets, nbytes = (np.concatenate(vectors) for vectors in zip(*parts, strict=True))
-    stays = ~np.isin(ids, np.concatenate([change.ids, change.removed]))
+    # By default, numpy 2.0 counts the ids in a table, which fails for those above 2^63.
+    stays = ~np.isin(ids, np.concatenate([change.ids, change.removed]), kind="sort")
     return Minishard(ids[stays], offsets[stays], nbytes[stays])

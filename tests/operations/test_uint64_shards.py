@@ -139,6 +139,18 @@ def test_an_update_gives_the_bytes_of_a_first_write(tmp_path, shards):
     assert files_of(tmp_path / "x") == files_of(tmp_path / "once")
 
 
+@pytest.mark.compat
+def test_an_update_of_large_ids_that_lie_close_together(tmp_path):
+    one_file = {**IDENTITY, "minishard_bits": 0, "shard_bits": 0}
+    shards = shardwrite.UInt64Shards(tmp_path / "x", one_file)
+    shards.write({2**63 + n: b"old" for n in range(50)})
+    shards.write({2**63 + n: b"new" for n in range(10, 40)}, existing="update")
+    shards.remove([2**63 + 45])
+    assert shards[2**63 + 9] == b"old"
+    assert shards[2**63 + 10] == b"new"
+    assert len(shards) == 49
+
+
 def test_removal(shards):
     shards.write(VALUES)
     assert shards.remove([3, 5, 10**9]).n_shards <= 3
