@@ -126,7 +126,7 @@ def _n_before_bytes(codecs: Sequence[Codec]) -> int:
     for n, codec in enumerate(codecs):
         try:
             is_array = issubclass(get_codec_class(codec["name"]), ArrayArrayCodec)
-        except LookupError:
+        except (LookupError, ValueError):  # of zarr 3.1, and of newer versions
             raise SpecError(
                 "a codec that zarr does not know",
                 field="compressors",

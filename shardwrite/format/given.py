@@ -73,7 +73,7 @@ def are_known(codecs: Any) -> bool:
     documents = [one for one in as_list(codecs) if isinstance(one, Mapping) and "name" in one]
     try:
         return bool([get_codec_class(str(document["name"])) for document in documents])
-    except LookupError:
+    except (LookupError, ValueError):  # zarr 3.1 raises the first, and newer versions the second
         return False
 
 

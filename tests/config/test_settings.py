@@ -132,6 +132,7 @@ def test_wrong_values_are_refused_and_nothing_is_written(tmp_path, name, value):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.compat
 def test_a_codec_that_does_not_exist_is_refused_by_the_name_of_the_setting(tmp_path):
     with (
         dask.config.set({"shardwrite.array.compressors": "no-such"}),

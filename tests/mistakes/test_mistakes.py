@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import dask
@@ -33,6 +34,8 @@ from workplace import LAYOUT, Workplace, as_nobody, told
 
 LONGEST_TRACEBACK = 20
 WHOLE = (slice(None), slice(None))
+# Older versions of click suggest options, and no commands.
+SUGGESTS = tuple(map(int, version("click").split(".")[:2])) >= (8, 4)
 
 # ---- in Python: what is called, the error, what it says, what it tells to do
 
@@ -342,8 +345,8 @@ ON_THE_COMMAND_LINE = {
     "write x.npy out --source-chunks 0": (2, "--source-chunks 0", "64,64,32"),
     "write x.npy out --fill-value green": (2, "--fill-value green: is no float32", "such as 0.5"),
     "write x.npy out --dimension-names y": (2, "--dimension-names y: 1 for 2 axes", "for each axis"),
-    "write x.npy out --overwite": (2, "No such option '--overwite'", "--overwrite"),
-    "wirte x.npy out": (2, "No such command 'wirte'", "'write'"),
+    "write x.npy out --overwite": (2, "No such option", "--overwrite"),
+    "wirte x.npy out": (2, "No such command 'wirte'", "'write'" if SUGGESTS else "shardwrite -h"),
     "write x.npy out --scheduler nowhere": (2, "--scheduler nowhere: no address", "tcp://host:8786"),
     # JSON
     """write x.npy out --compressors '[{"name": "zstd"'""": (2, "--compressors", "is no JSON"),

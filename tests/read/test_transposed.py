@@ -7,6 +7,7 @@ array. These are made by hand from the specification.
 from __future__ import annotations
 
 import json
+from importlib.metadata import version
 
 import dask.array as da
 import numpy as np
@@ -86,6 +87,15 @@ def test_it_is_read(case):
     assert shardwrite.census(path).counts["bad"] == 0
 
 
+# Versions up to 0.1.84 refuse transposed shards whose sides differ, because they take the grid of
+# the shard before the transposition for that after it.
+newer_tensorstore = pytest.mark.skipif(
+    tuple(map(int, version("tensorstore").split("."))) < (0, 1, 86),
+    reason="this tensorstore refuses transposed shards",
+)
+
+
+@newer_tensorstore
 def test_tensorstore_agrees(case):
     tensorstore = pytest.importorskip("tensorstore")
     path, values = case
@@ -93,6 +103,7 @@ def test_tensorstore_agrees(case):
     np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), values)
 
 
+@newer_tensorstore
 def test_it_is_changed_and_other_readers_agree(case):
     tensorstore = pytest.importorskip("tensorstore")
     path, values = case
