@@ -28,7 +28,7 @@ def test_a_sample_of_freezes(tmp_path):
         "hardly any process was told that its run had ended"
     )
     calls = {case["before"].partition(" ")[0] for case in freezes}
-    assert calls >= {"pwrite", "rename"}
+    assert calls >= {"pwrite", "rename", "unlink"}
 
 
 @pytest.mark.long

@@ -36,6 +36,7 @@ LONGEST_TRACEBACK = 20
 WHOLE = (slice(None), slice(None))
 # Older versions of click suggest options, and no commands.
 SUGGESTS = tuple(map(int, version("click").split(".")[:2])) >= (8, 4)
+NO_OPTION = "No such option '--overwite'" if SUGGESTS else "No such option: --overwite"
 
 # ---- in Python: what is called, the error, what it says, what it tells to do
 
@@ -345,7 +346,7 @@ ON_THE_COMMAND_LINE = {
     "write x.npy out --source-chunks 0": (2, "--source-chunks 0", "64,64,32"),
     "write x.npy out --fill-value green": (2, "--fill-value green: is no float32", "such as 0.5"),
     "write x.npy out --dimension-names y": (2, "--dimension-names y: 1 for 2 axes", "for each axis"),
-    "write x.npy out --overwite": (2, "No such option", "--overwrite"),
+    "write x.npy out --overwite": (2, NO_OPTION, "--overwrite"),
     "wirte x.npy out": (2, "No such command 'wirte'", "'write'" if SUGGESTS else "shardwrite -h"),
     "write x.npy out --scheduler nowhere": (2, "--scheduler nowhere: no address", "tcp://host:8786"),
     # JSON

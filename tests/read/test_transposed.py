@@ -87,25 +87,21 @@ def test_it_is_read(case):
     assert shardwrite.census(path).counts["bad"] == 0
 
 
-# Versions up to 0.1.84 refuse transposed shards whose sides differ, because they take the grid of
-# the shard before the transposition for that after it.
-newer_tensorstore = pytest.mark.skipif(
-    tuple(map(int, version("tensorstore").split("."))) < (0, 1, 86),
-    reason="this tensorstore refuses transposed shards",
-)
-
-
-@newer_tensorstore
-def test_tensorstore_agrees(case):
+def check_tensorstore(path, values):
+    """Compare with what tensorstore reads. Older versions refuse some shards of three axes."""
     tensorstore = pytest.importorskip("tensorstore")
-    path, values = case
+    is_older = tuple(map(int, version("tensorstore").split("."))) < (0, 1, 86)
+    if is_older and values.ndim > 2:
+        pytest.skip("this tensorstore refuses such shards")
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
     np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), values)
 
 
-@newer_tensorstore
+def test_tensorstore_agrees(case):
+    check_tensorstore(*case)
+
+
 def test_it_is_changed_and_other_readers_agree(case):
-    tensorstore = pytest.importorskip("tensorstore")
     path, values = case
     part = tuple(slice(n // 3, n - 1) for n in values.shape)
     shardwrite.write_region(da.from_array(-values[part]), path, part)
@@ -121,8 +117,7 @@ def test_it_is_changed_and_other_readers_agree(case):
     shardwrite.compact(path)
     np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], grown)
     assert shardwrite.verify(path, deep=True, against=da.from_array(grown)).is_good
-    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(path)}}
-    np.testing.assert_array_equal(tensorstore.open(spec).result().read().result(), grown)
+    check_tensorstore(path, grown)
 
 
 def test_it_is_converted(case, tmp_path):
