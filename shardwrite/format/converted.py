@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from zarr.abc.codec import ArrayArrayCodec
-from zarr.registry import get_codec_class
 
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
@@ -22,6 +21,7 @@ from shardwrite.format.document import (
     make_metadata,
     warn_of_readers,
 )
+from shardwrite.format.given import codec_class
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape
@@ -124,16 +124,15 @@ def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]
 def _n_before_bytes(codecs: Sequence[Codec]) -> int:
     """Number of codecs up to the one that makes bytes of an array."""
     for n, codec in enumerate(codecs):
-        try:
-            is_array = issubclass(get_codec_class(codec["name"]), ArrayArrayCodec)
-        except (LookupError, ValueError):  # of zarr 3.1, and of newer versions
+        known = codec_class(codec["name"])
+        if known is None:
             raise SpecError(
                 "a codec that zarr does not know",
                 field="compressors",
                 value=codec["name"],
                 remedy='install its package, or leave the codecs as they are (compressors="keep")',
-            ) from None
-        if not is_array:
+            )
+        if not issubclass(known, ArrayArrayCodec):
             return n + 1
     return len(codecs)
 

@@ -18,6 +18,7 @@ __all__ = [
     "are_known",
     "as_document",
     "as_list",
+    "codec_class",
     "document_of",
     "put_sharding",
     "refuse_numcodecs",
@@ -68,13 +69,18 @@ def as_document(codec: Any) -> Document:
     )
 
 
+def codec_class(name: str) -> type[Any] | None:
+    """Class of a codec by its name; None if zarr does not know it."""
+    try:
+        return get_codec_class(name)
+    except (LookupError, ValueError):  # zarr 3.1 raises the first, and newer versions the second
+        return None
+
+
 def are_known(codecs: Any) -> bool:
     """Whether these are documents of codecs that zarr knows by their names."""
     documents = [one for one in as_list(codecs) if isinstance(one, Mapping) and "name" in one]
-    try:
-        return bool([get_codec_class(str(document["name"])) for document in documents])
-    except (LookupError, ValueError):  # zarr 3.1 raises the first, and newer versions the second
-        return False
+    return bool(documents) and all(codec_class(str(one["name"])) for one in documents)
 
 
 def refuse_numcodecs(field: str, value: Any) -> None:
