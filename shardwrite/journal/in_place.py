@@ -40,8 +40,9 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError, UntrustedStateError
 from shardwrite.journal.lease import Lease, is_left_behind, live_holders, signature
-from shardwrite.place.base import RUN_SUFFIX
 from shardwrite.stores import (
+    CONVERSION_SUFFIX,
+    WORK_PREFIX,
     Proof,
     as_store_error,
     data_in,
@@ -60,7 +61,6 @@ from shardwrite.stores import (
 
 __all__ = ["InPlace", "find_in_place", "new_tree_of", "refuse_in_place", "work_of"]
 
-_SUFFIX = f".conversion{RUN_SUFFIX}"
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
 _MAX_TRIES = 8
@@ -124,7 +124,7 @@ class _Record:
 
 def _home(path: Path) -> Path:
     """Directory of a conversion of the tree at a path in its place."""
-    return path.with_name(path.name + _SUFFIX)
+    return path.with_name(path.name + CONVERSION_SUFFIX)
 
 
 def find_in_place(path: Path) -> bool:
@@ -162,7 +162,7 @@ def new_tree_of(path: Path) -> Path | None:
     StoreError
         If the storage refuses.
     """
-    works = listed(_home(path), "work-")
+    works = listed(_home(path), WORK_PREFIX)
     found = (work / "new" / path.name for work in works if is_there(work / _RECORD))
     return next((new for new in found if is_there(new)), None)
 
@@ -251,7 +251,7 @@ class InPlace:
         """
         for _ in range(_MAX_TRIES):
             token = uuid.uuid4().hex
-            made = _home(path) / f"work-{token}"
+            made = _home(path) / f"{WORK_PREFIX}{token}"
             with as_store_error(str(_home(path)), "cannot begin"):
                 record = _recorded(path, layout)
                 if not _take_over(path, record, made):
@@ -278,12 +278,17 @@ class InPlace:
     @property
     def work(self) -> Path:
         """Directory of this process's work."""
-        return _home(self.path) / f"work-{self._token}"
+        return _home(self.path) / f"{WORK_PREFIX}{self._token}"
 
     @property
     def new(self) -> Path:
         """Path of the new tree before the exchange."""
         return self.work / "new" / self.path.name
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another process has taken this work over."""
+        return not is_there(self.work / _RECORD)
 
     @property
     def is_new(self) -> bool:
@@ -405,7 +410,7 @@ class InPlace:
 
     def _write(self, new_inode: int | None) -> None:
         """Write the file of this process's work, durably."""
-        if not is_there(self.work):
+        if self.is_lost:
             raise RunEndedError("another process has taken over", path=str(self.work))
         data = json.dumps({"run": self._token, "new": new_inode}).encode()
         write_file(self.work / _WORK, data, durability="full", attempt=self._token)
@@ -494,9 +499,10 @@ def _require_own(home: Path) -> None:
 def _works(home: Path, record: _Record) -> list[Path]:
     """Directory of the work, if there is any; before it was taken over, that is the draft.
 
-    The record in it tells it from directories that a frozen process has made again.
+    The record in it tells it from directories that a process of an earlier version, which was
+    frozen meanwhile, has made again.
     """
-    works = [work for work in listed(home, "work-") if is_there(work / _RECORD)]
+    works = [work for work in listed(home, WORK_PREFIX) if is_there(work / _RECORD)]
     return works + listed(home, f"{_DRAFT}{record.first},")
 
 

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.errors import ShardwriteError, SpecError, StoreError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
 from shardwrite.journal import (
     Consumption,
@@ -23,7 +24,7 @@ from shardwrite.journal import (
 )
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call
-from shardwrite.operations.in_place import INTO, refuse_runs
+from shardwrite.operations.in_place import INTO, refuse_runs, taken_over
 from shardwrite.place.base import Place
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import Target, document_of, resolve_target
@@ -93,8 +94,17 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
         state = Consumption(path, work.work)
         try:
             refuse_runs(Hierarchy(place, (), (("", source),)))
+            if not state.is_listed and not _has_document(place):
+                raise StoreError(
+                    f"another program has removed the array {path} meanwhile. Make the call again, "
+                    "which tells whether that was the same conversion",
+                    key=str(path),
+                    errno=errno.ENOENT,
+                )
             return _consume(made, call, target, engine, state, work)
         except ShardwriteError as error:
+            if work.is_lost:
+                raise taken_over(work) from error
             if state.aside is None:
                 work.give_up()  # nothing was removed, and readers still find the array
             else:
@@ -196,9 +206,13 @@ def _digest_of(made: Converting, call: Call) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+def _has_document(place: Place) -> bool:
+    return any(place.has(leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2))
+
+
 def _finished(place: Place, path: Path, target: Target) -> ConvertedArray | None:
     """The result if a conversion has consumed an array and ended, so that the array is gone."""
-    if any(place.has(leaf) for leaf in (DOCUMENT, *DOCUMENTS_OF_V2)) or work_of(path) is not None:
+    if _has_document(place) or work_of(path) is not None:
         return None
     receipt = read_receipt(target)
     made_of = "" if receipt is None else receipt.identity.source or ""

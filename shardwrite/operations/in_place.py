@@ -22,6 +22,7 @@ from shardwrite.engines import Engine
 from shardwrite.errors import (
     CorruptShardError,
     JournalError,
+    RunEndedError,
     ShardwriteError,
     SpecError,
     StoreError,
@@ -66,6 +67,7 @@ __all__ = [
     "enter_above",
     "finish_in_place",
     "refuse_runs",
+    "taken_over",
 ]
 
 INTO = "consumed into"
@@ -78,6 +80,7 @@ _HOW_TO_GO_ON = (
     "the conversion in place has begun: make the same call again to finish it, or give it up with "
     "abandon (shardwrite abandon)"
 )
+_FINISHED = "an interrupted conversion was finished"
 _MAX_SHOWN, _MAX_TRIES = 3, 100
 
 
@@ -187,18 +190,18 @@ def convert_in_place(
     if all(one.planned.is_there for one in made):
         if path is not None and find_in_place(path):
             abandon_in_place(tree.place)
-        why = "an interrupted conversion was finished" if is_finished else HAS_LAYOUT
-        return tuple(
-            ConvertedArray(name=one.name, path=one.planned.source.label, how="skipped", why=(why,))
-            for one in made
-        )
+        return _left_out(made, _FINISHED if is_finished else HAS_LAYOUT)
     path = _check(tree, call)
     level = Target(tree.place, path).durability(call.run.durability)
     if call.run.restart:
         abandon_in_place(tree.place)
     with InPlace.begun(path, _layout_of(made, call)) as work:
+        if work.is_new:
+            _finish(work)
+            return _left_out(made, _FINISHED)
         try:
             refuse_runs(tree)
+            _check_unchanged(tree, path, "Make the call again")
         except ShardwriteError:
             work.give_up()
             raise
@@ -210,17 +213,34 @@ def convert_in_place(
             for one in made:
                 _compare(one, work.new, call)
             _keep_rights(tree, path, work.new)
-            _check_unchanged(tree, path)
+            _check_unchanged(tree, path, "Make the call again with restart=True (--restart)")
             work.exchange()
             _finish(work)
         except ShardwriteError as error:
+            if work.is_lost:
+                raise taken_over(work) from error
             error.add_note(_HOW_TO_GO_ON)
             raise
     return tuple(_renamed(array, path) for array in arrays)
 
 
+def taken_over(work: InPlace) -> RunEndedError:
+    """The error of a process whose work another one has taken over."""
+    return RunEndedError(
+        f"another process has taken over the conversion of {work.path}", path=str(work.work)
+    )
+
+
 def _path_of(place: Place) -> Path | None:
     return place.path if isinstance(place, Directory) else None
+
+
+def _left_out(made: Sequence[One], why: str) -> tuple[ConvertedArray, ...]:
+    """The results for arrays of which nothing is left to do."""
+    return tuple(
+        ConvertedArray(name=one.name, path=one.planned.source.label, how="skipped", why=(why,))
+        for one in made
+    )
 
 
 def _renamed(array: ConvertedArray, path: Path) -> ConvertedArray:
@@ -363,10 +383,10 @@ def _compare(one: One, new: Path, call: Call) -> None:
         )
 
 
-def _check_unchanged(tree: Hierarchy, path: Path) -> None:
-    """Refuse to exchange the names if another program has added to the old tree meanwhile.
+def _check_unchanged(tree: Hierarchy, path: Path, remedy: str) -> None:
+    """Refuse a tree if it is another one than was opened, or another program has added to it.
 
-    Values were compared just before; this looks at documents, and for files that would be lost.
+    This looks at documents, and for files that would be lost. It does not compare values.
     """
     now = open_hierarchy(tree.place, lambda _: True)
     before, after = _documents_of(tree), _documents_of(now)
@@ -377,7 +397,7 @@ def _check_unchanged(tree: Hierarchy, path: Path) -> None:
         shown = ", ".join(repr(name or "/") for name in changed[:_MAX_SHOWN])
         raise StoreError(
             f"another program has changed {shown} in {tree.place.label} meanwhile; that tree stays "
-            "as it is. Make the call again with restart=True (--restart)",
+            f"as it is. {remedy}",
             key=changed[0],
             errno=errno.EBUSY,
         )

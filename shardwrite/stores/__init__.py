@@ -14,7 +14,13 @@ from shardwrite.stores.bucket import BucketStore, is_bucket
 from shardwrite.stores.bucket_url import is_bucket_url, open_bucket
 from shardwrite.stores.capabilities import Capability, require
 from shardwrite.stores.descriptors import pread_all, pwrite_all, write_all, write_new
-from shardwrite.stores.directories import fsync_directory, make_directories, make_directory
+from shardwrite.stores.directories import (
+    CONVERSION_SUFFIX,
+    WORK_PREFIX,
+    fsync_directory,
+    make_directories,
+    make_directory,
+)
 from shardwrite.stores.exchange import exchange
 from shardwrite.stores.files import (
     can_copy_between,
@@ -58,9 +64,11 @@ from shardwrite.stores.tokens import token_of
 from shardwrite.stores.whole import WholeStore
 
 __all__ = [
+    "CONVERSION_SUFFIX",
     "DURABILITIES",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",
+    "WORK_PREFIX",
     "BucketStore",
     "Capability",
     "Contents",

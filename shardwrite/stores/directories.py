@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -11,7 +12,20 @@ from pathlib import Path
 from shardwrite.stores.looking import is_there, mode_of
 from shardwrite.stores.rights import Rights, keep_rights, rights_of
 
-__all__ = ["fsync_directory", "make_directories", "make_directory"]
+__all__ = [
+    "CONVERSION_SUFFIX",
+    "WORK_PREFIX",
+    "fsync_directory",
+    "make_directories",
+    "make_directory",
+]
+
+CONVERSION_SUFFIX = ".conversion.shardwrite"
+"""How the name of a directory ends that belongs to the conversion of a tree in its place."""
+
+WORK_PREFIX = "work-"
+"""How the name of a directory in it begins that one process has to itself. Another process that
+takes the work over renames it, so `make_directories` does not make it again."""
 
 _MAX_TRIES = 8
 
@@ -44,7 +58,8 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
     StoreError
         If the storage cannot tell whether a directory exists.
     OSError
-        If a directory cannot be made or synced.
+        If a directory cannot be made or synced; FileNotFoundError if it is in the directory of a
+        process whose work another one has taken over.
     """
     made: dict[Path, None] = {}
     rights = None if like is None else rights_of(like)
@@ -52,6 +67,8 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
         missing = []
         directory = path
         while not is_there(directory):
+            if _was_taken_over(directory):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
             missing.append(directory)
             directory = directory.parent
         try:
@@ -69,6 +86,12 @@ def make_directories(path: Path, durability: str, *, like: Path | None = None) -
     if durability != "none":
         for directory in made:
             fsync_directory(directory.parent)
+
+
+def _was_taken_over(missing: Path) -> bool:
+    """Whether a directory that is missing was one that a process had to itself."""
+    is_work = missing.name.startswith(WORK_PREFIX)
+    return is_work and missing.parent.name.endswith(CONVERSION_SUFFIX)
 
 
 def make_directory(path: Path, rights: Rights | None) -> None:

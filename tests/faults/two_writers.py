@@ -85,6 +85,11 @@ class Place:
         return self.home / "x.zarr"
 
     @property
+    def source(self) -> Path:
+        """The array of which a conversion makes the array."""
+        return self.home / "x-source"
+
+    @property
     def acks(self) -> oracle.Acks:
         """Shards that were acknowledged to this process."""
         return oracle.Acks(self.home / f"acks-{self.who}")
@@ -249,11 +254,11 @@ def convert(version, **keywords) -> Operation:
     def prepare(place):
         x = da.from_array(VALUES[version], chunks=SHARD)
         sizes = {**LAYOUT, "shards": None}
-        x.to_sharded_zarr(place.home / "source", durability="none", **sizes)
+        x.to_sharded_zarr(place.source, durability="none", **sizes)
 
     def run(place):
         shardwrite.shard(
-            place.home / "source",
+            place.source,
             place.path,
             shards=SHARD // CHUNK,
             progress=place.acks,
@@ -389,6 +394,7 @@ def _operations() -> dict[str, Operation]:
         "salvage": salvage(),
         "conversion": in_place(),
         "shard": convert(1),
+        "consume": convert(1, consume=True),
         "stream": stream(1),
         "stream raw": stream(1, **RAW),
         "stream replace": stream(1, FixedOrder()),
@@ -421,6 +427,7 @@ TAKEOVERS = {
     "erase": erase(MOST, restart=True),
     "compact": compact(restart=True),
     "conversion": in_place(),
+    "consume": convert(1, consume=True),
     "stream": stream(2),
 }
 
@@ -437,6 +444,8 @@ def takeovers_of(operation: str) -> list[str]:
         return ["stream", "abandon, part"]
     if kind == "conversion":
         return ["conversion", "abandon, part"]
+    if kind == "consume":
+        return ["consume"]
     if kind == "repair":
         return ["update bad shard"]
     if kind == "salvage":
@@ -564,6 +573,9 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
         for reader, seen in oracle.read_everywhere(path, oracle.metadata_of(path)).items():
             np.testing.assert_array_equal(seen, found, err_msg=reader)
     oracle.check_tidy(path)
+    if operation == "consume":
+        oracle.check_tidy(first.source)
+        assert not first.source.exists(), "left: what was consumed is still there"
 
 
 def candidates_for(
