@@ -31,6 +31,7 @@ import two_writers
 from two_writers import OPERATIONS, TAKEOVERS, Place
 
 AT_ONCE = 24
+N_NEXT = 6
 
 
 @dataclass
@@ -146,6 +147,8 @@ def weight(effect: str) -> float:
 def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
     """Every freeze of some operations, or a sample that takes each operation and takeover in turn."""
     drawn = random.Random(seed)
+    if 0 < n < len(operations):
+        operations = drawn.sample(list(operations), n)
     of_kinds = []
     for operation in operations:
         effects = bench.effects(operation)
@@ -159,10 +162,32 @@ def chosen(bench: Bench, operations, n: int, seed: int) -> list[Freeze]:
     if not n:
         return [case for cases in of_kinds for case in cases]
     drawn.shuffle(of_kinds)
-    in_turn = [
-        cases[i] for i in range(max(map(len, of_kinds))) for cases in of_kinds if i < len(cases)
-    ]
-    return in_turn[:n]
+    met: Counter[str] = Counter()
+    turns = {}  # each operation comes once before any comes twice
+    for i, cases in enumerate(of_kinds):
+        turns[i] = met[cases[0].operation]
+        met[cases[0].operation] += 1
+    of_kinds = [of_kinds[i] for i in sorted(turns, key=turns.__getitem__)]
+    return of_many_calls(bench, of_kinds, n)
+
+
+def of_many_calls(bench: Bench, of_kinds: list[list[Freeze]], n: int) -> list[Freeze]:
+    """A sample that takes a case of each kind in turn.
+
+    Of the next few cases of a kind, it takes the one whose call was taken least often so far, so
+    that also a small sample has calls of all sorts.
+    """
+    taken: Counter[str] = Counter()
+    sample: list[Freeze] = []
+    while len(sample) < n and any(of_kinds):
+        for cases in filter(None, of_kinds):
+            if len(sample) == n:
+                break
+            calls = [bench.effects(c.operation)[c.k - 1].partition(" ")[0] for c in cases[:N_NEXT]]
+            at = min(range(len(calls)), key=lambda i: taken[calls[i]])
+            taken[calls[at]] += 1
+            sample.append(cases.pop(at))
+    return sample
 
 
 def run(
