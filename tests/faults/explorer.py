@@ -64,6 +64,8 @@ PAIRS = [
     ("compact", "update replace"),
     ("update in place with room", "part in place"),
     ("takeover in place raw", "update in place"),
+    ("conversion", "same"),
+    ("conversion", "update, shards untold"),
     *(
         (f"update {strategy} raw", takeover)
         for strategy in two_writers.STRATEGIES
@@ -228,6 +230,8 @@ def judge(case: Case, home: Path) -> None:
     )  # it may have taken away what the first has done
     if (any(is_done) or not is_new) and not is_replaced:
         compare(case, path, outcomes, [first.acks.ranks(), second.acks.ranks()])
+    if case.operation == "conversion":
+        shardwrite.abandon(path)  # it keeps out all others until it has ended
     third = Place(home, "third")
     by_update = two_writers.update(3, two_writers.MOST, "replace", restart=True)
     closing = two_writers.write(3, mode="w", restart=True) if is_new else by_update

@@ -157,7 +157,15 @@ def put(values, region, before):
 
 
 def update(
-    version, region, strategy, *, durability="full", restart=False, abandons=False, prepare=make
+    version,
+    region,
+    strategy,
+    *,
+    durability="full",
+    restart=False,
+    abandons=False,
+    is_told=True,
+    prepare=make,
 ) -> Operation:
     """Write a version into a region."""
 
@@ -172,7 +180,7 @@ def update(
             source_id=f"version {version}",
             durability=durability,
             restart=restart,
-            progress=place.acks,
+            progress=place.acks if is_told else False,
         )
 
     return Operation(run, partial(put, VALUES[version], region), prepare)
@@ -428,6 +436,8 @@ TAKEOVERS = {
     "compact": compact(restart=True),
     "conversion": in_place(),
     "consume": convert(1, consume=True),
+    # Its shards are numbered in one way before a conversion in place, and in another after it.
+    "update, shards untold": update(2, WIDE, "replace", restart=True, is_told=False),
     "stream": stream(2),
 }
 
