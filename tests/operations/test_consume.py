@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from unittest import mock
 
 import dask
 import dask.array as da
@@ -19,7 +20,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import CorruptShardError, JournalError, SpecError, StoreError
 from shardwrite.cli import main
-from shardwrite.journal import Consumption
+from shardwrite.journal import Consumption, InPlace
 from shardwrite.journal.consuming import Listed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -394,3 +395,22 @@ def test_the_command(tmp_path):
     assert tidy(tmp_path) == ["b"]
     ended = runner.invoke(main, ["shard", src, dst, "--consume", "--durability", "none"])
     assert ended.exit_code == 2
+
+
+def test_an_array_that_was_consumed_since_it_was_planned(tmp_path):
+    """Another process has consumed it in the meantime; the same call then tells that."""
+    src, dst, begun = flat(tmp_path / "a.zarr"), tmp_path / "b.zarr", InPlace.begun
+
+    def late(*arguments):
+        with mock.patch.object(InPlace, "begun", begun):
+            shardwrite.shard(src, dst, shards=2, consume=True)
+        return begun(*arguments)
+
+    with (
+        mock.patch.object(InPlace, "begun", late),
+        pytest.raises(StoreError, match="has removed the array"),
+    ):
+        shardwrite.shard(src, dst, shards=2, consume=True)
+    assert tidy(tmp_path) == ["b.zarr"]
+    assert shardwrite.shard(src, dst, shards=2, consume=True).is_skipped
+    same(zarr.open_array(dst, mode="r")[...], VALUES)

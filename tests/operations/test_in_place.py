@@ -14,9 +14,17 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite import CorruptShardError, JournalError, SpecError, StoreError, UntrustedStateError
+from shardwrite import (
+    CorruptShardError,
+    JournalError,
+    RunEndedError,
+    SpecError,
+    StoreError,
+    UntrustedStateError,
+)
 from shardwrite.journal import Lease, in_place
 from shardwrite.operations import in_place as operation
+from shardwrite.stores import make_directories
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import payloads, same
@@ -295,6 +303,57 @@ def test_what_another_program_adds_is_not_lost(tmp_path, what):
     assert root["empty"].attrs["n"] == (2 if what == "attributes" else 1)
     assert what != "array" or root["late"][...].tolist() == [7] * 4
     same(root["images"][...], VALUES)
+
+
+def test_a_tree_that_has_changed_since_it_was_planned(tmp_path):
+    """Another process has converted it in the meantime, so the plan is of a tree that is gone."""
+    path, begun = flat(tmp_path / "a.zarr"), in_place.InPlace.begun
+
+    def late(*arguments):
+        with mock.patch.object(in_place.InPlace, "begun", begun):
+            shardwrite.shard(path, shards=3)
+        return begun(*arguments)
+
+    with (
+        mock.patch.object(in_place.InPlace, "begun", late),
+        pytest.raises(StoreError, match=r"has changed.*Make the call again$"),
+    ):
+        shardwrite.shard(path, shards=2)
+    assert beside(path) == ["a.zarr"]
+    assert zarr.open_array(path, mode="r").shards == (30, 30)
+    assert shardwrite.shard(path, shards=2).n_shards == 4
+    same(zarr.open_array(path, mode="r")[...], VALUES)
+
+
+@pytest.mark.parametrize("name", ["new", "new/a.zarr", "new/a.zarr.shardwrite/draft"])
+def test_directories_of_lost_work_are_not_made_again(tmp_path, name):
+    """A process was frozen, and another has renamed the directory of its work."""
+    home = tmp_path / "a.zarr.conversion.shardwrite"
+    home.mkdir()
+    with pytest.raises(FileNotFoundError):
+        make_directories(home / "work-1" / name, "full")
+    assert not any(home.iterdir())
+    make_directories(tmp_path / "work-1" / name, "full")  # a user's directory of that name
+
+
+def test_a_process_that_was_taken_over_does_not_exchange(tmp_path):
+    """It stood still before it compared the trees, and another one has given the work up."""
+    path, compare = flat(tmp_path / "a.zarr"), operation._compare
+
+    def give_up(*arguments):
+        (work,) = path.with_name("a.zarr.conversion.shardwrite").glob("work-*")
+        (lease,) = work.glob("lease-*")
+        lease.unlink()
+        shardwrite.abandon(path)
+        return compare(*arguments)
+
+    with (
+        mock.patch.object(operation, "_compare", give_up),
+        pytest.raises(RunEndedError, match="another process has taken over"),
+    ):
+        shardwrite.shard(path, shards=2)
+    assert zarr.open_array(path, mode="r").shards is None
+    assert beside(path) == ["a.zarr"]
 
 
 def test_another_tree_at_the_name_is_left_alone(tmp_path):
