@@ -256,20 +256,23 @@ def rows() -> Iterator[Row]:
         name = f"SIGKILL at a random moment while an array is converted {place}"
         command = f"conversions.py {way}--kills {{n}} --seed {{seed}}"
         yield Row(name, 200, 50, command, of_converted)
-    for place, operation in {
-        "into another place": "conversion",
-        "in its place": "in-place",
+    name = "SIGKILL before an effect while an array is converted and consumed"
+    command = "interruptions.py --fault kill --operations consume --cases {n} --seed {seed}"
+    yield Row(name, 200, 50, command, of_cases)
+    for place, (operation, frozen) in {
+        "into another place": ("conversion", "shard"),
+        "in its place": ("in-place", "conversion"),
+        "and consumed": ("consume", "consume"),
     }.items():
-        name = f"power cut while an array is converted {place}, ext4"
         command = (
             f"interruptions.py --fault cut --operations {operation} --cases {{n}} --seed {{seed}}"
         )
+        name = f"power cut while an array is converted {place}, ext4"
         yield Row(name, 100, 25, command, of_cases)
-        name = f"write-back fails while an array is converted {place}, ext4"
         command = f"lossy_disk.py --operations {operation} --cases {{n}} --seed {{seed}}"
+        name = f"write-back fails while an array is converted {place}, ext4"
         yield Row(name, 100, 25, command, of_cases)
-        frozen = "shard" if operation == "conversion" else "conversion"
-        name = f"frozen before an effect of a conversion {place}, taken over, thawed"
+        name = f"frozen before an effect while an array is converted {place}, taken over, thawed"
         command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
         yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
