@@ -93,6 +93,11 @@ class Fault:
     trouble: str = ""
 
     @property
+    def stride(self) -> int:
+        """Step from one k to the next, where errors take turns."""
+        return 1
+
+    @property
     def number(self) -> int:
         """Of the error."""
         return 0 if self.error == "short" else getattr(errno, self.error)
@@ -144,6 +149,10 @@ class Case(Fault):
     resumed: bool
     acked: int = 0
     lost: int = 0
+
+    @property
+    def stride(self) -> int:
+        return 1 if self.call not in LOOKS or self.durability == "full" else 3
 
 
 def shim():
@@ -250,12 +259,16 @@ def cases(calls, errors, durabilities):
 
 def in_turn(kinds) -> list[tuple[Fault, int, int]]:
     """Kinds of faults, each with the first k and the step to the next, so that of several errors
-    the first is met at every k, and of the others one at each k, in turn."""
+    the first is met at every k, and of the others one at each k, in turn.
+
+    What a run looks at depends little on its durability. So of the calls that look, only those of
+    the level ``"full"`` are met at every k, and every third of the others.
+    """
     alike: dict[str, list[Fault]] = {}
     for kind in kinds:
         alike.setdefault(str(replace(kind, error="")), []).append(kind)
     return [
-        (kind, max(turn, 1), max(len(errors) - 1, 1) if turn else 1)
+        (kind, max(turn, 1), (max(len(errors) - 1, 1) if turn else 1) * kind.stride)
         for errors in alike.values()
         for turn, kind in enumerate(errors)
     ]
