@@ -22,6 +22,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _DEFAULTS = {setting.keyword: setting.default for setting in SETTINGS if setting.fills}
 _HERE = re.escape(str(Path(__file__).parent.parent)) + r"[\\/]"
+_OWN = _HERE + r"|<string>$"  # where dataclasses make their functions
 # Between a call and a failing block of the source, these only hand tasks on.
 _CARRIERS = _HERE + r"(engines[\\/]|runs[\\/](execute|compute)\.py)"
 
@@ -31,9 +32,9 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     Settings of the configuration are checked, and are the defaults of keywords; see
     `Setting.fills`. A keyword that the function does not have is a TypeError that names the keyword
-    that is meant. The traceback of an error shows the user's lines, the function, and the line that
-    raised the error. Frames in between are left out, unless ``admin.traceback.shorten`` in dask's
-    configuration is empty.
+    that is meant. The traceback of an error shows the user's lines, and the line that raised the
+    error. Frames in between are left out, unless ``admin.traceback.shorten`` in the configuration of
+    dask is empty.
 
     Parameters
     ----------
@@ -94,9 +95,9 @@ def configured(keywords: Collection[str], given: Collection[str]) -> dict[str, A
 def shorten(error: BaseException) -> None:
     """Leave out the frames of a traceback that say nothing to a user.
 
-    The first two frames and the last one stay. An error of this package loses the package's own
-    frames between them; any other error only those that hand tasks on. Frames that dask leaves out
-    of its own tracebacks are left out as well.
+    The first frame and the last one stay. An error of this package loses the package's own frames
+    between them; any other error keeps the second frame, and loses only those that hand tasks on.
+    Frames that dask leaves out of its own tracebacks are left out as well.
 
     Parameters
     ----------
@@ -108,9 +109,9 @@ def shorten(error: BaseException) -> None:
     hidden = config.get("admin.traceback.shorten", None)
     if not hidden:
         return
-    own = _HERE if isinstance(error, ShardwriteError) else _CARRIERS
-    pattern = re.compile(f"{own}|.*(?:{'|'.join(hidden)})")
-    kept = _second(error.__traceback__)
+    is_own = isinstance(error, ShardwriteError)
+    pattern = re.compile(f"{_OWN if is_own else _CARRIERS}|.*(?:{'|'.join(hidden)})")
+    kept = error.__traceback__ if is_own else _second(error.__traceback__)
     frame = kept and kept.tb_next
     while kept is not None and frame is not None:
         if frame.tb_next is None or not pattern.match(frame.tb_frame.f_code.co_filename):

@@ -28,6 +28,7 @@ from shardwrite.format.given import (
     put_sharding,
     refuse_numcodecs,
     sharding_in,
+    unknown_name,
     with_documents,
 )
 from shardwrite.format.hierarchy_2022 import FORMAT
@@ -408,10 +409,11 @@ def _render(shape: Shape, dtype: Any, chunks: Shape, chosen: Mapping[str, Any]) 
                     )
                 )
             except Exception as narrower:  # noqa: BLE001 (raised again with its keyword)
+                unknown = unknown_name(value)
                 why = (
-                    f"nothing is known by the name {narrower}"
-                    if isinstance(narrower, LookupError)
-                    else str(narrower)
+                    str(narrower)
+                    if unknown is None
+                    else f"nothing is known by the name {unknown!r}"
                 )
                 remedy = _REMEDIES[field]
                 if are_known(value) and "Expected a" not in why:

@@ -23,6 +23,7 @@ __all__ = [
     "put_sharding",
     "refuse_numcodecs",
     "sharding_in",
+    "unknown_name",
     "with_documents",
 ]
 
@@ -77,10 +78,22 @@ def codec_class(name: str) -> type[Any] | None:
         return None
 
 
+def _names_of(codecs: Any) -> list[str]:
+    """Names of those codecs that are documents."""
+    return [
+        str(one["name"]) for one in as_list(codecs) if isinstance(one, Mapping) and "name" in one
+    ]
+
+
 def are_known(codecs: Any) -> bool:
     """Whether these are documents of codecs that zarr knows by their names."""
-    documents = [one for one in as_list(codecs) if isinstance(one, Mapping) and "name" in one]
-    return bool(documents) and all(codec_class(str(one["name"])) for one in documents)
+    names = _names_of(codecs)
+    return bool(names) and unknown_name(codecs) is None
+
+
+def unknown_name(codecs: Any) -> str | None:
+    """First name of a codec that zarr does not know; None if there is none."""
+    return next((name for name in _names_of(codecs) if codec_class(name) is None), None)
 
 
 def refuse_numcodecs(field: str, value: Any) -> None:

@@ -419,6 +419,7 @@ def test_there_are_many():
     assert len(IN_PYTHON) + len(ON_THE_COMMAND_LINE) >= 120
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("mistake", IN_PYTHON)
 def test_in_python(workplace, mistake):
     call, kind, says, remedy = IN_PYTHON[mistake]
@@ -437,6 +438,7 @@ def check_error(error, kind, says, remedy):
     assert "During handling" not in "\n".join(lines)
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("line", ON_THE_COMMAND_LINE)
 def test_on_the_command_line(workplace, line):
     code, says, remedy = ON_THE_COMMAND_LINE[line]

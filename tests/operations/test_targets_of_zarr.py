@@ -354,7 +354,7 @@ def test_shards_as_zarr_takes_them(tmp_path, x, how, location):
     else:
         shardwrite.store([x], [path], shards=shards, chunks=(5, 4))
     array = zarr.open_array(path)
-    assert array.metadata.codecs[0].index_location.value == "start"
+    assert array.metadata.codecs[0].to_dict()["configuration"]["index_location"] == "start"
     assert array.shards == (10, 12)
     np.testing.assert_array_equal(array[...], VALUES)
 
