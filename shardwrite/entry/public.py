@@ -33,8 +33,8 @@ def public(function: Callable[_P, _R]) -> Callable[_P, _R]:
     Settings of the configuration are checked, and are the defaults of keywords; see
     `Setting.fills`. A keyword that the function does not have is a TypeError that names the keyword
     that is meant. The traceback of an error shows the user's lines, and the line that raised the
-    error. Frames in between are left out, unless ``admin.traceback.shorten`` in the configuration of
-    dask is empty.
+    error. Frames in between are left out, unless ``admin.traceback.shorten`` is empty in dask's
+    configuration.
 
     Parameters
     ----------
