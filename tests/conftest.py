@@ -1,4 +1,4 @@
-"""The order in which tests begin, and how their child processes start."""
+"""The order in which tests begin, how their child processes start, and what hypothesis tries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import dask
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -24,6 +25,10 @@ MEMORY = "/dev/shm"
 TOGETHER = ("tests/slurm/", "tests/buckets/", "tests/test_architecture.py", "tests/test_site.py")
 LOST = "distributed.deploy.lost-worker-timeout"
 START = ("distributed.worker.multiprocessing-method", "multiprocessing.context")
+
+# Every run tries the same examples, and none of them has to be quick.
+hypothesis.settings.register_profile("shardwrite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("shardwrite")
 
 
 def has_room(place, nbytes):

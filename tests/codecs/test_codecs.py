@@ -453,7 +453,7 @@ def test_stages_take_no_bytes(name):
         assert len(stage.encode([b""] * n)) == n
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4),
     st.sampled_from(["zstd", "gzip", "blosc", "crc32c"]),
@@ -617,7 +617,7 @@ def test_bit_flips_are_refused_or_harmless(name):
     assert refused or name == "bytes"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.binary(max_size=80), st.sampled_from(sorted(WHOLE)))
 def test_random_bytes_are_refused_or_decoded(data, name):
     if name == "foreign":

@@ -199,7 +199,7 @@ SIMPLE = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_random_batches_equal_the_oracle(data):
     dtype = data.draw(st.sampled_from(SIMPLE))
@@ -217,7 +217,7 @@ def test_random_batches_equal_the_oracle(data):
     assert FillPattern(fill, dtype).empty(batch).tolist() == byte_oracle(batch, pool[0].tobytes())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     hnp.arrays(
         np.float64,

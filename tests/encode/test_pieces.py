@@ -59,7 +59,7 @@ def source_of(shape, dtype, layout):
     dtype=st.sampled_from(DTYPES),
     layout=st.sampled_from(LAYOUTS),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_inner_chunks_are_slices_of_the_source(counts, chunks, shape, cuts, start, dtype, layout):
     origin = (50, 60, 70)
     whole = source_of(shape, dtype, layout)

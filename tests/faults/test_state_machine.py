@@ -249,9 +249,7 @@ def run(n_runs, n_steps):
             settings=settings(
                 max_examples=n_runs,
                 stateful_step_count=n_steps,
-                deadline=None,
                 suppress_health_check=list(HealthCheck),
-                derandomize=True,
             ),
         )
 

@@ -326,9 +326,7 @@ def run(machine, n_runs, n_steps):
             settings=settings(
                 max_examples=n_runs,
                 stateful_step_count=n_steps,
-                deadline=None,
                 suppress_health_check=list(HealthCheck),
-                derandomize=True,
                 phases=[Phase.generate],  # shrinking takes minutes, and the sequence is told anyway
             ),
         )

@@ -104,7 +104,7 @@ def test_boxes_of_a_large_grid(order, max_cells):
     assert from_boxes((33, 33, 33), order, max_cells) == permutation((33, 33, 33), order).tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 9), max_size=4),
     st.sampled_from(["C", "F", "morton"]),
@@ -116,7 +116,7 @@ def test_random_grids(shape, order, max_cells):
     assert from_boxes(shape, order, max_cells) == brute(shape, order)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=3),
     st.sampled_from(["C", "F", "morton"]),

@@ -113,7 +113,7 @@ def test_append_only_follows_the_units(grid):
     assert AppendOnly().sequence(grid, []).tolist() == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(-1, 2**40), max_size=40),
     st.integers(0, 2**40),
@@ -147,7 +147,7 @@ def stored(sizes, generator, *, is_checked=True):
 SMALL = st.lists(st.sampled_from([-1, 1, 2, 3, 4]), min_size=12, max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(SMALL, SMALL, st.sampled_from([0, 7]), st.randoms(use_true_random=False))
 def test_no_chunk_begins_where_another_began_in_the_shard_that_is_replaced(
     before, after, base, generator

@@ -61,9 +61,7 @@ def check(machine, counts, n_examples):
         settings=settings(
             max_examples=n_examples,
             stateful_step_count=25,
-            deadline=None,
             database=None,
-            derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),
     )

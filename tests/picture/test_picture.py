@@ -81,7 +81,7 @@ def shards_of(picture, shape, y, x):
     ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(GRIDS, st.integers(1, 12), st.integers(1, 12))
 def test_nothing_is_lost_and_the_worst_shows(states, max_rows, max_columns):
     stored = np.random.default_rng(0).integers(1, 2**40, states.shape)

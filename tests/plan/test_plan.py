@@ -96,7 +96,7 @@ def check_partition(partition, grid):
     assert partition.is_fused == (n_blocks == len(groups))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases(), st.integers(1, 8), st.integers(1, 4000), st.booleans())
 def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
     grid, source = case
@@ -112,7 +112,7 @@ def test_groups_and_blocks_tile_the_array(case, itemsize, task_nbytes, fused):
         assert partition.is_fused
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases(), st.integers(1, 4000))
 def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
     """A group of several shards fits the task; so does a block that is larger than the source's
@@ -129,7 +129,7 @@ def test_groups_and_blocks_are_not_larger_than_they_must_be(case, task_nbytes):
 # ---- waves
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     cases(smallest=1),
     st.integers(1, 2000),
@@ -208,7 +208,7 @@ def even(n, size):
     return (size,) * (n // size) + ((n % size,) if n % size else ())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cases(smallest=1),
     st.sampled_from(["uint8", "float64"]),
@@ -302,7 +302,7 @@ def test_plans_of_next_to_nothing(shape):
 # ---- parts
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 40))
 def test_parts_partition_the_groups_and_balance_bytes(height, width, count):
     plan = plan_of((height, width), (4, 4), (2, 2), ((height,), (width,)), memory=64)
@@ -337,7 +337,7 @@ def test_no_such_part(index, count):
 # ---- regions
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(cases(max_ndim=2, smallest=1), st.data())
 def test_shards_for_a_region_equal_brute_force(case, data):
     grid, source = case
@@ -639,7 +639,7 @@ def test_explicit_shapes(shards, chunks, expected):
     assert all(type(n) is int for shape in shapes for n in shape)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(0, 5000), max_size=4),
     st.integers(1, 16),

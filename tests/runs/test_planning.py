@@ -19,7 +19,7 @@ import shardwrite
 from shardwrite.grid import Box, ShardGrid
 from shardwrite.plan import make_partition
 
-quick = settings(max_examples=80, deadline=None)
+quick = settings(max_examples=80)
 
 
 @st.composite

@@ -202,7 +202,7 @@ def test_blocks_in_any_order(tmp_path_factory, blocks, chunk, axis, strategy, li
     assert shardwrite.verify(path, deep=True).is_good
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.integers(0, 9), st.integers(1, 6), st.integers(0, 9), st.integers(1, 9)),
