@@ -20,7 +20,6 @@ import queue
 import random
 import resource
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -53,7 +52,9 @@ from shardwrite.read.array import ShardedArray
 from shardwrite.stores import PosixStore
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "forks"))
 import oracle
+from in_time import PATIENCE, Late, in_time
 
 SECONDS = 5
 MEMORY_NBYTES = 512 * 2**20
@@ -73,10 +74,6 @@ CHANGE = da.from_array(NEW[:16], chunks=(16, 16))
 TEXTS = np.array([f"text {i}" * (i % 5) for i in range(64)], dtype=object).reshape(8, 8)
 STREAMED = np.concatenate([TEXTS[:3], TEXTS[:1], TEXTS[4:]])  # what the stream makes of them
 VAST_SHARDS, VAST_ELEMENTS = 4096, 2**22
-
-
-class Late(BaseException):
-    """An operation took too long; nothing turns this into another error."""
 
 
 # ---- scenes
@@ -654,7 +651,7 @@ class Case:
         Class of the error that was raised, or ``success``; ``vast`` for the document of an array
         that is left out for its size.
     seconds : float
-        Of the operation.
+        Of the processor, for the operation.
     trouble : str
         Why it did not end well; empty where it did.
     """
@@ -713,10 +710,6 @@ class Worker:
         now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY_NBYTES, resource.RLIM_INFINITY))
 
-    @staticmethod
-    def _late(*_):
-        raise Late(f"more than {SECONDS} s")
-
     def _laid(self, name):
         """A scene as it was made; laid out anew where something has changed it."""
         root = self.directory / "live" / name
@@ -756,11 +749,9 @@ class Worker:
         return case
 
     def _operate(self, case, at):
-        before = signal.signal(signal.SIGALRM, self._late)
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
-            with dask.config.set(scheduler="sync"):
+            with in_time(SECONDS), dask.config.set(scheduler="sync"):
                 OPERATIONS[case.operation](at, case.scene)
             case.outcome = "success"
         except ShardwriteError as error:
@@ -771,9 +762,7 @@ class Worker:
             case.outcome = type(error).__name__
             case.trouble = "".join(traceback.format_exception(error)[-6:])
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-            case.seconds = time.perf_counter() - start
+            case.seconds = time.process_time() - start
 
     def _judge(self, case, root, scene):
         """What is lost of all that was not mutated."""
@@ -909,7 +898,7 @@ class Process:
         self.process.stdin.flush()
         for number in numbers:
             try:
-                line = self.lines.get(timeout=SECONDS + 10)
+                line = self.lines.get(timeout=(PATIENCE + 2) * SECONDS)
             except queue.Empty:
                 line = ""
             if not line:
@@ -918,7 +907,7 @@ class Process:
                 yield Case(number, outcome="lost", trouble=trouble)
                 return
             yield Case(**json.loads(line))
-        self.lines.get(timeout=SECONDS)
+        self.lines.get(timeout=PATIENCE * SECONDS)
 
     def end(self):
         """Kill it."""

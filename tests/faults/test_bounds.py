@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import struct
 import sys
 from pathlib import Path
@@ -34,6 +33,7 @@ from shardwrite.place.base import RECEIPT_NAME
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzz
 import oracle
+from in_time import in_time
 
 SHAPE = (32, 32)
 KEYWORDS = {
@@ -44,26 +44,7 @@ KEYWORDS = {
     "max_source_reruns": 100,
 }
 MEMORY_NBYTES = 512 * 2**20
-
-
-class Late(BaseException):
-    """Something took too long; nothing turns this into another error."""
-
-
-@contextlib.contextmanager
-def within(seconds=5):
-    """Raise where something takes longer."""
-
-    def late(*_):
-        raise Late(f"more than {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+SECONDS = 5
 
 
 @contextlib.contextmanager
@@ -159,7 +140,7 @@ def outcomes(calls):
     found = []
     for call in calls:
         try:
-            with within(), little_memory(), dask.config.set(scheduler="sync"):
+            with in_time(SECONDS), little_memory(), dask.config.set(scheduler="sync"):
                 call()
         except ShardwriteError as error:
             found.append(error)
@@ -176,7 +157,7 @@ def test_something_else_in_the_array(path, source, name, kind):
     }
     put(path / name, kind)
     if name == "c/0/1":
-        with dask.config.set(scheduler="sync"), within():
+        with dask.config.set(scheduler="sync"), in_time(SECONDS):
             assert [problem.key for problem in shardwrite.verify(path).problems] == [name]
     found = outcomes([*looks(path), *changes(path, source)])
     assert any(found)
@@ -224,7 +205,7 @@ def test_something_else_beside_an_update(path, source, name, kind):
 def test_a_group_whose_metadata_is_a_pipe(tmp_path, source):
     shardwrite.create(tmp_path / "g", (8,), "u1", shards=8, chunks=4, name="a")
     put(tmp_path / "g" / "zarr.json", "pipe")
-    with within(), pytest.raises(ShardwriteError):
+    with in_time(SECONDS), pytest.raises(ShardwriteError):
         source.to_sharded_zarr(tmp_path / "g", name="b", **KEYWORDS)
 
 
@@ -319,7 +300,7 @@ def test_bombs_in_chunks_of_variable_length(tmp_path, without, monkeypatch):
             lambda: shardwrite.from_sharded_zarr(path).compute(),  # noqa: B023
             lambda: shardwrite.verify(path, deep=True),  # noqa: B023
         ):
-            with within(20), little_memory(), dask.config.set(scheduler="sync"):
+            with in_time(20), little_memory(), dask.config.set(scheduler="sync"):
                 try:
                     report = call()
                 except CorruptShardError:
@@ -340,7 +321,7 @@ def test_more_elements_than_a_chunk_has_bytes_for(tmp_path):
     (path / "zarr.json").write_text(json.dumps(document))
     (path / "c/0").write_bytes(shard_of(struct.pack("<I", n) + bytes(100)))
     metadata = shardwrite.open_sharded(path).metadata
-    with within(), little_memory(), pytest.raises(CorruptShardError, match="elements"):
+    with in_time(SECONDS), little_memory(), pytest.raises(CorruptShardError, match="elements"):
         metadata.pipeline.decode(struct.pack("<I", n) + bytes(100))
 
 
@@ -383,7 +364,7 @@ def test_a_sparse_shard_of_a_tebibyte(path, source, claims):
 def test_repair_of_what_is_no_file(path, source):
     for key, kind in (("c/0/0", "directory"), ("c/0/1", "pipe"), ("c/1/0", "zeros")):
         put(path / key, kind)
-    with within(), dask.config.set(scheduler="sync"):
+    with in_time(SECONDS), dask.config.set(scheduler="sync"):
         told = shardwrite.repair(path, salvage=True, scan=True)
         assert {task.key for task in told.tasks} == {"c/0/0", "c/0/1", "c/1/0"}
         with pytest.raises(StoreError, match="directory"):

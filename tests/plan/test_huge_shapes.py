@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import resource
-import signal
-import time
 from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from in_time import in_time
 
 import shardwrite
 from shardwrite import PlanError, SpecError
@@ -22,36 +21,21 @@ MOST_SECONDS = 5  # on a machine that does other things; alone, none takes a sec
 MOST_NBYTES = 2**30
 
 
-class TookTooLong(BaseException):
-    """No `Exception`, so that nothing takes it for a failure of its own."""
-
-
 @pytest.fixture(autouse=True)
 def bounded(monkeypatch):
-    """An address space that ends a gigabyte above what is taken, and an alarm."""
-
-    def alarm(*_):
-        raise TookTooLong
-
+    """An address space that ends a gigabyte above what is taken."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    old = signal.signal(signal.SIGALRM, alarm)
     resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_NBYTES, before[1]))
     with dask.config.set(scheduler="sync"):
         yield
     resource.setrlimit(resource.RLIMIT_AS, before)
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, old)
 
 
 def refused(call, *errors):
     """It is refused at once; gives the error."""
-    signal.alarm(MOST_SECONDS)
-    start = time.perf_counter()
-    with pytest.raises(errors or (SpecError, PlanError)) as caught:
+    with pytest.raises(errors or (SpecError, PlanError)) as caught, in_time(MOST_SECONDS):
         call()
-    signal.alarm(0)
-    assert time.perf_counter() - start < MOST_SECONDS
     error = caught.value
     assert error.remedy if isinstance(error, SpecError) else error.knob
     return error
@@ -198,9 +182,8 @@ def test_commands(tmp_path, command):
     from click.testing import CliRunner
 
     path = huge(tmp_path / "x", (2**50,), (1,), (1,))
-    signal.alarm(MOST_SECONDS)
-    done = CliRunner().invoke(main, [command, str(path)])
-    signal.alarm(0)
+    with in_time(MOST_SECONDS):
+        done = CliRunner().invoke(main, [command, str(path)])
     assert done.exit_code == 2
     assert done.output.startswith("Error: ")
     assert "1,125,899,906,842,624 shards" in done.output
@@ -213,12 +196,11 @@ def test_a_region_of_a_huge_array_is_written_and_read(existing):
     ends = [min(n, 2**63) for n in shape]
     for region in (tuple(slice(6, 10) for _ in shape), tuple(slice(n - 10, n - 6) for n in ends)):
         for strategy in ("fixed-order", shardwrite.AppendOnly(in_place=True)):
-            signal.alarm(4 * MOST_SECONDS)
-            block.to_sharded_zarr(existing, region=region, strategy=strategy)
             around = tuple(slice(s.start - 2, s.stop + 2) for s in region)
-            assert shardwrite.open_sharded(existing)[around].sum() == 4 ** len(shape)
-            assert shardwrite.erase(existing, region).n_shards >= 0
-            signal.alarm(0)
+            with in_time(4 * MOST_SECONDS):
+                block.to_sharded_zarr(existing, region=region, strategy=strategy)
+                assert shardwrite.open_sharded(existing)[around].sum() == 4 ** len(shape)
+                assert shardwrite.erase(existing, region).n_shards >= 0
     if max(shape) > 2**63:
         end = tuple(slice(n - 4, n) for n in shape)
         assert (
@@ -271,6 +253,6 @@ def test_a_receipt_that_claims_to_know_all_shards_of_a_huge_array(tmp_path):
         document = json.loads((path / name).read_text())
         document["shape"] = [2**52]
         (path / name).write_text(json.dumps(document))
-    signal.alarm(2 * MOST_SECONDS)
-    da.ones(4, chunks=4, dtype="u1").to_sharded_zarr(path, region=slice(2, 6))
+    with in_time(2 * MOST_SECONDS):
+        da.ones(4, chunks=4, dtype="u1").to_sharded_zarr(path, region=slice(2, 6))
     assert json.loads((path / "shardwrite-receipt.json").read_text())["empty"] is None
