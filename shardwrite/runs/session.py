@@ -351,6 +351,26 @@ class Session:
         )
         ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
 
+    def look_again(self, engine: Engine) -> int:
+        """Compare each object that was written with the ledger, by its size and its index.
+
+        Shards that are gone, bad or others count as missing then.
+
+        Parameters
+        ----------
+        engine : Engine
+            The engine that looks at the objects.
+
+        Returns
+        -------
+        int
+            Number of such shards.
+        """
+        ledger = self.ledger
+        written = np.flatnonzero(ledger.is_done & (ledger.nbytes > 0)).tolist()
+        self._check(engine, ledger, written, deep=False)
+        return len(written) - int(ledger.is_done[written].sum())
+
     def make_shard_directories(self) -> None:
         """Make the directories of all shards.
 

@@ -47,7 +47,7 @@ from shardwrite.write.donor import Donor
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-__all__ = ["Shards", "copy_group", "origins"]
+__all__ = ["Shards", "copy_group", "origins", "sizes_in"]
 
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
@@ -183,7 +183,7 @@ class Shards:
         if shard is None:
             return None
         if number not in self._sizes:
-            self._sizes[number] = _sizes_in(self.metadata, shard)
+            self._sizes[number] = sizes_in(self.metadata, shard)
         return self._sizes[number]
 
     def encoded(self, number: int, index: Shape, rank: int) -> Buffer | None:
@@ -289,8 +289,14 @@ def _copy_ranges(
     return Emitter(spec, transaction, index).place(placement, sizes, write)
 
 
-def _sizes_in(metadata: ArrayMetadata, shard: ExistingShard) -> Ranks:
-    """Encoded sizes of the inner chunks of a shard, after a check; -1 where there is none."""
+def sizes_in(metadata: ArrayMetadata, shard: ExistingShard) -> Ranks:
+    """Encoded sizes of the inner chunks of a shard, after a check; -1 where there is none.
+
+    Raises
+    ------
+    CorruptShardError
+        If no inner chunk can have one of the sizes.
+    """
     sizes = shard.stored().nbytes
     held = np.unique(sizes[sizes >= 0]).tolist()
     for nbytes in {*held[:1], *held[-1:]}:
