@@ -16,7 +16,7 @@ from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.runs.conversion import Converting
-from shardwrite.stores import as_store_error, make_directories
+from shardwrite.stores import Capability, as_store_error, make_directories
 
 __all__ = ["Patterns", "consolidate", "make_groups", "put_document"]
 
@@ -196,7 +196,8 @@ def put_document(place: Place, data: bytes, durability: str | None) -> None:
     """
     place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
     root = place.store.local_root
-    level = durability or ("none" if root is None else "full")
+    is_durable = Capability.DURABLE in place.store.capabilities
+    level = durability or ("full" if is_durable else "none")
     if root is not None:
         with as_store_error(place.label, "cannot make"):
             make_directories(root, level)

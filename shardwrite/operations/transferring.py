@@ -27,7 +27,7 @@ from shardwrite.operations.transferred import (
     TransferPlan,
     TransferredArray,
 )
-from shardwrite.place.base import Place
+from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
@@ -223,9 +223,14 @@ def _check_group(place: Place, document: bytes, mode: str) -> None:
 
 
 def _nodes_of(tree: Hierarchy) -> dict[str, Document]:
-    """Documents of all nodes of a hierarchy, parsed."""
+    """Documents of the nodes of a hierarchy, without those below a group that has none."""
     found = {group.name: group.document for group in tree.groups}
-    return found | {name: source.array.metadata.document for name, source in tree.arrays}
+    found |= {name: source.array.metadata.document for name, source in tree.arrays}
+    return {
+        name: node
+        for name, node in found.items()
+        if not name or all(above in found for above in names_above(name))
+    }
 
 
 @contextlib.contextmanager
