@@ -7,7 +7,6 @@ were compared with the journal. Then the documents of groups are written, the ro
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -47,10 +46,15 @@ from shardwrite.stores import COPIED_NBYTES
 
 __all__ = ["Transferring", "open_transfer", "plan_of", "transfer"]
 
-# For one array in a bucket: its mark, its document and its receipt are put; these and others are
-# looked at; and it is listed.
-_PUT_EACH, _GET_EACH, _LIST_EACH = 3, 12, 2
+# Requests that do not depend on the number of objects: to try what a bucket can do, for an array
+# that is written (its mark, document and receipt are put, and it is looked at step by step), for an
+# array that is read, and for a group.
+_TRIED = Requests(n_put=3, n_get=1)
+_WRITTEN = Requests(n_put=3, n_get=20, n_list=10)
+_READ = Requests(n_get=6)
+_GROUP = Requests(n_put=1, n_get=5)
 _LISTED_AT_ONCE = 1000
+_TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +290,9 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
             )
         )
         n_threads = plan_transfer_of(source, engine).resources.n_threads
-        held = COPIED_NBYTES if isinstance(place, Directory) else largest + COPIED_NBYTES
-        memory = max(memory, n_threads * min(held, largest + COPIED_NBYTES))
+        piece = min(largest, COPIED_NBYTES)
+        held = piece if isinstance(place, Directory) else largest + piece
+        memory = max(memory, n_threads * held)
     n_groups = len(tree.groups)
     is_remote = tree.place.store.local_root is None
     return TransferPlan(
@@ -305,17 +310,20 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
 
 def _reads(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
     """Requests that read all objects."""
-    found = Requests(n_get=3 * n_groups, n_list=1)
+    n_listed = sum(array.n_objects for array in arrays) // _LISTED_AT_ONCE
+    found = Requests(n_get=n_groups * _GROUP.n_get, n_list=1 + n_listed)
     for array in arrays:
-        pieces = math.ceil(array.nbytes / COPIED_NBYTES) if array.largest_nbytes else 0
-        found += Requests(n_get=_GET_EACH + 2 * array.n_objects + max(pieces, array.n_objects))
+        n_get = 2 * array.n_objects
+        if array.largest_nbytes > _TAIL_NBYTES:
+            n_get += array.n_objects + array.nbytes // COPIED_NBYTES
+        found += _READ + Requests(n_get=n_get)
     return found
 
 
 def _writes(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
     """Requests that put all objects, and look at them again."""
-    found = Requests(n_put=n_groups, n_get=3 * n_groups)
+    found = _TRIED + Requests(n_groups * _GROUP.n_put, n_groups * _GROUP.n_get)
     for array in arrays:
-        n_lists = _LIST_EACH + array.n_objects // _LISTED_AT_ONCE
-        found += Requests(_PUT_EACH + array.n_objects, _GET_EACH + array.n_objects, n_lists)
+        n = array.n_objects
+        found += _WRITTEN + Requests(n, n, n // _LISTED_AT_ONCE)
     return found

@@ -338,7 +338,7 @@ def test_a_plan_tells_objects_bytes_and_requests(tmp_path, bucket, puts):
     done = shardwrite.upload(tmp_path / "h", bucket)
     assert (plan.n_objects, plan.nbytes) == (done.n_objects, done.stored_nbytes)
     assert plan.requests_to_source is None
-    assert plan.requests_to_target.n_put == len(puts) + 3 * 4 + done.n_groups
+    assert plan.requests_to_target.n_put == len(puts) + 3 * 4 + done.n_groups + 3
     assert "PUT" in str(plan)
     assert json.loads(plan.to_json())["n_objects"] == done.n_objects
     back = shardwrite.plan_transfer(bucket, tmp_path / "b")
