@@ -49,14 +49,14 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
 
 @click.command(cls=Grouped)
 @click.argument("src", shell_complete=directories)
-@click.argument("url")
+@click.argument("dst", metavar="URL")
 @click.option(
     "--run-dir",
     help="Directory of the upload's state, which is needed to resume it. Default: beside SRC.",
 )
 @_options
 @command
-def upload(src: str, url: str, **options: Any) -> None:
+def upload(src: str, dst: str, **options: Any) -> None:
     """Copy the array or group SRC to URL as it is, shard by shard.
 
     URL is a place in an object store, such as s3://bucket/x.zarr. Nothing is decoded: all objects
@@ -64,19 +64,19 @@ def upload(src: str, url: str, **options: Any) -> None:
     at the end, before the copy is published. SRC stays. If the command was interrupted, run it
     again: it continues where it stopped.
     """
-    _transfer(shardwrite.upload, src, url, options)
+    _transfer(shardwrite.upload, src, dst, options)
 
 
 @click.command(cls=Grouped)
-@click.argument("url")
+@click.argument("src", metavar="URL")
 @click.argument("dst", shell_complete=directories)
 @_options
 @command
-def download(url: str, dst: str, **options: Any) -> None:
+def download(src: str, dst: str, **options: Any) -> None:
     """Copy the array or group at URL to the directory DST as it is, shard by shard.
 
     It is the way back of upload. Nothing is decoded: all objects and documents stay as they are.
     The index of each shard is checked, and all objects are compared at the end, before the copy is
     published. If the command was interrupted, run it again: it continues where it stopped.
     """
-    _transfer(shardwrite.download, url, dst, options)
+    _transfer(shardwrite.download, src, dst, options)

@@ -251,7 +251,8 @@ def _explaining(wanted: Transferring) -> Iterator[None]:
     except StoreError as error:
         if wanted.is_default:
             error.add_note(
-                f"the state of the upload lies in {wanted.run_dir}; run_dir= names another place"
+                f"the state of the upload lies in {wanted.run_dir}; for another place, give for "
+                'instance run_dir="/scratch/me/runs"'
             )
         raise
 
