@@ -122,7 +122,7 @@ for _command in (
     LateCommand(
         "download",
         "transfer:download",
-        help="Copy the array or group at URL to the directory DST as it is, shard by shard.",
+        help="Copy the array or group at URL to the directory DST, as it is.",
     ),
     LateCommand(
         "erase",

@@ -21,6 +21,12 @@ from shardwrite.runs.outcome import handling_signals
 __all__ = ["download", "upload"]
 
 
+_CONSUMED = (
+    "With --consume, each file of SRC is removed as soon as its copy is durable and was compared "
+    "with it. In the end SRC is gone. There is no way back."
+)
+
+
 def _options(function: Callable[..., None]) -> Callable[..., None]:
     """Add the options that both commands have."""
     for decorate in (json_option, requeue_option, engine_options, dry_run_option, begin_options):
@@ -41,6 +47,8 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
             where = {"run_dir": options["run_dir"]} if "run_dir" in options else {}
             plan = shardwrite.plan_transfer(src, dst, **where)
             echo(plan.to_json() if as_json else str(plan))
+            if options.get("consume") and not as_json:
+                echo(_CONSUMED)
             return
         options["mode"] = "w" if options.pop("overwrite") else "w-"
         done = transfer(src, dst, progress=not as_json, **options)
@@ -54,6 +62,12 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
     "--run-dir",
     help="Directory of the upload's state, which is needed to resume it. Default: beside SRC.",
 )
+@click.option(
+    "--consume",
+    is_flag=True,
+    help="Remove the files of SRC, a single array, as soon as their copies are durable and were "
+    "compared. There is no way back.",
+)
 @_options
 @command
 def upload(src: str, dst: str, **options: Any) -> None:
@@ -61,7 +75,7 @@ def upload(src: str, dst: str, **options: Any) -> None:
 
     URL is a place in an object store, such as s3://bucket/x.zarr. Nothing is decoded: all objects
     and documents stay as they are. The index of each shard is checked, and all objects are compared
-    at the end, before the copy is published. SRC stays. If the command was interrupted, run it
+    at the end, before the copy is published. If the command was interrupted, run it
     again: it continues where it stopped.
     """
     _transfer(shardwrite.upload, src, dst, options)
@@ -73,7 +87,7 @@ def upload(src: str, dst: str, **options: Any) -> None:
 @_options
 @command
 def download(src: str, dst: str, **options: Any) -> None:
-    """Copy the array or group at URL to the directory DST as it is, shard by shard.
+    """Copy the array or group at URL to the directory DST, as it is.
 
     It is the way back of upload. Nothing is decoded: all objects and documents stay as they are.
     The index of each shard is checked, and all objects are compared at the end, before the copy is

@@ -8,9 +8,14 @@ from typing import Any
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
-from shardwrite.operations.converting import Progress
+from shardwrite.operations.converting import Progress, call_of
 from shardwrite.operations.transferred import Transfer, TransferPlan
-from shardwrite.operations.transferring import open_transfer, plan_of, transfer
+from shardwrite.operations.transferring import (
+    open_transfer,
+    plan_of,
+    transfer,
+    transfer_and_consume,
+)
 from shardwrite.place.directory import Directory
 from shardwrite.place.target import resolve_place
 from shardwrite.runs.options import RunOptions, for_new_array
@@ -27,6 +32,7 @@ def upload(
     durability: str | None = None,
     run_dir: Any = None,
     restart: bool = False,
+    consume: bool = False,
     progress: Progress = False,
 ) -> Transfer:
     """Copy an array or a group to an object store as it is, shard by shard.
@@ -52,6 +58,10 @@ def upload(
         directory beside `src` whose name ends in ``.upload.shardwrite``. It is removed at the end.
     restart : bool
         Remove what an interrupted upload has written, and start over.
+    consume : bool
+        Remove each file of `src` as soon as its copy is durable, and was read back and compared.
+        This is for those without room for two copies; there is no way back. `src` must be a single
+        array in a directory. In the end `src` is gone.
     progress : bool or callable
         See :func:`to_sharded_zarr`.
 
@@ -66,8 +76,13 @@ def upload(
     calls with the same arguments share the work. An upload of another source to the same place is
     refused while the first one lasts.
 
-    `src` must not change meanwhile, and it stays. Files that do not belong to an array or a group
-    are not copied. The receipt of each array is a new one.
+    `src` must not change meanwhile. Files that do not belong to an array or a group are not copied.
+    The receipt of each array is a new one.
+
+    With ``consume=True``, `src` has no document from the first removal on, so that nobody reads
+    removed objects as the fill value. After an interruption the same call finishes. Until then,
+    parts of the data lie in `src` and others in `dst`: remove neither. :func:`abandon` gives it up
+    only if nothing was removed yet.
 
     Raises
     ------
@@ -101,6 +116,18 @@ def upload(
             value=os.fspath(dst),
             remedy="give a URL such as s3://bucket/x.zarr; download copies to a directory",
         )
+    if consume is not False:
+        call = call_of(
+            dst,
+            None,
+            mode=mode,
+            durability=durability,
+            run_dir=run_dir,
+            restart=restart,
+            consume=consume,
+            progress=progress,
+        )
+        return transfer_and_consume(src, call, active_engine())
     run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
     return transfer(open_transfer(src, dst, run_dir), run, progress, active_engine())
 

@@ -194,6 +194,8 @@ class Transfer:
         Duration in seconds.
     left_out : tuple of (str, str)
         Name of each node that was not copied, and why.
+    n_removed : int
+        Number of objects of the source that this call has removed, with ``consume=True``.
     """
 
     source: str
@@ -202,6 +204,7 @@ class Transfer:
     n_groups: int
     seconds: float
     left_out: tuple[tuple[str, str], ...] = ()
+    n_removed: int = 0
 
     def _results(self) -> Sequence[WriteResult]:
         return [array.result for array in self.arrays]
@@ -242,6 +245,8 @@ class Transfer:
         ]
         if self.n_resumed:
             rows.append(("resumed", f"{self.n_resumed:,} objects were copied by an earlier call"))
+        if self.n_removed:
+            rows.append(("consumed", f"{self.n_removed:,} files of the source are removed"))
         return rows + [(name or "/", f"left out: {why}") for name, why in self.left_out]
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
+from shardwrite.journal import read_receipt
+from shardwrite.operations.consume import consume_into
+from shardwrite.operations.converting import Call
 from shardwrite.operations.hierarchy import put_document
 from shardwrite.operations.in_place import enter_above
 from shardwrite.operations.transferred import (
@@ -36,15 +39,17 @@ from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
 from shardwrite.read.stored_array import StoredArray, check_apart
 from shardwrite.read.survey import ranks_of_objects
+from shardwrite.runs.conversion import Converting
 from shardwrite.runs.execute import execute
 from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.progress import OnReport, reporting
+from shardwrite.runs.result import result_from_receipt
 from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
 from shardwrite.sources.opening import place_of
 from shardwrite.stores import COPIED_NBYTES
 
-__all__ = ["Transferring", "open_transfer", "plan_of", "transfer"]
+__all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and_consume"]
 
 # Requests that do not depend on the number of objects: to try what a bucket can do, for an array
 # that is written (its mark, document and receipt are put, and it is looked at step by step), for an
@@ -204,6 +209,52 @@ def transfer(
         n_groups=len(documents),
         seconds=time.perf_counter() - start,
         left_out=tree.left_out,
+    )
+
+
+def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
+    """Copy an array, and remove each of its objects once the copy is durable and was compared.
+
+    Parameters
+    ----------
+    src : str or path
+        Directory of the array.
+    call : Call
+        The call.
+    engine : Engine
+        The engine that runs the tasks.
+
+    Raises
+    ------
+    ShardwriteError
+        See :func:`shardwrite.upload`.
+    """
+    start = time.perf_counter()
+    source, place = place_of(src), resolve_place(call.dst, None)
+    chosen = run_state_beside(source.store.local_root, place, call.run_dir)
+
+    def plan(found: StoredArray) -> Converting:
+        _check_source(found)
+        chunks = WholeObjects(found.array)
+        return Converting(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+
+    array, n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
+    result = array.result
+    if result is None:  # it was finished before
+        target = target_at(place, chosen)
+        receipt = read_receipt(target)
+        if receipt is None:
+            raise TypeError("a copy that was finished before has a receipt")
+        result = result_from_receipt(receipt.result, target.label)
+    if chosen is not call.run_dir:
+        _remove_if_empty(chosen)
+    return Transfer(
+        source=source.label,
+        path=array.path,
+        arrays=(TransferredArray(name="", path=array.path, result=result),),
+        n_groups=0,
+        seconds=time.perf_counter() - start,
+        n_removed=n_removed,
     )
 
 

@@ -10,6 +10,7 @@ from dask.highlevelgraph import HighLevelGraph
 from dask.task_spec import Task
 
 from shardwrite.engines import Engine
+from shardwrite.journal import Listed
 from shardwrite.plan import Partition, Plan, PlanOptions, SourceLayout, make_plan
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_array import StoredArray
@@ -29,9 +30,12 @@ class WholeObjects:
     ----------
     array : ShardedArray
         The other array.
+    listed : Listed, optional
+        Objects that the other array must have.
     """
 
     array: ShardedArray
+    listed: Listed | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -50,7 +54,8 @@ class WholeObjects:
 
     def write(self, at: TaskBox) -> dict[Key, Any]:
         """See :class:`ChunkSource`."""
-        return {at.key: Task(at.key, copy_objects, at.spec, self.array, at.box, at.skip)}
+        task = Task(at.key, copy_objects, at.spec, self.array, self.listed, at.box, at.skip)
+        return {at.key: task}
 
     def encode(self, at: TaskBox) -> NoReturn:
         """Raise TypeError, because the chunks are encoded already."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from shardwrite.grid import Box, Shape
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Box, Shape, ravel, unravel
+from shardwrite.journal import Listed
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
-from shardwrite.stores import Transaction
+from shardwrite.stores import COPIED_NBYTES, ObjectReader, Transaction
 from shardwrite.write.commit import commit_shards, in_turns
 from shardwrite.write.context import GroupReport, WriteSpec, Written
-from shardwrite.write.copying import sizes_in
+from shardwrite.write.copying import check_missing, sizes_in
 from shardwrite.write.emitter import Emitter
 
-__all__ = ["copy_objects"]
+__all__ = ["copy_objects", "differing_objects"]
 
 
 def copy_objects(
-    spec: WriteSpec, source: ShardedArray, group: Box, skip: frozenset[Shape]
+    spec: WriteSpec,
+    source: ShardedArray,
+    listed: Listed | None,
+    group: Box,
+    skip: frozenset[Shape],
 ) -> GroupReport:
     """Copy the objects of a group byte by byte. Objects that the source lacks stay missing.
 
@@ -27,6 +35,8 @@ def copy_objects(
         Facts about the run. Its array has the same document as the source.
     source : ShardedArray
         The array whose objects are copied.
+    listed : Listed or None
+        Objects that the source must have.
     group : Box
         Box of the group.
     skip : frozenset of tuple of int
@@ -50,6 +60,7 @@ def copy_objects(
     def write(transaction: Transaction, index: Shape) -> Written:
         shard = open_shard(source.metadata, source.store, index)
         if shard is None:
+            check_missing(listed, source.metadata, index, ravel(index, spec.metadata.grid.counts))
             return Emitter(spec, transaction, index).nothing()
         with shard:
             sizes_in(source.metadata, shard)
@@ -59,3 +70,52 @@ def copy_objects(
     wanted = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
     with spec.at_work(), in_turns(spec, len(wanted), write) as write_in_turn:
         return commit_shards(spec, group, wanted, write_in_turn)
+
+
+def differing_objects(
+    array: ShardedArray, source: ShardedArray, ranks: npt.NDArray[np.int64]
+) -> dict[int, str]:
+    """Compare some objects of an array with those of another, byte by byte.
+
+    Parameters
+    ----------
+    array, source : ShardedArray
+        The arrays, which have the same document.
+    ranks : numpy.ndarray of int64
+        Row-major ranks of the shards.
+
+    Returns
+    -------
+    dict of int to str
+        For each object that differs or is missing in one array, its rank and a message.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses to read one of the arrays.
+    """
+    found = {}
+    metadata = array.metadata
+    for rank in ranks.tolist():
+        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
+        ours, theirs = array.store.open(key), source.store.open(key)
+        if ours is None or theirs is None:
+            is_same = ours is theirs
+            for reader in (ours, theirs):
+                if reader is not None:
+                    reader.__exit__(None, None, None)
+        else:
+            with ours, theirs:
+                is_same = _is_same(ours, theirs)
+        if not is_same:
+            found[rank] = "is not the same as in the source"
+    return found
+
+
+def _is_same(one: ObjectReader, other: ObjectReader) -> bool:
+    """Whether two objects have the same bytes."""
+    return one.nbytes == other.nbytes and all(
+        one.read(start, nbytes) == other.read(start, nbytes)
+        for start in range(0, one.nbytes, COPIED_NBYTES)
+        for nbytes in (min(COPIED_NBYTES, one.nbytes - start),)
+    )

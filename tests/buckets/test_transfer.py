@@ -27,7 +27,7 @@ LAYOUT = {"shards": 16, "chunks": 4}
 PROGRAM = """
 import sys, dask, shardwrite
 with dask.config.set(scheduler="sync"):
-    done = shardwrite.upload(sys.argv[1], sys.argv[2])
+    done = shardwrite.upload(sys.argv[1], sys.argv[2], consume=bool(sys.argv[3:]))
 print(done.n_resumed, done.n_objects)
 """
 
@@ -121,6 +121,39 @@ def test_killed_and_resumed(moto, environment, url, hierarchy, after):
     assert n_resumed > 0
     assert len(second) == len(set(second)) == n_objects - n_resumed, "no recorded object is sent"
     assert len(set(first) & set(second)) == after - n_resumed
+    assert in_bucket(moto, url) == wanted
+    assert sorted(os.listdir(hierarchy.parent)) == ["h"]
+
+
+def test_a_source_is_consumed_although_processes_are_killed(moto, environment, url, hierarchy):
+    """At each moment every object is in the bucket or in the source, until the source is gone."""
+    path = hierarchy.parent / "a"
+    shardwrite.download(hierarchy / "images" / "sharded", path)
+    wanted, process = in_directory(path), None
+
+    def plan(method, request, number):
+        if is_shard(request):
+            time.sleep(0.03)
+            if (number - n_first) == 40:
+                os.kill(process.pid, signal.SIGKILL)
+
+    codes = []
+    with proxy.before(moto, plan) as (server, faults):
+        environment(server)
+        while not codes or codes[-1] == -signal.SIGKILL:
+            n_first = len(faults.seen)
+            words = [*python(), "-c", PROGRAM, str(path), url, "consume"]
+            process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+            _, trouble = process.communicate(timeout=120)
+            codes.append(process.returncode)
+            left = in_directory(path) if path.exists() else {}
+            found = {**in_bucket(moto, url), **left}
+            assert {key: value for key, value in found.items() if is_shard(f"/{key}")} == {
+                key: value for key, value in wanted.items() if is_shard(f"/{key}")
+            }
+            assert len(codes) < 20
+    assert codes[-1] == 0, trouble
+    assert len(codes) > 1
     assert in_bucket(moto, url) == wanted
     assert sorted(os.listdir(hierarchy.parent)) == ["h"]
 

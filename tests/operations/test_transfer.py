@@ -330,6 +330,90 @@ def test_in_processes(tmp_path):
     assert in_bucket(bucket) == in_directory(tmp_path / "h") == in_directory(tmp_path / "b")
 
 
+def consumed_to(path):
+    """A URL of a directory, which is durable."""
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": None}], ids=["sharded", "plain"])
+def test_a_source_is_consumed(tmp_path, options):
+    make_array(tmp_path / "a", **options)
+    wanted = in_directory(tmp_path / "a")
+    done = shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
+    assert done.n_removed == done.n_objects == len(wanted) - 1
+    assert in_directory(tmp_path / "b") == wanted
+    assert sorted(os.listdir(tmp_path)) == ["b"]
+    again = shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
+    assert (again.n_removed, again.n_objects) == (0, done.n_objects)
+
+
+def test_a_source_is_consumed_step_by_step(tmp_path):
+    """Whenever it stops, each object is in one of both places, and the same call goes on."""
+    make_array(tmp_path / "a", shards=None)
+    wanted, url = in_directory(tmp_path / "a"), consumed_to(tmp_path / "b")
+    n_stops = 0
+    with dask.config.set(scheduler="sync"):
+        while True:
+            try:
+                shardwrite.upload(tmp_path / "a", url, consume=True, progress=stopping_after(1))
+            except Stop:
+                n_stops += 1
+                found = in_directory(tmp_path / "b") | in_directory(tmp_path / "a")
+                both = {key: value for key, value in found.items() if key.startswith("c/")}
+                assert both == {key: value for key, value in wanted.items() if key != "zarr.json"}
+                with pytest.raises(SpecError):
+                    shardwrite.open_sharded(tmp_path / "a")
+            else:
+                break
+            if n_stops > 1:
+                shardwrite.upload(tmp_path / "a", url, consume=True)
+                break
+    assert n_stops
+    assert in_directory(tmp_path / "b") == wanted
+    assert sorted(os.listdir(tmp_path)) == ["b"]
+
+
+def test_a_copy_that_differs_removes_nothing(tmp_path, monkeypatch):
+    """The copy has another byte, and the index and the size of the shard are right."""
+    from shardwrite.write.emitter import Emitter
+
+    make_array(tmp_path / "a")
+    wanted, whole = in_directory(tmp_path / "a"), Emitter.whole
+
+    def changed(self, reader, table):
+        written = whole(self, reader, table)
+        if self.index == (1, 0):
+            file = tmp_path / "b" / "c" / "1" / "0"
+            data = bytearray(file.read_bytes())
+            data[0] ^= 1
+            file.write_bytes(data)
+        return written
+
+    monkeypatch.setattr(Emitter, "whole", changed)
+    with pytest.raises(CorruptShardError, match="not the same as in the source"):
+        shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
+    found = {key for key in in_directory(tmp_path / "a") if key.startswith("c/")}
+    assert found == set(wanted) - {"zarr.json"}
+
+
+def test_what_is_not_consumed(tmp_path, bucket):
+    make_array(tmp_path / "a")
+    make_hierarchy(tmp_path / "h")
+    before = in_directory(tmp_path)
+    for words, told in (
+        (("a", bucket), "would not be durable"),
+        (("h", consumed_to(tmp_path / "b")), "only single arrays are consumed"),
+        (("h/scalar", consumed_to(tmp_path / "b")), "consolidated metadata"),
+    ):
+        with pytest.raises(SpecError, match=told):
+            shardwrite.upload(tmp_path / words[0], words[1], consume=True)
+    with pytest.raises(SpecError, match="leave out mode"):
+        shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True, mode="w")
+    with pytest.raises(SpecError, match="True or False"):
+        shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=1)
+    assert in_directory(tmp_path) == before
+
+
 @pytest.mark.compat
 def test_a_plan_tells_objects_bytes_and_requests(tmp_path, bucket, puts):
     make_hierarchy(tmp_path / "h")
