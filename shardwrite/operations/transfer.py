@@ -73,8 +73,8 @@ def upload(
     Notes
     -----
     After an interruption, make the same call again. Objects in the journal are not sent again. Two
-    calls with the same arguments share the work. An upload of another source to the same place is
-    refused while the first one lasts.
+    processes that make the same call at once both succeed, but may send an object twice. An upload
+    of another source to the same place is refused while the first one lasts.
 
     `src` must not change meanwhile. Files that do not belong to an array or a group are not copied.
     The receipt of each array is a new one.

@@ -15,6 +15,7 @@ import obstore.store
 import pytest
 import zarr
 from click.testing import CliRunner
+from zarr.codecs import GzipCodec, ShardingCodec
 
 import shardwrite
 from shardwrite import CorruptShardError, SpecError
@@ -99,6 +100,38 @@ def test_an_array_there_and_back(tmp_path, bucket, options):
     assert in_directory(tmp_path / "b") == wanted
     assert shardwrite.verify(tmp_path / "b", deep=True).is_good
     assert sorted(os.listdir(tmp_path)) == ["a", "b"], "no state of a run is left"
+
+
+ODD = {
+    "no elements": {"shape": (0, 4), "chunks": (2, 2), "dtype": "i4"},
+    "no shards stored": {"shape": (9, 9), "chunks": (2, 2), "shards": (4, 4), "dtype": "i4"},
+    "text": {"data": np.array(["a", "b", "cc", ""]), "chunks": (2,), "shards": (4,)},
+    "codecs around a sharding": {
+        "shape": (8, 8), "chunks": (8, 8), "dtype": "i4", "zarr_format": 3,
+        "codecs": [ShardingCodec(chunk_shape=(4, 4)), GzipCodec()],
+    },
+    "shards in shards": {
+        "shape": (8, 8), "chunks": (8, 8), "dtype": "i4", "zarr_format": 3,
+        "codecs": [
+            ShardingCodec(chunk_shape=(4, 4), codecs=[ShardingCodec(chunk_shape=(2, 2))])
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*data type:UserWarning")
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_arrays_there_and_back(tmp_path, bucket, odd):
+    given = ODD[odd]
+    if "codecs" in given:
+        zarr.create(store=tmp_path / "a", **given)[...] = VALUES[:8, :8]
+    else:
+        zarr.create_array(tmp_path / "a", **given)
+    wanted = in_directory(tmp_path / "a")
+    shardwrite.upload(tmp_path / "a", bucket)
+    assert in_bucket(bucket) == wanted
+    shardwrite.download(bucket, tmp_path / "b")
+    assert in_directory(tmp_path / "b") == wanted
 
 
 @pytest.mark.parametrize("is_consolidated", [True, False])
