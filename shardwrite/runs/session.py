@@ -37,7 +37,7 @@ from shardwrite.journal import (
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.inspection import inspect_shards
+from shardwrite.read.inspection import inspect_shards, stored_sizes
 from shardwrite.reporting.make import make_report
 from shardwrite.runs.finished import incomplete
 from shardwrite.runs.graph import GroupGraph
@@ -366,9 +366,13 @@ class Session:
         int
             Number of such shards.
         """
-        ledger = self.ledger
-        written = np.flatnonzero(ledger.is_done & (ledger.nbytes > 0)).tolist()
-        self._check(engine, ledger, written, deep=False)
+        metadata, ledger = self.job.plan.metadata, self.ledger
+        written = np.flatnonzero(ledger.is_done & (ledger.nbytes > 0))
+        if metadata.is_sharded:
+            self._check(engine, ledger, written.tolist(), deep=False)
+        else:  # there is no index, and the sizes are known without reading
+            sizes = stored_sizes(engine, ShardedArray(metadata, self.job.target.store), written)
+            ledger.forget(written[sizes != ledger.nbytes[written]].tolist())
         return len(written) - int(ledger.is_done[written].sum())
 
     def make_shard_directories(self) -> None:

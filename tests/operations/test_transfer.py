@@ -262,9 +262,10 @@ def test_a_chunk_of_a_wrong_size_is_told(tmp_path, bucket):
     assert "zarr.json" not in keys(bucket)
 
 
+@pytest.mark.parametrize("shards", [16, None], ids=["sharded", "plain"])
 @pytest.mark.parametrize("loss", ["removed", "replaced"])
-def test_what_is_lost_before_the_end_is_sent_again(tmp_path, bucket, puts, loss):
-    make_array(tmp_path / "a")
+def test_what_is_lost_before_the_end_is_sent_again(tmp_path, bucket, puts, loss, shards):
+    make_array(tmp_path / "a", shards=shards, chunks=4 if shards else (16, 8))
 
     def lose(report):
         if "c/2/1" in keys(bucket) and puts.count("c/2/1") == 1:
