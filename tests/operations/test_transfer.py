@@ -364,6 +364,28 @@ def test_in_processes(tmp_path):
     assert in_bucket(bucket) == in_directory(tmp_path / "h") == in_directory(tmp_path / "b")
 
 
+def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, bucket, monkeypatch):
+    from shardwrite.write import emitter
+
+    make_array(tmp_path / "a")
+    make_array(tmp_path / "other", chunks=(4, 4))
+    shard, times = tmp_path / "a" / "c" / "1" / "0", []
+    new, copy = (tmp_path / "other" / "c" / "2" / "0").read_bytes(), emitter.copy_bytes
+
+    def copy_and_replace(reader, writer, nbytes, offset=0):
+        copy(reader, writer, nbytes, offset)
+        if reader.read(0, nbytes) == shard.read_bytes() and not times:
+            times.append(1)
+            shard.with_name("new").write_bytes(new)
+            shard.with_name("new").rename(shard)
+
+    monkeypatch.setattr(emitter, "copy_bytes", copy_and_replace)
+    with dask.config.set({"scheduler": "sync"}):
+        shardwrite.upload(tmp_path / "a", bucket)
+    assert times
+    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+
+
 def consumed_to(path):
     """A URL of a directory, which is durable."""
     return path.as_uri()
