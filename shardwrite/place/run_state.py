@@ -3,7 +3,8 @@
 The state of a run is a directory of files, whatever the array's store is. A user names a directory
 for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
 subdirectories there. A store in memory needs none: the state of its runs is kept in a temporary
-directory until the store is deleted.
+directory until the store is deleted. The state of an upload lies beside the directory that is
+uploaded, unless the user has named one.
 """
 
 from __future__ import annotations
