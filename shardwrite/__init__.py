@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from shardwrite.operations.report import Report
     from shardwrite.operations.run_report import report
     from shardwrite.operations.stores_in_place import shard_store, unshard_store
+    from shardwrite.operations.transfer import download, plan_transfer, upload
+    from shardwrite.operations.transferred import Transfer, TransferPlan
     from shardwrite.operations.transformer import transformer_view
     from shardwrite.operations.uint64_results import UInt64Report, UInt64Written
     from shardwrite.operations.uint64_shards import UInt64Shards
@@ -83,6 +85,8 @@ else:
             "shardwrite.operations.report": ("Report",),
             "shardwrite.operations.run_report": ("report",),
             "shardwrite.operations.stores_in_place": ("shard_store", "unshard_store"),
+            "shardwrite.operations.transfer": ("download", "plan_transfer", "upload"),
+            "shardwrite.operations.transferred": ("Transfer", "TransferPlan"),
             "shardwrite.operations.transformer": ("transformer_view",),
             "shardwrite.operations.uint64_results": ("UInt64Report", "UInt64Written"),
             "shardwrite.operations.uint64_shards": ("UInt64Shards",),
@@ -157,6 +161,8 @@ __all__ = [
     "ShardWriter",
     "ShardingParameters",
     "StreamReport",
+    "Transfer",
+    "TransferPlan",
     "UInt64Report",
     "UInt64Shards",
     "UInt64Written",
@@ -167,6 +173,7 @@ __all__ = [
     "compact",
     "convert_part",
     "create",
+    "download",
     "erase",
     "finalize",
     "finalize_conversion",
@@ -177,6 +184,7 @@ __all__ = [
     "plan",
     "plan_region",
     "plan_reshard",
+    "plan_transfer",
     "prepare",
     "prepare_conversion",
     "present",
@@ -192,6 +200,7 @@ __all__ = [
     "transformer_view",
     "unshard",
     "unshard_store",
+    "upload",
     "verify",
     "write_part",
     "write_region",

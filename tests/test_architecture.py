@@ -469,6 +469,7 @@ REMOVES_ITS_OWN = {
     "journal/lock.py": {"settle", "release", "_make", "_succeed"},  # claims
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
     "place/directory.py": {"make_room", "sweep"},  # a new directory is renamed; temporaries
+    "operations/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
     "place/run_state.py": {"_discard"},  # what was beside a store that is gone from memory
     "journal/takeover.py": {
         "end_run",

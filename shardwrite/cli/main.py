@@ -22,6 +22,7 @@ _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
     "Write": ("plan", "write", "init", "write-part", "finalize"),
     "Convert": ("shard", "unshard", "reshard"),
+    "Move": ("upload", "download"),
     "Change": ("update", "erase", "compact", "abandon"),
     "Look and mend": ("info", "report", "census", "verify", "repair"),
     "Run": ("exec", "slurm", "demo", "config", "completion"),
@@ -119,6 +120,11 @@ for _command in (
         help="Write a real MRI scan on a local cluster, check it and show it.",
     ),
     LateCommand(
+        "download",
+        "transfer:download",
+        help="Copy the array or group at URL to the directory DST, as it is.",
+    ),
+    LateCommand(
         "erase",
         "updates:erase",
         help="Make a region of ARRAY empty.",
@@ -173,6 +179,11 @@ for _command in (
     ),
     LateCommand("slurm", "slurm:slurm", help="Write arrays on a SLURM cluster."),
     LateCommand("update", "updates:update", help="Write SRC into a region of ARRAY, or append it."),
+    LateCommand(
+        "upload",
+        "transfer:upload",
+        help="Copy the array or group SRC to URL as it is, shard by shard.",
+    ),
     LateCommand(
         "verify",
         "checks:verify",

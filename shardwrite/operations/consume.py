@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +37,10 @@ from shardwrite.runs.conversion import Converting, convert_array
 from shardwrite.runs.job import Job
 from shardwrite.runs.progress import reporting
 from shardwrite.runs.stored_chunks import StoredChunks
+from shardwrite.runs.whole_objects import WholeObjects
 from shardwrite.stores import is_there
 
-__all__ = ["convert_and_consume"]
+__all__ = ["consume_into", "convert_and_consume"]
 
 _GONE = "its source was consumed, and this was finished before"
 
@@ -48,12 +50,48 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
 
     Parameters
     ----------
+    place, call, engine
+        See `consume_into`.
+
+    Returns
+    -------
+    array : ConvertedArray
+    n_removed : int
+        Number of objects that this call has removed.
+
+    Notes
+    -----
+    Errors are those of `consume_into`.
+    """
+
+    def plan(source: StoredArray) -> Converting:
+        made = convert_array(source, engine, call.wanted.options, call.options)
+        if made.passage is None:
+            why = ", ".join(made.reasons)
+            raise _refused(
+                f"its chunks must be decoded and re-encoded ({why})",
+                "leave consume out, or keep inner chunks and codecs",
+            )
+        return made
+
+    return consume_into(place, call, engine, plan)
+
+
+def consume_into(
+    place: Place, call: Call, engine: Engine, plan: Callable[[StoredArray], Converting]
+) -> tuple[ConvertedArray, int]:
+    """Make an array of one that is consumed.
+
+    Parameters
+    ----------
     place : Place
-        Place of the array.
+        Place of the array that is consumed.
     call : Call
         The call.
     engine : Engine
         The engine that runs the tasks.
+    plan : callable
+        Plans what is made of the array, whose chunks or objects are copied as they are.
 
     Returns
     -------
@@ -82,13 +120,7 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
     if done is not None:
         return done, 0
     source = _source_at(place, path)
-    made = convert_array(source, engine, call.wanted.options, call.options)
-    if made.passage is None or not isinstance(made.chunks, StoredChunks):
-        why = ", ".join(made.reasons)
-        raise _refused(
-            f"its chunks must be decoded and re-encoded ({why})",
-            "leave consume out, or keep inner chunks and codecs",
-        )
+    made = plan(source)
     layout = {"": _digest_of(made, call), INTO: target.label}
     with InPlace.begun(path, layout) as work:
         state = Consumption(path, work.work)
@@ -122,8 +154,8 @@ def _consume(
     source = made.source.array
     if not state.is_listed:
         state.list_objects(made.source.identity, ranks_there(source))
-    if made.passage is None or not isinstance(made.chunks, StoredChunks):
-        raise TypeError("checked before")
+    if not isinstance(made.chunks, StoredChunks | WholeObjects):
+        raise TypeError("a source whose chunks are not copied as they are is not consumed")
     consumer = Consumer(
         state, source, ShardedArray(made.metadata, target.store), made.passage, engine
     )

@@ -16,9 +16,9 @@ from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.hierarchy import Group, Hierarchy
 from shardwrite.runs.conversion import Converting
-from shardwrite.stores import as_store_error, make_directories
+from shardwrite.stores import Capability, as_store_error, make_directories
 
-__all__ = ["Patterns", "consolidate", "make_groups"]
+__all__ = ["Patterns", "consolidate", "make_groups", "put_document"]
 
 _SCOPE = "conversion"
 
@@ -174,10 +174,31 @@ def _plain(document: Document) -> Document:
 
 
 def _put(place: Place, document: Document, durability: str | None) -> None:
+    put_document(place, json.dumps(document, indent=2).encode(), durability)
+
+
+def put_document(place: Place, data: bytes, durability: str | None) -> None:
+    """Write the document of a group, and make its directory if it lies in one.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the group.
+    data : bytes
+        The document.
+    durability : str, optional
+        Durability level of the document.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
     root = place.store.local_root
-    level = durability or ("none" if root is None else "full")
+    is_durable = Capability.DURABLE in place.store.capabilities
+    level = durability or ("full" if is_durable else "none")
     if root is not None:
         with as_store_error(place.label, "cannot make"):
             make_directories(root, level)
-    data = json.dumps(document, indent=2).encode()
     place.write(DOCUMENT, data, durability=level, attempt=f"{_SCOPE}.{uuid.uuid4().hex}")

@@ -424,7 +424,9 @@ def _finish(work: InPlace) -> None:
     work.finish()
 
 
-def enter_above(place: Place, nodes: Callable[[], Mapping[str, Document]]) -> None:
+def enter_above(
+    place: Place, nodes: Callable[[], Mapping[str, Document]], durability: str = "full"
+) -> None:
     """Enter the nodes of a tree into the consolidated metadata of all groups above it.
 
     Parameters
@@ -434,6 +436,8 @@ def enter_above(place: Place, nodes: Callable[[], Mapping[str, Document]]) -> No
     nodes : callable
         Returns the documents of the nodes by their paths in the tree. It is called if there is
         such a group.
+    durability : str
+        Durability level of the documents.
 
     Raises
     ------
@@ -446,10 +450,10 @@ def enter_above(place: Place, nodes: Callable[[], Mapping[str, Document]]) -> No
     if above:
         entered = nodes()
         for group in above:
-            _enter(place, group, entered)
+            _enter(place, group, entered, durability)
 
 
-def _enter(place: Place, group: Place, nodes: Mapping[str, Document]) -> None:
+def _enter(place: Place, group: Place, nodes: Mapping[str, Document], durability: str) -> None:
     """Enter the nodes of a tree into the consolidated metadata of a group above it."""
     at = place.name_in(group)
     for _ in range(_MAX_TRIES):
@@ -460,7 +464,7 @@ def _enter(place: Place, group: Place, nodes: Mapping[str, Document]) -> None:
             add_member(document, f"{at}/{name}" if name else at, node, read)
         if before is not None and document == parse_json(before):
             return
-        if replace_document(group, before, document, "full", f"conversion.{uuid.uuid4().hex}"):
+        if replace_document(group, before, document, durability, f"conversion.{uuid.uuid4().hex}"):
             return
     raise StoreError(
         f"{group.label}/{DOCUMENT} is written by others all the time; make the same call again",

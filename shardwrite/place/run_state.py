@@ -3,7 +3,8 @@
 The state of a run is a directory of files, whatever the array's store is. A user names a directory
 for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
 subdirectories there. A store in memory needs none: the state of its runs is kept in a temporary
-directory until the store is deleted.
+directory until the store is deleted. The state of an upload lies beside the directory that is
+uploaded, unless the user has named one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from typing import Any
 from shardwrite.config.table import RUN_DIR
 from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
-from shardwrite.place.base import RUN_SUFFIX
+from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.objects import InStore
 from shardwrite.stores import Store, token_of
 
-__all__ = ["refuse_run_dir", "run_state_of"]
+__all__ = ["refuse_run_dir", "run_state_beside", "run_state_of"]
 
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
@@ -78,6 +79,29 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
     digest = blake2b(where.encode(), digest_size=8).hexdigest()
     last = (where.partition("/")[2].rpartition("/")[2] or "array").encode()[:100]
     return directory / f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}"
+
+
+def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:
+    """Directory for the run state of what is copied from a directory, beside that directory.
+
+    Parameters
+    ----------
+    source : Path or None
+        The directory; None if the source lies in none.
+    place : Place
+        Where the copy goes.
+    run_dir : str or path, optional
+        Directory that the user has given for run state.
+
+    Returns
+    -------
+    str, path or None
+        None if the state has a place already, or needs a directory that only a user can name.
+    """
+    is_known = run_dir is not None or value_of(RUN_DIR) is not None
+    if is_known or source is None or not isinstance(place, InStore) or place.base.is_in_memory:
+        return run_dir
+    return source.parent / f"{source.name}.upload{RUN_SUFFIX}"
 
 
 def refuse_run_dir(run_dir: Any) -> None:

@@ -18,7 +18,7 @@ from shardwrite.plan.limits import check_whole
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards
 
-__all__ = ["Survey", "survey"]
+__all__ = ["Survey", "ranks_of_objects", "survey"]
 
 _MOST_LOOKED_AT = 20_000
 
@@ -77,6 +77,32 @@ class Survey:
         return int(min(n_each.sum(), target.n_shards))
 
 
+def ranks_of_objects(array: ShardedArray, label: str) -> npt.NDArray[np.int64]:
+    """List an array, and return the row-major ranks of the shards that have an object.
+
+    Parameters
+    ----------
+    array : ShardedArray
+        The array.
+    label : str
+        Name of the array for errors.
+
+    Raises
+    ------
+    SpecError
+        If the array has too many shards.
+    StoreError
+        If the storage refuses.
+    """
+    metadata = array.metadata
+    check_whole(metadata.grid, label)
+    found = (metadata.shard_index(key) for key in array.store.list_keys())
+    counts = metadata.grid.counts
+    return np.array(
+        sorted(ravel(index, counts) for index in found if index is not None), dtype=np.int64
+    )
+
+
 def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
     """List an array, and look at its objects.
 
@@ -98,13 +124,7 @@ def survey(array: ShardedArray, engine: Engine, label: str) -> Survey:
     StoreError
         If the storage refuses.
     """
-    metadata = array.metadata
-    check_whole(metadata.grid, label)
-    found = (metadata.shard_index(key) for key in array.store.list_keys())
-    counts = metadata.grid.counts
-    ranks = np.array(
-        sorted(ravel(index, counts) for index in found if index is not None), dtype=np.int64
-    )
+    ranks = ranks_of_objects(array, label)
     looked_at = ranks
     if len(ranks) > _MOST_LOOKED_AT:
         looked_at = ranks[np.linspace(0, len(ranks) - 1, _MOST_LOOKED_AT).astype(np.int64)]

@@ -16,7 +16,7 @@ from shardwrite.runs.progress import OnReport
 from shardwrite.runs.session import Session
 from shardwrite.write.context import GroupReport
 
-__all__ = ["compute_together", "compute_waves", "one_graph"]
+__all__ = ["compute_again", "compute_together", "compute_waves", "one_graph"]
 
 Collect = Callable[[Any, GroupReport], None]
 
@@ -122,6 +122,12 @@ def compute_waves(
         tell(RUNS, logging.INFO, told, run=session.directory.path)
         groups = [rank for rank in wave.ranks() if only is None or rank in only]
         _compute_wave(session, engine, str(number), groups, on_report)
+
+
+def compute_again(session: Session, engine: Engine, on_report: OnReport) -> None:
+    """Write those shards of a session again that were done, and have been lost since."""
+    groups = range(session.job.plan.partition.n_groups)
+    _compute_wave(session, engine, "again", groups, on_report)
 
 
 def _compute_wave(

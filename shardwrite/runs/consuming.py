@@ -31,6 +31,7 @@ from shardwrite.stores import Proof, write_file
 from shardwrite.write.comparing import differing
 from shardwrite.write.context import GroupReport
 from shardwrite.write.donor import Donor
+from shardwrite.write.whole_objects import differing_objects
 
 __all__ = ["Consumer", "execute_consuming", "ranks_there"]
 
@@ -47,8 +48,8 @@ class Consumer:
         State of the consumption, whose objects are listed.
     source, target : ShardedArray
         The array that is consumed, and the one that is made of it.
-    passage : Passage
-        How encoded chunks pass from one to the other.
+    passage : Passage or None
+        How encoded chunks pass from one to the other. None if whole objects are the same.
     engine : Engine
         The engine that looks at shards.
 
@@ -63,13 +64,13 @@ class Consumer:
         state: Consumption,
         source: ShardedArray,
         target: ShardedArray,
-        passage: Passage,
+        passage: Passage | None,
         engine: Engine,
     ) -> None:
         self.n_removed = 0
         self._state, self._engine = state, engine
         self._source, self._target = source, target
-        self._donor = Donor(source, passage, listed=state.listed)
+        self._donor = None if passage is None else Donor(source, passage, listed=state.listed)
         self._is_checked = np.zeros(target.metadata.grid.n_shards, dtype=bool)
         self._is_there = np.zeros(source.metadata.grid.n_shards, dtype=bool)
         self._ledger = Ledger(target.metadata.grid)
@@ -168,7 +169,7 @@ class Consumer:
     def _consume(self, ranks: Ranks) -> None:
         if not len(ranks):
             return
-        for rank, message in differing(self._target, self._donor, ranks).items():
+        for rank, message in self._differing(ranks).items():
             grid = self._target.metadata.grid
             raise CorruptShardError(
                 f"{message}; nothing of what it was made of is removed",
@@ -187,6 +188,12 @@ class Consumer:
         grids = self._target.metadata.grid, self._source.metadata.grid
         touched = np.unique(np.concatenate(list(_meeting(ranks, *grids))))
         self._remove(touched[self._is_there[touched]])
+
+    def _differing(self, ranks: Ranks) -> dict[int, str]:
+        """A message for each shard that is not what it should be."""
+        if self._donor is None:
+            return differing_objects(self._target, self._source, ranks)
+        return differing(self._target, self._donor, ranks)
 
     def _remove(self, numbers: Ranks) -> None:
         """Remove those of some objects of which all shards were compared."""

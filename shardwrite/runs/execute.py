@@ -25,7 +25,7 @@ from shardwrite.errors import (
 )
 from shardwrite.journal import Ledger, find_run, replay
 from shardwrite.runs.begin import begin
-from shardwrite.runs.compute import compute_together, compute_waves
+from shardwrite.runs.compute import compute_again, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
 from shardwrite.runs.job import Job
 from shardwrite.runs.kept import kept
@@ -37,7 +37,9 @@ from shardwrite.runs.session import Session, finish_together
 __all__ = ["execute", "execute_missing", "explaining", "finished_before"]
 
 
-def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[WriteResult]:
+def execute(
+    jobs: Sequence[Job], engine: Engine, on_report: OnReport, *, looks_again: bool = False
+) -> list[WriteResult]:
     """Write arrays.
 
     Jobs of one wave each that are not staged share one graph, so work on a common source is done
@@ -51,6 +53,9 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
         The engine that runs the graphs, such as `active_engine` returns.
     on_report : callable
         Called with the report of each group.
+    looks_again : bool
+        Compare all objects with the journal before an array is published. Those that are not what
+        was written are written once more.
 
     Returns
     -------
@@ -84,6 +89,10 @@ def execute(jobs: Sequence[Job], engine: Engine, on_report: OnReport) -> list[Wr
             for session in sessions:
                 if session not in together:
                     compute_waves(session, engine, on_report)
+            for session in sessions if looks_again else ():
+                if session.look_again(engine):
+                    compute_again(session, engine, on_report)
+                    session.look_again(engine)
             for session in sessions:
                 session.n_retried = sum(session.driver in key[0] for key in engine.retried)
             seconds = [time.perf_counter() - start] * len(sessions)

@@ -37,7 +37,7 @@ from shardwrite.journal import (
 )
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.inspection import inspect_shards
+from shardwrite.read.inspection import inspect_shards, stored_sizes
 from shardwrite.reporting.make import make_report
 from shardwrite.runs.finished import incomplete
 from shardwrite.runs.graph import GroupGraph
@@ -350,6 +350,30 @@ class Session:
             table.index_crcs != ledger.index_crcs[ranks]
         )
         ledger.forget([*ranks[lost].tolist(), *(rank for rank, _ in table.problems)])
+
+    def look_again(self, engine: Engine) -> int:
+        """Compare each object that was written with the ledger, by its size and its index.
+
+        Shards that are gone, bad or others count as missing then.
+
+        Parameters
+        ----------
+        engine : Engine
+            The engine that looks at the objects.
+
+        Returns
+        -------
+        int
+            Number of such shards.
+        """
+        metadata, ledger = self.job.plan.metadata, self.ledger
+        written = np.flatnonzero(ledger.is_done & (ledger.nbytes > 0))
+        if metadata.is_sharded:
+            self._check(engine, ledger, written.tolist(), deep=False)
+        else:  # there is no index, and the sizes are known without reading
+            sizes = stored_sizes(engine, ShardedArray(metadata, self.job.target.store), written)
+            ledger.forget(written[sizes != ledger.nbytes[written]].tolist())
+        return len(written) - int(ledger.is_done[written].sum())
 
     def make_shard_directories(self) -> None:
         """Make the directories of all shards.

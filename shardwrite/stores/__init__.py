@@ -23,6 +23,7 @@ from shardwrite.stores.directories import (
 )
 from shardwrite.stores.exchange import exchange
 from shardwrite.stores.files import (
+    COPIED_NBYTES,
     can_copy_between,
     copy_bytes,
     copy_file,
@@ -65,6 +66,7 @@ from shardwrite.stores.whole import WholeStore
 
 __all__ = [
     "CONVERSION_SUFFIX",
+    "COPIED_NBYTES",
     "DURABILITIES",
     "SET_ASIDE",
     "TEMPORARY_SUFFIX",

@@ -12,6 +12,7 @@ from shardwrite.stores.base import ObjectReader, ObjectWriter, Readable
 from shardwrite.stores.posix import PosixStore
 
 __all__ = [
+    "COPIED_NBYTES",
     "can_copy_between",
     "copy_bytes",
     "copy_file",
@@ -20,7 +21,8 @@ __all__ = [
     "write_file",
 ]
 
-_PIECE_NBYTES = 4 * 2**20
+COPIED_NBYTES = 4 * 2**20
+"""Bytes that `copy_bytes` has in memory at a time."""
 
 
 def write_file(
@@ -92,8 +94,8 @@ def copy_bytes(reader: ObjectReader, writer: ObjectWriter, nbytes: int, offset: 
     The objects may lie in different stores. The bytes begin at `offset`.
     """
     end = offset + nbytes
-    for start in range(offset, end, _PIECE_NBYTES):
-        writer.write([reader.read(start, min(_PIECE_NBYTES, end - start))])
+    for start in range(offset, end, COPIED_NBYTES):
+        writer.write([reader.read(start, min(COPIED_NBYTES, end - start))])
 
 
 def can_copy_between(source: Readable, target: Readable) -> bool:

@@ -47,7 +47,7 @@ from shardwrite.write.donor import Donor
 from shardwrite.write.emitter import Emitter
 from shardwrite.write.spool import PartFile, Payload, Payloads
 
-__all__ = ["Shards", "copy_group", "origins"]
+__all__ = ["Shards", "check_missing", "copy_group", "origins", "sizes_in"]
 
 # shards of the other array that a task has open at a time
 _MAX_OPEN = 64
@@ -183,7 +183,7 @@ class Shards:
         if shard is None:
             return None
         if number not in self._sizes:
-            self._sizes[number] = _sizes_in(self.metadata, shard)
+            self._sizes[number] = sizes_in(self.metadata, shard)
         return self._sizes[number]
 
     def encoded(self, number: int, index: Shape, rank: int) -> Buffer | None:
@@ -226,22 +226,43 @@ class Shards:
         return data
 
     def _check_missing(self, number: int, index: Shape) -> None:
-        """Raise StoreError if an object is missing that the array must have."""
-        if self._listed is not None and self._listed.has(number):
-            key = self.metadata.shard_key(index)
-            raise StoreError(
-                f"{key!r} is missing, and was there when the conversion began to remove what it "
-                "has copied. It is not taken for empty. If somebody has moved it, put it back, and "
-                "make the same call again",
-                key=key,
-                errno=errno.ENOENT,
-            )
+        check_missing(self._listed, self.metadata, index, number)
 
     def _check_size(self, nbytes: int, key: str) -> None:
         try:
             check_size(self.metadata, nbytes)
         except CorruptShardError as error:
             raise error.located(key=key) from error
+
+
+def check_missing(
+    listed: Listed | None, metadata: ArrayMetadata, index: Shape, number: int
+) -> None:
+    """Refuse to take an object for empty that is missing, and that an array must have.
+
+    Parameters
+    ----------
+    listed : Listed or None
+        Objects that the array must have.
+    metadata : ArrayMetadata
+        The array.
+    index, number : tuple of int, int
+        Position and row-major rank of the shard.
+
+    Raises
+    ------
+    StoreError
+        If the array must have it.
+    """
+    if listed is not None and listed.has(number):
+        key = metadata.shard_key(index)
+        raise StoreError(
+            f"{key!r} is missing, and was there when the conversion began to remove what it "
+            "has copied. It is not taken for empty. If somebody has moved it, put it back, and "
+            "make the same call again",
+            key=key,
+            errno=errno.ENOENT,
+        )
 
 
 def _copy_shard(
@@ -289,8 +310,14 @@ def _copy_ranges(
     return Emitter(spec, transaction, index).place(placement, sizes, write)
 
 
-def _sizes_in(metadata: ArrayMetadata, shard: ExistingShard) -> Ranks:
-    """Encoded sizes of the inner chunks of a shard, after a check; -1 where there is none."""
+def sizes_in(metadata: ArrayMetadata, shard: ExistingShard) -> Ranks:
+    """Encoded sizes of the inner chunks of a shard, after a check; -1 where there is none.
+
+    Raises
+    ------
+    CorruptShardError
+        If no inner chunk can have one of the sizes.
+    """
     sizes = shard.stored().nbytes
     held = np.unique(sizes[sizes >= 0]).tolist()
     for nbytes in {*held[:1], *held[-1:]}:

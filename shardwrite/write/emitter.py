@@ -1,13 +1,14 @@
 """Emitter: writes each whole shard into a store as a prefix, the inner chunks, and a suffix.
 
 All shards that are not changed in place are written here. The index tells where each inner chunk
-lies, so it is complete only when all of them are encoded. There are four ways to write a shard:
+lies, so it is complete only when all of them are encoded. There are five ways to write a shard:
 
 - `put` writes a shard that is encoded already.
 - `stream` writes inner chunks as they are encoded. For an index at the start, it leaves room, and
   fills it in last.
 - `place` writes inner chunks of known sizes to the offsets that a strategy has chosen.
 - `extend` copies the old shard and appends new inner chunks.
+- `whole` copies a shard of another array as it is, with its index.
 
 A shard whose inner chunks are all empty has no object. If the array existed before the run, an old
 object is removed.
@@ -29,7 +30,7 @@ from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
-from shardwrite.stores import Capability, ObjectReader, ObjectWriter, Transaction
+from shardwrite.stores import Capability, ObjectReader, ObjectWriter, Transaction, copy_bytes
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
 
 __all__ = ["Emitter", "WriteChunks"]
@@ -188,6 +189,21 @@ class Emitter:
         write(writer, revision.sequence)
         _close(writer, seal)
         return self._finished(writer, seal, revision.end)
+
+    def whole(self, reader: ObjectReader, table: ShardIndex) -> Written:
+        """Copy an object of another array as it is.
+
+        Parameters
+        ----------
+        reader : ObjectReader
+            The object.
+        table : ShardIndex
+            Its index, which was checked.
+        """
+        writer = self._create()
+        copy_bytes(reader, writer, reader.nbytes)
+        writer.finish(self.guard)
+        return Written(reader.nbytes, table.checksum, table.n_present)
 
     @property
     def _codec(self) -> ObjectFormat:

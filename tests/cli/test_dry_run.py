@@ -112,6 +112,8 @@ CASES = {
     "shard": (["plain.zarr", "new.zarr", "--shards", 2], 0, ""),
     "unshard": (["a.zarr", "new.zarr"], 0, ""),
     "reshard": (["a.zarr", "new.zarr", "--shards", 4], 0, ""),
+    "upload": (["a.zarr", "memory://a.zarr"], 0, "PUT"),
+    "download": (["a.zarr", "new.zarr"], 0, "copied as they are"),
     "demo": ([], 0, "would be written"),
     "slurm cancel": (["parts.zarr"], 0, "no jobs are known"),
 }

@@ -397,6 +397,12 @@ ON_THE_COMMAND_LINE = {
     "unshard array.zarr array.zarr/new": (2, "DST ", "give a place outside of the source"),
     "reshard array.zarr out --shards 8x8": (2, "--shards 8x8", "give a shape as 8,8"),
     "reshard array.zarr out --compressors '[zstd'": (2, "--compressors", "is no JSON"),
+    "upload array.zarr out": (2, "URL ", "give a URL such as s3://bucket/x.zarr"),
+    "upload nowhere.zarr memory://out": (2, "SRC ", "give the path of an array or of a group"),
+    "upload v2.zarr memory://out": (2, "an array of Zarr v2 is not copied as it is", "use reshard"),
+    "download array.zarr memory://out": (2, "DST ", "upload copies to a URL"),
+    "download array.zarr group.zarr/a": (2, "an array exists there", "give --overwrite to replace it"),
+    "download s3:/bucket/x out": (2, "URL ", "s3://bucket/x.zarr"),
     "write-part x.npy out 0/2": (85, "nothing was begun", "run shardwrite init first"),
     "write-part x.npy out 2/2": (2, "there is no part 2 of 2", "counted from 0"),
 }  # fmt: skip

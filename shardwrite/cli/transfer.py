@@ -1,0 +1,96 @@
+"""Commands that copy arrays and groups to an object store and back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+import shardwrite
+from shardwrite.cli.common import command, engine, requeueing
+from shardwrite.cli.completion import directories
+from shardwrite.cli.convert_options import begin_options
+from shardwrite.cli.helping import Grouped
+from shardwrite.cli.options import dry_run_option, engine_options, json_option, requeue_option
+from shardwrite.cli.terminal import echo
+from shardwrite.runs.outcome import handling_signals
+
+__all__ = ["download", "upload"]
+
+
+_CONSUMED = (
+    "With --consume, each file of SRC is removed as soon as its copy is durable and was compared "
+    "with it. In the end SRC is gone. There is no way back."
+)
+
+
+def _options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that both commands have."""
+    for decorate in (json_option, requeue_option, engine_options, dry_run_option, begin_options):
+        function = decorate(function)
+    return function
+
+
+def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[str, Any]) -> None:
+    """Copy an array or a group, or show the plan for that."""
+    threads, workers, address = (options.pop(key) for key in ("threads", "workers", "address"))
+    n_requeues, as_json = options.pop("n_requeues"), options.pop("as_json")
+    dry_run = options.pop("dry_run")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(requeueing(n_requeues))
+        stack.enter_context(handling_signals())
+        stack.enter_context(engine(threads, workers, address))
+        if dry_run:
+            where = {"run_dir": options["run_dir"]} if "run_dir" in options else {}
+            plan = shardwrite.plan_transfer(src, dst, **where)
+            echo(plan.to_json() if as_json else str(plan))
+            if options.get("consume") and not as_json:
+                echo(_CONSUMED)
+            return
+        options["mode"] = "w" if options.pop("overwrite") else "w-"
+        done = transfer(src, dst, progress=not as_json, **options)
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
+
+
+@click.command(cls=Grouped)
+@click.argument("src", shell_complete=directories)
+@click.argument("dst", metavar="URL")
+@click.option(
+    "--run-dir",
+    help="Directory of the upload's state, which is needed to resume it. Default: beside SRC.",
+)
+@click.option(
+    "--consume",
+    is_flag=True,
+    help="Remove the files of SRC, a single array, as soon as their copies are durable and were "
+    "compared. There is no way back.",
+)
+@_options
+@command
+def upload(src: str, dst: str, **options: Any) -> None:
+    """Copy the array or group SRC to URL as it is, shard by shard.
+
+    URL is a place in an object store, such as s3://bucket/x.zarr. Nothing is decoded: all objects
+    and documents stay as they are. The index of each shard is checked, and all objects are compared
+    at the end, before the copy is published. If the command was interrupted, run it
+    again: it continues where it stopped.
+    """
+    _transfer(shardwrite.upload, src, dst, options)
+
+
+@click.command(cls=Grouped)
+@click.argument("src", metavar="URL")
+@click.argument("dst", shell_complete=directories)
+@_options
+@command
+def download(src: str, dst: str, **options: Any) -> None:
+    """Copy the array or group at URL to the directory DST, as it is.
+
+    It is the way back of upload. Nothing is decoded: all objects and documents stay as they are.
+    The index of each shard is checked, and all objects are compared at the end, before the copy is
+    published. If the command was interrupted, run it again: it continues where it stopped.
+    """
+    _transfer(shardwrite.download, src, dst, options)

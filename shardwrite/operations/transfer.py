@@ -1,0 +1,220 @@
+"""Uploads and downloads: arrays and hierarchies are copied as they are, object by object."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
+from shardwrite.errors import SpecError
+from shardwrite.operations.converting import Progress, call_of
+from shardwrite.operations.transferred import Transfer, TransferPlan
+from shardwrite.operations.transferring import (
+    open_transfer,
+    plan_of,
+    transfer,
+    transfer_and_consume,
+)
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import resolve_place
+from shardwrite.runs.options import RunOptions, for_new_array
+
+__all__ = ["download", "plan_transfer", "upload"]
+
+
+@public
+def upload(
+    src: Any,
+    dst: Any,
+    *,
+    mode: str = "w-",
+    durability: str | None = None,
+    run_dir: Any = None,
+    restart: bool = False,
+    consume: bool = False,
+    progress: Progress = False,
+) -> Transfer:
+    """Copy an array or a group to an object store as it is, shard by shard.
+
+    The copy has the same documents and the same objects, byte for byte. Nothing is decoded. The
+    index of each shard is checked before the shard is copied. At the end, all objects of the copy
+    are compared with the journal by their sizes and index checksums, and only then are the arrays
+    published. Groups follow with their attributes and consolidated metadata, the root last.
+
+    Parameters
+    ----------
+    src : str, path, or store or node of zarr-python
+        The array, or a group with all that it holds, of Zarr v3. It is a directory, a URL, or a
+        store.
+    dst : str, or store or node of zarr-python or obstore
+        Where the copy goes: a URL such as ``s3://bucket/x.zarr``, or a store.
+    mode : {"w-", "w"}
+        ``"w-"`` refuses to overwrite an array, and ``"w"`` replaces it.
+    durability : {"full", "batch", "none"}, optional
+        See :func:`to_sharded_zarr`.
+    run_dir : str or path, optional
+        Directory for the state of the upload, which is needed to resume it. By default, it is a
+        directory beside `src` whose name ends in ``.upload.shardwrite``. It is removed at the end.
+    restart : bool
+        Remove what an interrupted upload has written, and start over.
+    consume : bool
+        Remove each file of `src` as soon as its copy is durable, and was read back and compared.
+        This is for those without room for two copies; there is no way back. `src` must be a single
+        array in a directory. In the end `src` is gone.
+    progress : bool or callable
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    Transfer
+        What was copied.
+
+    Notes
+    -----
+    After an interruption, make the same call again. Objects in the journal are not sent again. Two
+    processes that make the same call at once both succeed, but may send an object twice. An upload
+    of another source to the same place is refused while the first one lasts.
+
+    `src` must not change meanwhile. Files that do not belong to an array or a group are not copied.
+    The receipt of each array is a new one.
+
+    With ``consume=True``, `src` has no document from the first removal on, so that nobody reads
+    removed objects as the fill value. After an interruption the same call finishes. Until then,
+    parts of the data lie in `src` and others in `dst`: remove neither. :func:`abandon` gives it up
+    only if nothing was removed yet.
+
+    Raises
+    ------
+    SpecError, JournalError
+        Before anything is written, if an argument does not fit, or something else stands there.
+    CorruptShardError
+        If a shard of the source has a bad index. Nothing is published.
+    IncompleteError
+        If the process was asked to stop and objects are missing.
+    StoreError
+        If the storage refuses, or the source changes meanwhile.
+    RunEndedError, WorkersLostError
+        See :func:`to_sharded_zarr`.
+
+    Examples
+    --------
+    >>> import dask.array as da, obstore.store, shardwrite, tempfile
+    >>> path, bucket = tempfile.mkdtemp(), obstore.store.MemoryStore()
+    >>> _ = da.arange(1000, chunks=100).to_sharded_zarr(path + "/a", shards=100, chunks=10)
+    >>> shardwrite.upload(path + "/a", bucket).n_objects
+    10
+    >>> shardwrite.download(bucket, path + "/b").n_objects
+    10
+    """
+    place = resolve_place(dst, None)
+    is_url = isinstance(dst, str) and dst.lower().startswith("file:")
+    if isinstance(place, Directory) and isinstance(dst, str | os.PathLike) and not is_url:
+        raise SpecError(
+            "is the path of a directory",
+            field="dst",
+            value=os.fspath(dst),
+            remedy="give a URL such as s3://bucket/x.zarr; download copies to a directory",
+        )
+    if consume is not False:
+        call = call_of(
+            dst,
+            None,
+            mode=mode,
+            durability=durability,
+            run_dir=run_dir,
+            restart=restart,
+            consume=consume,
+            progress=progress,
+        )
+        return transfer_and_consume(src, call, active_engine())
+    run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
+    return transfer(open_transfer(src, dst, run_dir), run, progress, active_engine())
+
+
+@public
+def download(
+    src: Any,
+    dst: Any,
+    *,
+    mode: str = "w-",
+    durability: str | None = None,
+    restart: bool = False,
+    progress: Progress = False,
+) -> Transfer:
+    """Copy an array or a group to a directory as it is, shard by shard.
+
+    It is the way back of :func:`upload`, and has the same promises. The state of the download lies
+    beside each array, as that of every run in a directory.
+
+    Parameters
+    ----------
+    src : str, path, or store or node of zarr-python or obstore
+        The array, or a group with all that it holds, of Zarr v3: a URL such as
+        ``s3://bucket/x.zarr``, a store, or a directory.
+    dst : str or path
+        The directory of the copy.
+    mode, durability, restart, progress
+        See :func:`upload`.
+
+    Returns
+    -------
+    Transfer
+        What was copied.
+
+    Notes
+    -----
+    Errors are those of :func:`upload`.
+
+    Examples
+    --------
+    >>> import dask.array as da, obstore.store, shardwrite, tempfile
+    >>> path, bucket = tempfile.mkdtemp(), obstore.store.MemoryStore()
+    >>> _ = da.arange(1, 101, chunks=50).to_sharded_zarr(bucket, name="a", shards=50, chunks=10)
+    >>> shardwrite.download(bucket, path + "/b").n_objects
+    2
+    """
+    if not isinstance(resolve_place(dst, None), Directory):
+        raise SpecError(
+            "is no directory",
+            field="dst",
+            value=dst if isinstance(dst, str) else type(dst).__name__,
+            remedy="give the path of a directory; upload copies to a URL",
+        )
+    run = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
+    return transfer(open_transfer(src, dst, None), run, progress, active_engine())
+
+
+@public
+def plan_transfer(src: Any, dst: Any, *, run_dir: Any = None) -> TransferPlan:
+    """Plan what :func:`upload` or :func:`download` would do. Nothing is written.
+
+    The source is listed, and the sizes of its objects are looked up.
+
+    Parameters
+    ----------
+    src, dst, run_dir
+        See :func:`upload`.
+
+    Returns
+    -------
+    TransferPlan
+        Objects, bytes, requests and memory.
+
+    Raises
+    ------
+    SpecError
+        If an argument does not fit.
+    StoreError
+        If the storage refuses.
+
+    Examples
+    --------
+    >>> import dask.array as da, obstore.store, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp() + "/a"
+    >>> _ = da.arange(1, 101, chunks=50).to_sharded_zarr(path, shards=50, chunks=10)
+    >>> plan = shardwrite.plan_transfer(path, obstore.store.MemoryStore())
+    >>> plan.n_objects, plan.requests_to_target.n_put
+    (2, 8)
+    """
+    return plan_of(open_transfer(src, dst, run_dir), active_engine())

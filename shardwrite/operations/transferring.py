@@ -1,0 +1,381 @@
+"""The copy of a hierarchy with the same documents and objects: what is checked, planned and run.
+
+The arrays are copied first. None of them is published before all of them are whole, and all objects
+were compared with the journal. Then the documents of groups are written, the root's last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwrite.codecs.documents import Document
+from shardwrite.engines import Engine
+from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.node import DOCUMENT
+from shardwrite.journal import read_receipt
+from shardwrite.operations.consume import consume_into
+from shardwrite.operations.converting import Call
+from shardwrite.operations.hierarchy import put_document
+from shardwrite.operations.in_place import enter_above
+from shardwrite.operations.transferred import (
+    PlannedTransfer,
+    Requests,
+    Transfer,
+    TransferPlan,
+    TransferredArray,
+)
+from shardwrite.place.base import Place, names_above
+from shardwrite.place.directory import Directory
+from shardwrite.place.objects import InStore
+from shardwrite.place.run_state import run_state_beside
+from shardwrite.place.target import Target, resolve_place, target_at
+from shardwrite.place.transformer import TransformerPlace
+from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
+from shardwrite.read.inspection import stored_sizes
+from shardwrite.read.stored_array import StoredArray, check_apart
+from shardwrite.read.survey import ranks_of_objects
+from shardwrite.runs.conversion import Converting
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions
+from shardwrite.runs.progress import OnReport, reporting
+from shardwrite.runs.result import result_from_receipt
+from shardwrite.runs.whole_objects import WholeObjects, plan_transfer_of
+from shardwrite.sources.opening import place_of
+from shardwrite.stores import COPIED_NBYTES
+
+__all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and_consume"]
+
+# Requests that do not depend on the number of objects: to try what a bucket can do, for an array
+# that is written (its mark, document and receipt are put, and it is looked at step by step), for an
+# array that is read, and for a group.
+_TRIED = Requests(n_put=3, n_get=1)
+_WRITTEN = Requests(n_put=3, n_get=20, n_list=10)
+_READ = Requests(n_get=6)
+_GROUP = Requests(n_put=1, n_get=5)
+_LISTED_AT_ONCE = 1000
+_TAIL_NBYTES = 2**16  # that are read first; see `stores.bucket_reading`
+
+
+@dataclass(frozen=True, slots=True)
+class Transferring:
+    """A transfer that was checked.
+
+    Attributes
+    ----------
+    tree : Hierarchy
+        The source.
+    place : Place
+        Place of the copy.
+    run_dir : Any
+        Directory of the run state; None if it lies beside the copy, or the configuration says
+        where.
+    is_default : bool
+        Whether no user has given that directory.
+    """
+
+    tree: Hierarchy
+    place: Directory | InStore
+    run_dir: Any
+    is_default: bool
+
+    def at(self, name: str) -> Directory | InStore:
+        """Place of the copy of a node."""
+        return self.place.member(name) if name else self.place
+
+    def target(self, name: str) -> Target:
+        """Place of the copy of an array, and of the state of its run.
+
+        The run sees no groups above, because it would make those that are missing.
+        """
+        place = self.at(name)
+        if name and isinstance(place, Directory):
+            place = Directory(place.path)
+        elif name and isinstance(place, InStore):
+            place = InStore(place.base.at(place.name))
+        return target_at(place, self.run_dir)
+
+    def documents(self) -> dict[str, bytes]:
+        """Documents of the groups as they stand in the source, by name, the root's last."""
+        found: dict[str, bytes] = {}
+        for group in reversed(self.tree.groups):
+            node = self.tree.place.member(group.name) if group.name else self.tree.place
+            data = node.read(DOCUMENT)
+            if data is None:
+                raise _not_as_it_is(node.label, "a group of Zarr v2")
+            found[group.name] = data
+        return found
+
+
+def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
+    """Open the source of a transfer, and refuse what cannot be copied as it is.
+
+    Raises
+    ------
+    SpecError
+        If the source is no hierarchy of Zarr v3, or the copy would lie in it.
+    """
+    tree = open_hierarchy(place_of(src), lambda _: True)
+    for _, source in tree.arrays:
+        _check_source(source)
+    place = resolve_place(dst, None)
+    if isinstance(place, TransformerPlace):
+        raise SpecError(
+            "is in a hierarchy of 2022",
+            field="dst",
+            value=place.label,
+            remedy="give another place",
+        )
+    check_apart(tree.place, place)
+    chosen = run_state_beside(tree.place.store.local_root, place, run_dir)
+    return Transferring(tree, place, chosen, chosen is not run_dir)
+
+
+def _check_source(source: StoredArray) -> None:
+    """Refuse an array whose document is not the one that describes its objects."""
+    if not source.is_v3:
+        raise _not_as_it_is(source.label, "an array of Zarr v2")
+    if source.is_in_file:
+        raise _not_as_it_is(source.label, "an array inside of a file")
+    if isinstance(source.place, TransformerPlace):
+        raise _not_as_it_is(source.label, "an array of the storage transformer of 2022")
+
+
+def _not_as_it_is(label: str, what: str) -> SpecError:
+    return SpecError(
+        f"{what} is not copied as it is",
+        field="src",
+        value=label,
+        remedy="use reshard, which makes a Zarr v3 array of it, there or in a directory first",
+    )
+
+
+def transfer(
+    wanted: Transferring, run: RunOptions, progress: bool | OnReport, engine: Engine
+) -> Transfer:
+    """Copy a hierarchy.
+
+    Parameters
+    ----------
+    wanted : Transferring
+        What is copied.
+    run : RunOptions
+        How the runs go.
+    progress : bool or callable
+        See `reporting`.
+    engine : Engine
+        The engine that runs the tasks.
+
+    Raises
+    ------
+    ShardwriteError
+        See :func:`shardwrite.upload`.
+    """
+    start = time.perf_counter()
+    tree = wanted.tree
+    documents = wanted.documents()
+    places = {name: wanted.at(name) for name in documents}
+    for name, place in places.items():
+        _check_group(place, documents[name], run.mode)
+    jobs = []
+    for name, source in tree.arrays:
+        plan = plan_transfer_of(source, engine)
+        jobs.append(Job(WholeObjects(source.array), plan, wanted.target(name), run))
+    with (
+        _explaining(wanted),
+        reporting(progress, sum(job.plan.raw_nbytes for job in jobs)) as on_report,
+    ):
+        results = execute(jobs, engine, on_report, looks_again=True)
+    for name, place in places.items():
+        if place.read(DOCUMENT) != documents[name]:
+            put_document(place, documents[name], run.durability)
+    if documents:
+        enter_above(wanted.place, lambda: _nodes_of(tree), jobs[0].durability)
+    if wanted.is_default:
+        _remove_if_empty(wanted.run_dir)
+    arrays = tuple(
+        TransferredArray(name=name, path=job.target.label, result=result)
+        for (name, _), job, result in zip(tree.arrays, jobs, results, strict=True)
+    )
+    return Transfer(
+        source=tree.place.label,
+        path=wanted.place.label,
+        arrays=arrays,
+        n_groups=len(documents),
+        seconds=time.perf_counter() - start,
+        left_out=tree.left_out,
+    )
+
+
+def transfer_and_consume(src: Any, call: Call, engine: Engine) -> Transfer:
+    """Copy an array, and remove each of its objects once the copy is durable and was compared.
+
+    Parameters
+    ----------
+    src : str or path
+        Directory of the array.
+    call : Call
+        The call.
+    engine : Engine
+        The engine that runs the tasks.
+
+    Raises
+    ------
+    ShardwriteError
+        See :func:`shardwrite.upload`.
+    """
+    start = time.perf_counter()
+    source, place = place_of(src), resolve_place(call.dst, None)
+    chosen = run_state_beside(source.store.local_root, place, call.run_dir)
+
+    def plan(found: StoredArray) -> Converting:
+        _check_source(found)
+        chunks = WholeObjects(found.array)
+        return Converting(found, chunks, plan_transfer_of(found, engine), None, (), 0)
+
+    array, n_removed = consume_into(source, replace(call, run_dir=chosen), engine, plan)
+    result = array.result
+    if result is None:  # it was finished before
+        target = target_at(place, chosen)
+        receipt = read_receipt(target)
+        if receipt is None:
+            raise TypeError("a copy that was finished before has a receipt")
+        result = result_from_receipt(receipt.result, target.label)
+    if chosen is not call.run_dir:
+        _remove_if_empty(chosen)
+    return Transfer(
+        source=source.label,
+        path=array.path,
+        arrays=(TransferredArray(name="", path=array.path, result=result),),
+        n_groups=0,
+        seconds=time.perf_counter() - start,
+        n_removed=n_removed,
+    )
+
+
+def _check_group(place: Place, document: bytes, mode: str) -> None:
+    """Refuse to put the document of a group where something else stands."""
+    kind = place.kind_for_group()
+    if kind not in ("nothing", "group"):
+        raise SpecError(
+            "something that is no Zarr v3 group stands there",
+            field="dst",
+            value=place.label,
+            remedy="give another place, or remove it yourself",
+        )
+    if kind == "group" and mode == "w-" and place.read(DOCUMENT) != document:
+        raise SpecError(
+            "another group stands there",
+            field="dst",
+            value=place.label,
+            remedy='give another place, or mode="w" to replace its document',
+        )
+
+
+def _nodes_of(tree: Hierarchy) -> dict[str, Document]:
+    """Documents of the nodes of a hierarchy, without those below a group that has none."""
+    found = {group.name: group.document for group in tree.groups}
+    found |= {name: source.array.metadata.document for name, source in tree.arrays}
+    return {
+        name: node
+        for name, node in found.items()
+        if not name or all(above in found for above in names_above(name))
+    }
+
+
+@contextlib.contextmanager
+def _explaining(wanted: Transferring) -> Iterator[None]:
+    """Add to an error what a user can do about it."""
+    try:
+        yield
+    except CorruptShardError as error:
+        error.add_note(
+            f"this shard of {wanted.tree.place.label} is bad, and nothing is published. Write it "
+            "again from its source with repair, and make the same call again"
+        )
+        raise
+    except StoreError as error:
+        if wanted.is_default:
+            error.add_note(
+                f"the state of the upload lies in {wanted.run_dir}; for another place, give for "
+                'instance run_dir="/scratch/me/runs"'
+            )
+        raise
+
+
+def _remove_if_empty(directory: Path) -> None:
+    # Another upload of the same source may have its state there.
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
+    """Plan a transfer: objects, bytes, requests and memory. The source is listed.
+
+    Parameters
+    ----------
+    wanted : Transferring
+        What is copied.
+    engine : Engine
+        The engine that looks at the objects.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    tree, place = wanted.tree, wanted.place
+    arrays, memory = [], 0
+    for name, source in tree.arrays:
+        ranks = ranks_of_objects(source.array, source.label)
+        sizes = stored_sizes(engine, source.array, ranks)
+        sizes = sizes[sizes >= 0]
+        largest = int(sizes.max(initial=0))
+        arrays.append(
+            PlannedTransfer(
+                name=name, n_objects=len(sizes), nbytes=int(sizes.sum()), largest_nbytes=largest
+            )
+        )
+        n_threads = plan_transfer_of(source, engine).resources.n_threads
+        piece = min(largest, COPIED_NBYTES)
+        held = piece if isinstance(place, Directory) else largest + piece
+        memory = max(memory, n_threads * held)
+    n_groups = len(tree.groups)
+    is_remote = tree.place.store.local_root is None
+    return TransferPlan(
+        source=tree.place.label,
+        path=place.label,
+        arrays=tuple(arrays),
+        n_groups=n_groups,
+        requests_to_source=_reads(arrays, n_groups) if is_remote else None,
+        requests_to_target=_writes(arrays, n_groups) if place.store.local_root is None else None,
+        memory_nbytes=memory,
+        run_dir="" if wanted.run_dir is None else str(wanted.run_dir),
+        left_out=tree.left_out,
+    )
+
+
+def _reads(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
+    """Requests that read all objects."""
+    n_listed = sum(array.n_objects for array in arrays) // _LISTED_AT_ONCE
+    found = Requests(n_get=n_groups * _GROUP.n_get, n_list=1 + n_listed)
+    for array in arrays:
+        n_get = 2 * array.n_objects
+        if array.largest_nbytes > _TAIL_NBYTES:
+            n_get += array.n_objects + array.nbytes // COPIED_NBYTES
+        found += _READ + Requests(n_get=n_get)
+    return found
+
+
+def _writes(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
+    """Requests that put all objects, and look at them again."""
+    found = _TRIED + Requests(n_groups * _GROUP.n_put, n_groups * _GROUP.n_get)
+    for array in arrays:
+        n = array.n_objects
+        found += _WRITTEN + Requests(n, n, n // _LISTED_AT_ONCE)
+    return found

@@ -1,0 +1,99 @@
+"""Objects of an array that exists as a source of chunks. Each is copied as it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+from dask.highlevelgraph import HighLevelGraph
+from dask.task_spec import Task
+
+from shardwrite.engines import Engine
+from shardwrite.journal import Listed
+from shardwrite.plan import Partition, Plan, PlanOptions, SourceLayout, make_plan
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.stored_array import StoredArray
+from shardwrite.runs.array_plan import resources_of
+from shardwrite.runs.source import Key, TaskBox
+from shardwrite.stores import Capability, require
+from shardwrite.write.whole_objects import copy_objects
+
+__all__ = ["WholeObjects", "plan_transfer_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeObjects:
+    """Objects of another array whose document is that of the plan.
+
+    Attributes
+    ----------
+    array : ShardedArray
+        The other array.
+    listed : Listed, optional
+        Objects that the other array must have.
+    """
+
+    array: ShardedArray
+    listed: Listed | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """See :class:`ChunkSource`."""
+        return self.array.metadata.dtype
+
+    @property
+    def region(self) -> None:
+        """See :class:`ChunkSource`."""
+        return
+
+    @property
+    def is_encoded(self) -> bool:
+        """See :class:`ChunkSource`."""
+        return True
+
+    def write(self, at: TaskBox) -> dict[Key, Any]:
+        """See :class:`ChunkSource`."""
+        task = Task(at.key, copy_objects, at.spec, self.array, self.listed, at.box, at.skip)
+        return {at.key: task}
+
+    def encode(self, at: TaskBox) -> NoReturn:
+        """Raise TypeError, because the chunks are encoded already."""
+        raise TypeError(f"{at.key} would encode chunks that are encoded already")
+
+    def graph(self, name: str, tasks: dict[Key, Any]) -> HighLevelGraph:
+        """See :class:`ChunkSource`."""
+        layers: Any = {name: tasks}
+        return HighLevelGraph(layers, {name: set()})
+
+    def box_of(self, key: Any) -> None:
+        """Do nothing, because the graph builder knows the boxes of all tasks."""
+
+
+def plan_transfer_of(source: StoredArray, engine: Engine) -> Plan:
+    """Plan a copy of an array with the same document and the same objects.
+
+    Parameters
+    ----------
+    source : StoredArray
+        The array.
+    engine : Engine
+        The engine that will run the tasks.
+
+    Raises
+    ------
+    SpecError
+        If processes cannot share the array.
+    """
+    if not engine.shares_memory:
+        require(source.array.store, Capability.SHARED, field="src", value=source.label)
+    metadata = source.array.metadata
+    made = make_plan(
+        metadata,
+        SourceLayout(metadata.grid.sizes, 0, f"{source.identity}:whole", False),
+        resources_of(engine, None),
+        PlanOptions(),
+    )
+    # One task copies a group; no units wait for their shard.
+    edges = made.partition.group_edges
+    return replace(made, partition=Partition(edges, edges), is_staged=False)

@@ -1,0 +1,121 @@
+"""Tasks that copy the objects of another array as they are, each as a whole."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.grid import Box, Shape, ravel, unravel
+from shardwrite.journal import Listed
+from shardwrite.read.array import ShardedArray
+from shardwrite.read.stored_shard import open_shard
+from shardwrite.stores import COPIED_NBYTES, ObjectReader, Transaction
+from shardwrite.write.commit import commit_shards, in_turns
+from shardwrite.write.context import GroupReport, WriteSpec, Written
+from shardwrite.write.copying import check_missing, sizes_in
+from shardwrite.write.emitter import Emitter
+
+__all__ = ["copy_objects", "differing_objects"]
+
+
+def copy_objects(
+    spec: WriteSpec,
+    source: ShardedArray,
+    listed: Listed | None,
+    group: Box,
+    skip: frozenset[Shape],
+) -> GroupReport:
+    """Copy the objects of a group byte by byte. Objects that the source lacks stay missing.
+
+    The index of each shard is checked before the shard is copied. Nothing is decoded.
+
+    Parameters
+    ----------
+    spec : WriteSpec
+        Facts about the run. Its array has the same document as the source.
+    source : ShardedArray
+        The array whose objects are copied.
+    listed : Listed or None
+        Objects that the source must have.
+    group : Box
+        Box of the group.
+    skip : frozenset of tuple of int
+        Positions of shards in the group that are done already.
+
+    Returns
+    -------
+    GroupReport
+        The shards that are committed.
+
+    Raises
+    ------
+    CorruptShardError
+        If the index of a shard is not valid, or an inner chunk has a size that it cannot have.
+    StoreError
+        If the storage refuses. The error number is ESTALE if the source has changed meanwhile.
+    RunEndedError
+        If the run has ended, or was taken over.
+    """
+
+    def write(transaction: Transaction, index: Shape) -> Written:
+        shard = open_shard(source.metadata, source.store, index)
+        if shard is None:
+            check_missing(listed, source.metadata, index, ravel(index, spec.metadata.grid.counts))
+            return Emitter(spec, transaction, index).nothing()
+        with shard:
+            sizes_in(source.metadata, shard)
+            emitter = Emitter(spec, transaction, index, shard.check_current)
+            return emitter.whole(shard.reader, shard.index)
+
+    wanted = [index for index in spec.metadata.grid.shards_in(group) if index not in skip]
+    with spec.at_work(), in_turns(spec, len(wanted), write) as write_in_turn:
+        return commit_shards(spec, group, wanted, write_in_turn)
+
+
+def differing_objects(
+    array: ShardedArray, source: ShardedArray, ranks: npt.NDArray[np.int64]
+) -> dict[int, str]:
+    """Compare some objects of an array with those of another, byte by byte.
+
+    Parameters
+    ----------
+    array, source : ShardedArray
+        The arrays, which have the same document.
+    ranks : numpy.ndarray of int64
+        Row-major ranks of the shards.
+
+    Returns
+    -------
+    dict of int to str
+        For each object that differs or is missing in one array, its rank and a message.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses to read one of the arrays.
+    """
+    found = {}
+    metadata = array.metadata
+    for rank in ranks.tolist():
+        key = metadata.shard_key(unravel(rank, metadata.grid.counts))
+        ours, theirs = array.store.open(key), source.store.open(key)
+        if ours is None or theirs is None:
+            is_same = ours is theirs
+            for reader in (ours, theirs):
+                if reader is not None:
+                    reader.__exit__(None, None, None)
+        else:
+            with ours, theirs:
+                is_same = _is_same(ours, theirs)
+        if not is_same:
+            found[rank] = "is not the same as in the source"
+    return found
+
+
+def _is_same(one: ObjectReader, other: ObjectReader) -> bool:
+    """Whether two objects have the same bytes."""
+    return one.nbytes == other.nbytes and all(
+        one.read(start, nbytes) == other.read(start, nbytes)
+        for start in range(0, one.nbytes, COPIED_NBYTES)
+        for nbytes in (min(COPIED_NBYTES, one.nbytes - start),)
+    )

@@ -1,0 +1,508 @@
+"""Uploads and downloads: every object and every document arrives as it was, byte for byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import obstore
+import obstore.store
+import pytest
+import zarr
+from click.testing import CliRunner
+from zarr.codecs import GzipCodec, ShardingCodec
+
+import shardwrite
+from shardwrite import CorruptShardError, SpecError
+from shardwrite.cli import main
+from shardwrite.stores import BucketStore
+
+RECEIPT = "shardwrite-receipt.json"
+VALUES = np.random.default_rng(0).integers(1, 2**32, (40, 24), dtype="u4")
+
+
+def make_array(path, **options):
+    """An array in which some shards are missing, and some inner chunks of others."""
+    values = VALUES.copy()
+    values[:16, :16] = 0
+    values[16:20] = 0
+    layout = {"shards": 16, "chunks": 4, **options}
+    shardwrite.to_sharded_zarr(da.from_array(values, chunks=(16, 24)), path, **layout)
+
+
+def make_hierarchy(path, *, is_consolidated=True):
+    """Groups and arrays, sharded and not, by this package and by zarr-python."""
+    root = zarr.create_group(path, attributes={"title": "all", "none": None})
+    images = root.create_group("images", attributes={"of": "cells"})
+    root.create_group("empty")
+    images.create_array("plain", shape=(9, 7), chunks=(4, 4), dtype="f4")[...] = 5
+    images.create_array(
+        "dots", data=VALUES[:8, :8], chunks=(4, 4), shards=(8, 8), dimension_names=("y", None),
+        chunk_key_encoding={"name": "v2", "separator": "."},
+    )  # fmt: skip
+    root.create_array("scalar", shape=(), dtype="i8")[...] = 7
+    make_array(path / "deep" / "nested")
+    if is_consolidated:
+        zarr.consolidate_metadata(path)
+
+
+def in_directory(path):
+    """SHA-256 of each file by its key. A receipt is another one in each copy."""
+    found = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+    return {
+        key: hashlib.sha256(file.read_bytes()).hexdigest()
+        for key, file in found.items()
+        if file.name != RECEIPT
+    }
+
+
+def keys(store):
+    return sorted(one["path"] for some in obstore.list(store) for one in some)
+
+
+def in_bucket(store):
+    """The same for a bucket."""
+    return {
+        key: hashlib.sha256(obstore.get(store, key).bytes()).hexdigest()
+        for key in keys(store)
+        if not key.endswith(RECEIPT)
+    }
+
+
+@pytest.fixture
+def bucket():
+    return obstore.store.MemoryStore()
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"index_location": "start"}, {"shards": None}, {"strategy": "append-only"}],
+    ids=lambda options: "-".join(map(str, options.values())) or "sharded",
+)
+def test_an_array_there_and_back(tmp_path, bucket, options):
+    make_array(tmp_path / "a", **options)
+    wanted = in_directory(tmp_path / "a")
+    done = shardwrite.upload(tmp_path / "a", bucket)
+    n_objects = len(wanted) - 1
+    assert (done.n_objects, done.n_resumed, done.n_groups) == (n_objects, 0, 0)
+    assert done.stored_nbytes == sum(
+        (tmp_path / "a" / key).stat().st_size for key in wanted if key != "zarr.json"
+    )
+    assert in_bucket(bucket) == wanted
+    assert shardwrite.verify(bucket, deep=True, against=tmp_path / "a").is_good
+    shardwrite.download(bucket, tmp_path / "b")
+    assert in_directory(tmp_path / "b") == wanted
+    assert shardwrite.verify(tmp_path / "b", deep=True).is_good
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"], "no state of a run is left"
+
+
+ODD = {
+    "no elements": {"shape": (0, 4), "chunks": (2, 2), "dtype": "i4"},
+    "no shards stored": {"shape": (9, 9), "chunks": (2, 2), "shards": (4, 4), "dtype": "i4"},
+    "text": {"data": np.array(["a", "b", "cc", ""]), "chunks": (2,), "shards": (4,)},
+    "codecs around a sharding": {
+        "shape": (8, 8), "chunks": (8, 8), "dtype": "i4", "zarr_format": 3,
+        "codecs": [ShardingCodec(chunk_shape=(4, 4)), GzipCodec()],
+    },
+    "shards in shards": {
+        "shape": (8, 8), "chunks": (8, 8), "dtype": "i4", "zarr_format": 3,
+        "codecs": [
+            ShardingCodec(chunk_shape=(4, 4), codecs=[ShardingCodec(chunk_shape=(2, 2))])
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*data type:UserWarning")
+@pytest.mark.parametrize("odd", ODD)
+def test_odd_arrays_there_and_back(tmp_path, bucket, odd):
+    given = ODD[odd]
+    if "codecs" in given:
+        zarr.create(store=tmp_path / "a", **given)[...] = VALUES[:8, :8]
+    else:
+        zarr.create_array(tmp_path / "a", **given)
+    wanted = in_directory(tmp_path / "a")
+    shardwrite.upload(tmp_path / "a", bucket)
+    assert in_bucket(bucket) == wanted
+    shardwrite.download(bucket, tmp_path / "b")
+    assert in_directory(tmp_path / "b") == wanted
+
+
+@pytest.mark.parametrize("is_consolidated", [True, False])
+def test_a_hierarchy_there_and_back(tmp_path, bucket, is_consolidated):
+    make_hierarchy(tmp_path / "h", is_consolidated=is_consolidated)
+    wanted = in_directory(tmp_path / "h")
+    done = shardwrite.upload(tmp_path / "h", bucket)
+    assert [array.name for array in done.arrays] == [
+        "deep/nested", "images/dots", "images/plain", "scalar",
+    ]  # fmt: skip
+    assert done.n_groups == len([key for key in wanted if key.endswith("zarr.json")]) - 4
+    assert in_bucket(bucket) == wanted
+    again = shardwrite.upload(tmp_path / "h", bucket)
+    assert again.n_objects == done.n_objects
+    shardwrite.download(bucket, tmp_path / "b" / "h")
+    assert in_directory(tmp_path / "b" / "h") == wanted
+    found = zarr.open_group(tmp_path / "b" / "h", use_consolidated=is_consolidated or None)
+    np.testing.assert_array_equal(found["images/dots"][...], VALUES[:8, :8])
+
+
+def test_a_copy_in_an_existing_hierarchy_is_entered_above(tmp_path):
+    make_hierarchy(tmp_path / "h")
+    zarr.create_group(tmp_path / "all")
+    zarr.consolidate_metadata(tmp_path / "all")
+    shardwrite.download(tmp_path / "h", tmp_path / "all" / "copy")
+    assert in_directory(tmp_path / "all" / "copy") == in_directory(tmp_path / "h")
+    listed = json.loads((tmp_path / "all" / "zarr.json").read_text())["consolidated_metadata"]
+    assert {"copy", "copy/images", "copy/images/dots", "copy/scalar"} <= set(listed["metadata"])
+    assert "copy/deep/nested" not in listed["metadata"], "its group has no document"
+
+
+class Stop(Exception):  # noqa: N818 (it is none)
+    pass
+
+
+def stopping_after(n):
+    """A receiver of progress that fails at the n-th report."""
+    reports = []
+
+    def stop(report):
+        reports.append(report)
+        if len(reports) == n:
+            raise Stop
+
+    return stop
+
+
+@pytest.fixture
+def puts(monkeypatch):
+    """Names of the objects of arrays that are put, in order."""
+    put, found = BucketStore._put, []
+
+    def noted(self, name, data, mode):
+        if not name.endswith((".json", ".tmp")) and "probe" not in name:
+            found.append(name)
+        put(self, name, data, mode)
+
+    monkeypatch.setattr(BucketStore, "_put", noted)
+    return found
+
+
+def test_resumed_without_sending_anything_twice(tmp_path, bucket, puts):
+    make_hierarchy(tmp_path / "h")
+    n_objects = 0
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(Stop):
+            shardwrite.upload(tmp_path / "h", bucket, progress=stopping_after(2))
+        assert not [key for key in keys(bucket) if key.endswith("zarr.json")], (
+            "nothing is published"
+        )
+        n_before = len(puts)
+        assert n_before
+        done = shardwrite.upload(tmp_path / "h", bucket)
+    n_objects = done.n_objects
+    assert done.n_resumed >= n_before
+    assert len(puts) == len(set(puts)) == n_objects
+    assert in_bucket(bucket) == in_directory(tmp_path / "h")
+
+
+def test_a_call_that_stops_between_arrays_and_groups_goes_on(tmp_path, bucket, puts, monkeypatch):
+    make_hierarchy(tmp_path / "h")
+    from shardwrite.operations import transferring
+
+    put, n = transferring.put_document, []
+
+    def stop(place, data, durability):
+        n.append(place)
+        if len(n) == 3:
+            raise Stop
+        put(place, data, durability)
+
+    monkeypatch.setattr(transferring, "put_document", stop)
+    with pytest.raises(Stop):
+        shardwrite.upload(tmp_path / "h", bucket)
+    assert "zarr.json" not in keys(bucket), "the root is the last"
+    n_before = len(puts)
+    shardwrite.upload(tmp_path / "h", bucket)
+    assert len(puts) == n_before
+    assert in_bucket(bucket) == in_directory(tmp_path / "h")
+
+
+@pytest.mark.parametrize("damage", ["torn", "index", "empty"])
+def test_a_bad_shard_is_told_and_nothing_is_published(tmp_path, bucket, damage):
+    make_array(tmp_path / "h" / "a")
+    make_array(tmp_path / "h" / "b")
+    wanted = in_directory(tmp_path / "h")
+    shard = tmp_path / "h" / "a" / "c" / "1" / "0"
+    whole = shard.read_bytes()
+    bad = {"torn": whole[:-9], "index": whole[:-20] + bytes(16) + whole[-4:], "empty": b""}[damage]
+    shard.write_bytes(bad)
+    with pytest.raises(CorruptShardError, match="c/1/0") as caught:
+        shardwrite.upload(tmp_path / "h", bucket)
+    assert caught.value.fields["key"] == "c/1/0"
+    (note,) = [note for note in caught.value.__notes__ if "repair" in note]
+    assert "nothing is published" in note
+    assert not [key for key in keys(bucket) if key.endswith("zarr.json")]
+    shard.write_bytes(whole)
+    shardwrite.upload(tmp_path / "h", bucket)
+    assert in_bucket(bucket) == wanted
+
+
+def test_a_chunk_of_a_wrong_size_is_told(tmp_path, bucket):
+    make_array(tmp_path / "a", shards=None, compressors=None)
+    chunk = tmp_path / "a" / "c" / "9" / "5"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    with pytest.raises(CorruptShardError, match="c/9/5"):
+        shardwrite.upload(tmp_path / "a", bucket)
+    assert "zarr.json" not in keys(bucket)
+
+
+@pytest.mark.parametrize("shards", [16, None], ids=["sharded", "plain"])
+@pytest.mark.parametrize("loss", ["removed", "replaced"])
+def test_what_is_lost_before_the_end_is_sent_again(tmp_path, bucket, puts, loss, shards):
+    make_array(tmp_path / "a", shards=shards, chunks=4 if shards else (16, 8))
+
+    def lose(report):
+        if "c/2/1" in keys(bucket) and puts.count("c/2/1") == 1:
+            if loss == "removed":
+                obstore.delete(bucket, "c/2/1")
+            else:
+                obstore.put(bucket, "c/2/1", obstore.get(bucket, "c/1/0").bytes())
+
+    shardwrite.upload(tmp_path / "a", bucket, progress=lose)
+    assert puts.count("c/2/1") == 2
+    assert len(puts) == len(set(puts)) + 1
+    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+
+
+def test_what_exists_is_refused_and_replaced_on_request(tmp_path, bucket):
+    make_array(tmp_path / "a")
+    make_array(tmp_path / "b", chunks=8)
+    make_hierarchy(tmp_path / "h")
+    shardwrite.upload(tmp_path / "a", bucket)
+    for other in ("b", "h"):
+        before = in_bucket(bucket)
+        with pytest.raises(SpecError, match=r"exists|stands there"):
+            shardwrite.upload(tmp_path / other, bucket)
+        assert in_bucket(bucket) == before
+    shardwrite.upload(tmp_path / "b", bucket, mode="w")
+    assert in_bucket(bucket) == in_directory(tmp_path / "b")
+    groups = obstore.store.MemoryStore()
+    shardwrite.upload(tmp_path / "h", groups)
+    zarr.open_group(tmp_path / "h", mode="a").attrs["title"] = "another"
+    with pytest.raises(SpecError, match="another group stands there"):
+        shardwrite.upload(tmp_path / "h", groups)
+    shardwrite.upload(tmp_path / "h", groups, mode="w")
+    assert in_bucket(groups) == in_directory(tmp_path / "h")
+
+
+def test_what_is_not_copied_as_it_is(tmp_path, bucket):
+    make_array(tmp_path / "a")
+    zarr.create_array(tmp_path / "v2", shape=(4,), chunks=(2,), dtype="i4", zarr_format=2)
+    zarr.create_group(tmp_path / "group2", zarr_format=2).create_array(
+        "x", shape=(4,), chunks=(2,), dtype="i4"
+    )
+    for source, told in (("v2", "Zarr v2"), ("group2", "Zarr v2")):
+        with pytest.raises(SpecError, match=f"{told}.*reshard"):
+            shardwrite.upload(tmp_path / source, bucket)
+    with pytest.raises(SpecError, match="there is no such directory"):
+        shardwrite.upload(tmp_path / "nothing", bucket)
+    with pytest.raises(SpecError, match="outside of the source"):
+        shardwrite.download(tmp_path / "a", tmp_path / "a" / "b")
+    with pytest.raises(SpecError, match="download copies to a directory"):
+        shardwrite.upload(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(SpecError, match="upload copies to a URL"):
+        shardwrite.download(tmp_path / "a", "memory://b")
+    assert not keys(bucket)
+
+
+def test_two_sources_at_once(tmp_path, puts):
+    """The state of each lies beside its source, so a mark in the bucket tells one from the other."""
+    (tmp_path / "there").mkdir()
+    bucket = obstore.store.LocalStore(tmp_path / "there")
+    for name in ("a", "b"):
+        make_array(tmp_path / name)
+    with dask.config.set(scheduler="sync"):
+        with pytest.raises(Stop):
+            shardwrite.upload(tmp_path / "a", bucket, progress=stopping_after(1))
+        assert (tmp_path / "a.upload.shardwrite").is_dir()
+        with pytest.raises(SpecError, match="writes this array"):
+            shardwrite.upload(tmp_path / "b", bucket)
+        assert not (tmp_path / "there" / "zarr.json").exists()
+        shardwrite.upload(tmp_path / "a", bucket)
+    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+    assert not (tmp_path / "a.upload.shardwrite").exists()
+
+
+@pytest.mark.parametrize("given", ["argument", "configuration"])
+def test_another_directory_for_the_state(tmp_path, given):
+    (tmp_path / "there").mkdir()
+    bucket, runs = obstore.store.LocalStore(tmp_path / "there"), tmp_path / "runs"
+    make_array(tmp_path / "a")
+    words = {"run_dir": runs} if given == "argument" else {}
+    with (
+        dask.config.set({"shardwrite.run-dir": None if words else str(runs)}),
+        pytest.raises(Stop),
+    ):
+        shardwrite.upload(tmp_path / "a", bucket, progress=stopping_after(1), **words)
+    assert list(runs.iterdir())
+    assert sorted(os.listdir(tmp_path)) == ["a", "runs", "there"]
+
+
+def test_in_processes(tmp_path):
+    (tmp_path / "there").mkdir()
+    bucket = obstore.store.LocalStore(tmp_path / "there")
+    make_hierarchy(tmp_path / "h")
+    with dask.config.set(scheduler="processes", num_workers=2):
+        shardwrite.upload(tmp_path / "h", bucket)
+        shardwrite.download(bucket, tmp_path / "b")
+    assert in_bucket(bucket) == in_directory(tmp_path / "h") == in_directory(tmp_path / "b")
+
+
+def test_a_shard_that_is_replaced_while_it_is_copied_is_copied_again(tmp_path, bucket, monkeypatch):
+    from shardwrite.write import emitter
+
+    make_array(tmp_path / "a")
+    make_array(tmp_path / "other", chunks=(4, 4))
+    shard, times = tmp_path / "a" / "c" / "1" / "0", []
+    new, copy = (tmp_path / "other" / "c" / "2" / "0").read_bytes(), emitter.copy_bytes
+
+    def copy_and_replace(reader, writer, nbytes, offset=0):
+        copy(reader, writer, nbytes, offset)
+        if reader.read(0, nbytes) == shard.read_bytes() and not times:
+            times.append(1)
+            shard.with_name("new").write_bytes(new)
+            shard.with_name("new").rename(shard)
+
+    monkeypatch.setattr(emitter, "copy_bytes", copy_and_replace)
+    with dask.config.set({"scheduler": "sync"}):
+        shardwrite.upload(tmp_path / "a", bucket)
+    assert times
+    assert in_bucket(bucket) == in_directory(tmp_path / "a")
+
+
+def consumed_to(path):
+    """A URL of a directory, which is durable."""
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("options", [{}, {"shards": None}], ids=["sharded", "plain"])
+def test_a_source_is_consumed(tmp_path, options):
+    make_array(tmp_path / "a", **options)
+    wanted = in_directory(tmp_path / "a")
+    done = shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
+    assert done.n_removed == done.n_objects == len(wanted) - 1
+    assert in_directory(tmp_path / "b") == wanted
+    assert sorted(os.listdir(tmp_path)) == ["b"]
+    again = shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
+    assert (again.n_removed, again.n_objects) == (0, done.n_objects)
+
+
+def test_a_source_is_consumed_step_by_step(tmp_path):
+    """Whenever it stops, each object is in one of both places, and the same call goes on."""
+    make_array(tmp_path / "a", shards=None)
+    wanted, url = in_directory(tmp_path / "a"), consumed_to(tmp_path / "b")
+    n_stops = 0
+    with dask.config.set(scheduler="sync"):
+        while True:
+            try:
+                shardwrite.upload(tmp_path / "a", url, consume=True, progress=stopping_after(1))
+            except Stop:
+                n_stops += 1
+                found = in_directory(tmp_path / "b") | in_directory(tmp_path / "a")
+                both = {key: value for key, value in found.items() if key.startswith("c/")}
+                assert both == {key: value for key, value in wanted.items() if key != "zarr.json"}
+                with pytest.raises(SpecError):
+                    shardwrite.open_sharded(tmp_path / "a")
+            else:
+                break
+            if n_stops > 1:
+                shardwrite.upload(tmp_path / "a", url, consume=True)
+                break
+    assert n_stops
+    assert in_directory(tmp_path / "b") == wanted
+    assert sorted(os.listdir(tmp_path)) == ["b"]
+
+
+def test_a_copy_that_differs_removes_nothing(tmp_path, monkeypatch):
+    """The copy has another byte, and the index and the size of the shard are right."""
+    from shardwrite.write.emitter import Emitter
+
+    make_array(tmp_path / "a")
+    wanted, whole = in_directory(tmp_path / "a"), Emitter.whole
+
+    def changed(self, reader, table):
+        written = whole(self, reader, table)
+        if self.index == (1, 0):
+            file = tmp_path / "b" / "c" / "1" / "0"
+            data = bytearray(file.read_bytes())
+            data[0] ^= 1
+            file.write_bytes(data)
+        return written
+
+    monkeypatch.setattr(Emitter, "whole", changed)
+    with pytest.raises(CorruptShardError, match="not the same as in the source"):
+        shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True)
+    found = {key for key in in_directory(tmp_path / "a") if key.startswith("c/")}
+    assert found == set(wanted) - {"zarr.json"}
+
+
+def test_what_is_not_consumed(tmp_path, bucket):
+    make_array(tmp_path / "a")
+    make_hierarchy(tmp_path / "h")
+    before = in_directory(tmp_path)
+    for words, told in (
+        (("a", bucket), "would not be durable"),
+        (("h", consumed_to(tmp_path / "b")), "only single arrays are consumed"),
+        (("h/scalar", consumed_to(tmp_path / "b")), "consolidated metadata"),
+    ):
+        with pytest.raises(SpecError, match=told):
+            shardwrite.upload(tmp_path / words[0], words[1], consume=True)
+    with pytest.raises(SpecError, match="leave out mode"):
+        shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=True, mode="w")
+    with pytest.raises(SpecError, match="True or False"):
+        shardwrite.upload(tmp_path / "a", consumed_to(tmp_path / "b"), consume=1)
+    assert in_directory(tmp_path) == before
+
+
+@pytest.mark.compat
+def test_a_plan_tells_objects_bytes_and_requests(tmp_path, bucket, puts):
+    make_hierarchy(tmp_path / "h")
+    plan = shardwrite.plan_transfer(tmp_path / "h", bucket)
+    assert not keys(bucket)
+    done = shardwrite.upload(tmp_path / "h", bucket)
+    assert (plan.n_objects, plan.nbytes) == (done.n_objects, done.stored_nbytes)
+    assert plan.requests_to_source is None
+    assert plan.requests_to_target.n_put == len(puts) + 3 * 4 + done.n_groups + 3
+    assert "PUT" in str(plan)
+    assert json.loads(plan.to_json())["n_objects"] == done.n_objects
+    back = shardwrite.plan_transfer(bucket, tmp_path / "b")
+    assert back.requests_to_target is None
+    assert back.requests_to_source.n_list
+    assert "objects" in done._repr_html_()
+    assert "objects" in plan._repr_html_()
+
+
+@pytest.mark.compat
+def test_commands(tmp_path):
+    make_hierarchy(tmp_path / "h")
+
+    def run(*words, code=0):
+        done = CliRunner().invoke(main, list(map(str, words)))
+        assert done.exit_code == code, done.output
+        return done.stdout
+
+    url = f"memory://{tmp_path.name}"
+    assert "objects" in run("upload", tmp_path / "h", url)
+    told = json.loads(run("download", url, tmp_path / "b", "--json"))
+    assert told["n_objects"] == sum(array["result"]["n_shards"] for array in told["arrays"])
+    assert in_directory(tmp_path / "b") == in_directory(tmp_path / "h")
+    done = CliRunner().invoke(main, ["upload", str(tmp_path / "h"), str(tmp_path / "x")])
+    assert done.exit_code != 0
+    assert "download copies to a directory" in done.output
+    assert not Path(tmp_path / "x").exists()
