@@ -17,6 +17,7 @@ from shardwrite.encode.cutting import decode_tile
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import loader_of
 from shardwrite.grid import unravel
 
 __all__ = ["Loaded", "Ranges", "ShardReader"]
@@ -87,7 +88,7 @@ class ShardReader:
         self.metadata, self.key, self.source = metadata, key, source
         size = source.nbytes if nbytes is None else nbytes
         codec = metadata.format_of(key)
-        load = getattr(codec, "load", None)  # see `LoadedFormat`
+        load = loader_of(codec)
         try:
             if size > source.nbytes:
                 raise CorruptShardError(  # noqa: TRY301

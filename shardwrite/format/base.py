@@ -6,7 +6,6 @@ shards.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy.typing as npt
 from shardwrite.codecs.stages import Buffer
 from shardwrite.format.index import Seal, ShardIndex
 
-__all__ = ["LoadedFormat", "ObjectFormat"]
+__all__ = ["ObjectFormat"]
 
 
 class ObjectFormat(Protocol):
@@ -65,31 +64,4 @@ class ObjectFormat(Protocol):
         ------
         CorruptShardError
             If the checksum differs, or an entry cannot be right.
-        """
-
-
-class LoadedFormat(ObjectFormat, Protocol):
-    """Format whose index lies in several places, so that it takes several reads."""
-
-    def load(self, read: Callable[[int, int], Buffer], shard_nbytes: int) -> tuple[ShardIndex, int]:
-        """Read the index of an object of `shard_nbytes`, and check it.
-
-        Parameters
-        ----------
-        read : callable
-            Function that reads a range, given its offset and its size.
-        shard_nbytes : int
-            Size of the object.
-
-        Returns
-        -------
-        index : ShardIndex
-            The index.
-        nbytes : int
-            Size of all its encoded parts together.
-
-        Raises
-        ------
-        CorruptShardError
-            If an entry cannot be right.
         """

@@ -18,13 +18,11 @@ from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.placed import PlacedShards, cuts_edges, placed_shards
 from shardwrite.format.precomputed import boxes  # noqa: F401 (registers the format)
 from shardwrite.format.sharding import (
-    PlacedShards,
     ShardFormat,
     ShardingIndexed,
-    cuts_edges,
-    placed_shards,
     register_shard_format,
     shard_format_named,
 )

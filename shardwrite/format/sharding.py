@@ -7,7 +7,7 @@ other fields are its own. `ShardingIndexed` is the format of the sharding specif
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
@@ -15,17 +15,9 @@ from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import IndexCodec
-from shardwrite.grid import Shape, ShardGrid
+from shardwrite.grid import Shape
 
-__all__ = [
-    "PlacedShards",
-    "ShardFormat",
-    "ShardingIndexed",
-    "cuts_edges",
-    "placed_shards",
-    "register_shard_format",
-    "shard_format_named",
-]
+__all__ = ["ShardFormat", "ShardingIndexed", "register_shard_format", "shard_format_named"]
 
 
 class ShardFormat(Protocol):
@@ -65,36 +57,6 @@ class ShardFormat(Protocol):
         SpecError
             If the parameters do not fit.
         """
-
-
-class PlacedShards(Protocol):
-    """Shards of an array whose keys, or what stands around their chunks, depend on their places.
-
-    A shard format whose shards are such has a method ``within``, which makes this of the array's
-    grid. A format that cuts inner chunks at the array's edges, and does not pad them, has an
-    attribute ``cuts_edges`` that is True.
-    """
-
-    def key_of(self, index: Sequence[int]) -> str:
-        """Key of the shard at a position."""
-
-    def index_of(self, key: str) -> Shape | None:
-        """Position of the shard with a key; None if the key is that of no shard."""
-
-    def at(self, index: Sequence[int]) -> ObjectFormat:
-        """What stands around the inner chunks of the shard at a position."""
-
-
-def placed_shards(found: ShardFormat | None, grid: ShardGrid) -> PlacedShards | None:
-    """Shards of an array by their positions; None if its format does not look at positions."""
-    within = getattr(found, "within", None)
-    made: PlacedShards | None = None if within is None else within(grid)
-    return made
-
-
-def cuts_edges(found: ShardFormat | None) -> bool:
-    """Whether a format cuts inner chunks at the edges of the array, in place of padding them."""
-    return bool(getattr(found, "cuts_edges", False))
 
 
 _CODECS = frozenset({"bytes", "endian", "transpose", "vlen-utf8", "vlen-bytes", "crc32c"})

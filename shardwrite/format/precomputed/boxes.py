@@ -245,7 +245,7 @@ class VolumeObject:
     chunks_per_shard: Shape
     position: _Position | None = None
 
-    location: ClassVar[str] = "start"
+    location: ClassVar[str] = "start and end"
     has_checksum: ClassVar[bool] = False
 
     @property

@@ -19,7 +19,16 @@ from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.grid import Shape
 
-__all__ = ["NewScale", "ScaleOptions", "checked_axes", "merged_info", "new_scale", "sharding_for"]
+__all__ = [
+    "ENCODINGS",
+    "KINDS",
+    "NewScale",
+    "ScaleOptions",
+    "checked_axes",
+    "merged_info",
+    "new_scale",
+    "sharding_for",
+]
 
 KINDS = ("image", "segmentation")
 ENCODINGS = ("raw", "gzip")
