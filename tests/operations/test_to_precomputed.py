@@ -315,9 +315,7 @@ def test_a_killed_run_goes_on(tmp_path):
         "source_id": "values",
     }
     with pytest.raises(JournalError, match="another plan"):
-        shardwrite.to_precomputed(
-            source(chunks=10), root, **{**keywords, "encoding": "raw"}
-        )
+        shardwrite.to_precomputed(source(chunks=10), root, **{**keywords, "encoding": "raw"})
     written = shardwrite.to_precomputed(source(chunks=10), root, **keywords)
     assert written.n_resumed_shards >= len(committed)
     assert written.n_shards > len(committed)
@@ -565,6 +563,8 @@ def test_other_volumes_are_left_alone(tmp_path):
         assert caught.value.fields["field"] == field
     assert (root / "info").read_bytes() == before
     assert sorted(p.name for p in root.iterdir()) == ["4_4_40", "info"]
+    shardwrite.to_precomputed(source(), root, **{**other, "resolution": (8, 8, 8)})
+    check(root, scale="other")
 
 
 @pytest.mark.parametrize(
@@ -635,6 +635,8 @@ def test_updates_are_refused(tmp_path):
         with pytest.raises(SpecError):
             change()
     assert {p: p.read_bytes() for p in path.iterdir()} == before
+    shardwrite.to_precomputed(source(VALUES[::2]), tmp_path / "v", **NEW, key="again")
+    check(tmp_path / "v", VALUES[::2], scale="again")
 
 
 def test_the_command(tmp_path):
