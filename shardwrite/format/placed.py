@@ -2,7 +2,8 @@
 
 A format has ``within`` if the keys of its shards, or what stands around their inner chunks, depend
 on the places of the shards. It has ``cuts_edges``, which is True, if inner chunks at the edges of
-the array are cut there. Its objects have ``load`` if their index lies in several places.
+the array are cut there. It has ``own_strategy`` if all its shards are written by one strategy,
+whatever a call asks for. Its objects have ``load`` if their index lies in several places.
 """
 
 from __future__ import annotations
@@ -14,9 +15,17 @@ from shardwrite.codecs.stages import Buffer
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.sharding import ShardFormat
+from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape, ShardGrid
 
-__all__ = ["LoadedFormat", "PlacedShards", "cuts_edges", "loader_of", "placed_shards"]
+__all__ = [
+    "LoadedFormat",
+    "PlacedShards",
+    "cuts_edges",
+    "loader_of",
+    "own_strategy",
+    "placed_shards",
+]
 
 Read = Callable[[int, int], Buffer]
 Load = Callable[[Read, int], tuple[ShardIndex, int]]
@@ -72,6 +81,12 @@ def placed_shards(found: ShardFormat | None, grid: ShardGrid) -> PlacedShards | 
 def cuts_edges(found: ShardFormat | None) -> bool:
     """Whether a format cuts inner chunks at the edges of the array, in place of padding them."""
     return bool(getattr(found, "cuts_edges", False))
+
+
+def own_strategy(found: ShardFormat | None) -> Strategy | None:
+    """Strategy by which all shards of a format are written; None if a call may choose one."""
+    made: Strategy | None = getattr(found, "own_strategy", None)
+    return made
 
 
 def loader_of(found: ObjectFormat) -> Load | None:

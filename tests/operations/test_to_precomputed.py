@@ -19,6 +19,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+import zarr
 from click.testing import CliRunner
 from forks import python
 
@@ -393,7 +394,8 @@ def test_damage_is_found_and_repaired(tmp_path, fault):
     }
     shardwrite.to_precomputed(source(), root, **{**NEW, "sharding": sharding})
     path = sorted(root.rglob("*.shard"))[1]
-    data = bytearray(path.read_bytes())
+    good = path.read_bytes()
+    data = bytearray(good)
     if fault == "flip":
         data[50] ^= 255
     elif fault == "cut":
@@ -410,6 +412,7 @@ def test_damage_is_found_and_repaired(tmp_path, fault):
     shardwrite.repair(root / "4_4_40", VALUES)
     assert shardwrite.verify(root / "4_4_40", deep=True).is_good
     check(root)
+    assert path.read_bytes() == good, "the strategy is that of the format"
 
 
 def test_a_bomb_in_an_index(tmp_path):
@@ -433,6 +436,29 @@ def test_zarr_and_back(tmp_path):
     back = shardwrite.from_sharded_zarr(tmp_path / "x.zarr")
     shardwrite.to_precomputed(back, tmp_path / "w", **NEW)
     check(tmp_path / "w", x.compute())
+
+
+def test_chunks_that_are_not_cut_are_copied(tmp_path):
+    values = np.random.default_rng(0).integers(0, 99, (48, 64, 96)).astype("uint16")
+    root = tmp_path / "v"
+    shardwrite.to_precomputed(source(values), root, **{**NEW, "chunks": 16})
+    done = shardwrite.reshard(root / "4_4_40", tmp_path / "x.zarr", shards=32, chunks=16)
+    assert "72 copied, 0 re-encoded" in str(done)
+    np.testing.assert_array_equal(zarr.open(tmp_path / "x.zarr")[...], values)
+
+
+def test_parts(tmp_path):
+    """Parts of a plan are written one by one, and the call enters the scale."""
+    root = tmp_path / "v"
+    root.mkdir()
+    plan = shardwrite.plan_precomputed(source(), **NEW)
+    shardwrite.prepare(source(), root / "4_4_40", plan)
+    for part in range(3):
+        shardwrite.write_part(source(), root / "4_4_40", part, 3)
+    shardwrite.finalize(root / "4_4_40", n_parts=3)
+    written = shardwrite.to_precomputed(source(), root, **NEW)
+    assert written.n_resumed_shards == written.n_shards
+    check(root)
 
 
 def test_zeros_take_no_room(tmp_path):

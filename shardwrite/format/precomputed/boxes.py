@@ -19,6 +19,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.index import EMPTY, Seal, ShardIndex
+from shardwrite.format.precomputed.by_chunk_id import ByChunkId
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
 from shardwrite.format.precomputed.shard import (
@@ -92,6 +93,7 @@ class PrecomputedShards:
 
     name: ClassVar[str] = TYPE
     cuts_edges: ClassVar[bool] = True
+    own_strategy: ClassVar[ByChunkId] = ByChunkId()
 
     def to_dict(self) -> Document:
         """See :meth:`ShardFormat.to_dict`."""
