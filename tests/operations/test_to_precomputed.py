@@ -117,8 +117,13 @@ def test_golden_bytes(tmp_path):
         "minishard_index_encoding": "raw",
         "data_encoding": "raw",
     }
-    written = da.from_array(GOLDEN, chunks=2).to_precomputed(
-        tmp_path / "v", axes="zyx", resolution=(4, 4, 40), chunks=2, sharding=sharding
+    written = shardwrite.to_precomputed(
+        da.from_array(GOLDEN, chunks=2),
+        tmp_path / "v",
+        axes="zyx",
+        resolution=(4, 4, 40),
+        chunks=2,
+        sharding=sharding,
     )
     assert (written.n_shards, written.n_empty_chunks) == (2, 1)
     root = tmp_path / "v" / "4_4_40"
@@ -151,7 +156,7 @@ def test_golden_bytes(tmp_path):
 
 
 def test_gzip_writes_no_time(tmp_path):
-    shardwrite.to_precomputed(source(), tmp_path / "a", **NEW)
+    source().to_precomputed(tmp_path / "a", **NEW)  # the method is the function
     time.sleep(1.1)
     shardwrite.to_precomputed(source(chunks=7), tmp_path / "b", **NEW)
     found = [sorted((tmp_path / n / "4_4_40").glob("*.shard")) for n in "ab"]
@@ -220,6 +225,7 @@ def test_small_shards_are_written_in_batches(tmp_path):
         check(root)
 
 
+@pytest.mark.compat
 def test_the_plan_tells_the_parameters():
     x = da.zeros((1000, 2000, 3000), chunks=(10, 2000, 3000), dtype="uint8")
     made = shardwrite.plan_precomputed(x, axes="zyx", resolution=(4, 4, 40))
@@ -370,6 +376,37 @@ def test_a_failure_before_the_info(tmp_path, monkeypatch):
     written = shardwrite.to_precomputed(source(), root, **NEW)
     assert written.n_resumed_shards == written.n_shards
     check(root)
+    assert no_litter(root)
+
+
+def test_a_kill_amid_the_info(tmp_path):
+    """The claim of a dead process is taken over."""
+    script = """
+import sys, time
+import dask.array as da
+import shardwrite
+from shardwrite.journal import volume_info
+
+def hang(*_, **__):
+    print("inside", flush=True)
+    time.sleep(120)
+
+volume_info.write_file = hang
+shardwrite.to_precomputed(
+    da.ones((4, 4, 4), dtype="u1"), sys.argv[1], axes="zyx", resolution=(1, 1, 1)
+)
+"""
+    root = tmp_path / "v"
+    command = [*python(), "-c", script, str(root)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout.readline() == "inside\n"
+    child.kill()
+    child.wait()
+    assert (root / "info.shardwrite" / "claim").exists()
+    ones = da.ones((4, 4, 4), dtype="u1")
+    written = shardwrite.to_precomputed(ones, root, axes="zyx", resolution=(1, 1, 1))
+    assert written.n_resumed_shards == 1
+    check(root, np.ones((4, 4, 4), "u1"))
     assert no_litter(root)
 
 
@@ -665,11 +702,13 @@ def test_updates_are_refused(tmp_path):
     check(tmp_path / "v", VALUES[::2], scale="again")
 
 
+@pytest.mark.compat
 def test_the_command(tmp_path):
     np.save(tmp_path / "a.npy", VALUES)
 
     def run(*arguments):
-        return CliRunner().invoke(main, ["precomputed", *map(str, arguments)])
+        words = [str(one) for one in arguments]
+        return CliRunner().invoke(main, ["precomputed", *words])
 
     options = ("--axes", "zyx", "--resolution", "4,4,40", "--chunks", "10,10,20")
     planned = run(tmp_path / "a.npy", tmp_path / "v", *options, "--dry-run")
