@@ -1,7 +1,7 @@
 """Dask-parallel batch writer of sharded Zarr v3 arrays.
 
-Importing shardwrite gives every `dask.array.Array` the method ``to_sharded_zarr``;
-``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function.
+Importing shardwrite gives every `dask.array.Array` the methods ``to_sharded_zarr`` and
+``to_precomputed``; ``shardwrite.to_sharded_zarr(x, ...)`` is the same as a function.
 """
 
 from importlib import import_module as _import_module
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shardwrite.operations.dask_patch import DaskPatch, patch_dask
     from shardwrite.operations.parts import finalize, prepare, write_part
     from shardwrite.operations.plan import plan
+    from shardwrite.operations.precomputed import plan_precomputed, to_precomputed
     from shardwrite.operations.present import PresentChunks, present
     from shardwrite.operations.region import abandon, erase, plan_region, write_region
     from shardwrite.operations.repair import Repair, repair
@@ -79,6 +80,7 @@ else:
             "shardwrite.operations.dask_patch": ("DaskPatch", "patch_dask"),
             "shardwrite.operations.parts": ("finalize", "prepare", "write_part"),
             "shardwrite.operations.plan": ("plan",),
+            "shardwrite.operations.precomputed": ("plan_precomputed", "to_precomputed"),
             "shardwrite.operations.present": ("PresentChunks", "present"),
             "shardwrite.operations.region": ("abandon", "erase", "plan_region", "write_region"),
             "shardwrite.operations.repair": ("Repair", "repair"),
@@ -137,7 +139,8 @@ def _add_defaults(dask_config: ModuleType) -> None:
 
 
 def _add_method(dask_array: ModuleType) -> None:
-    dask_array.Array.to_sharded_zarr = LateMethod(__name__, "to_sharded_zarr")
+    for name in ("to_precomputed", "to_sharded_zarr"):
+        setattr(dask_array.Array, name, LateMethod(__name__, name))
 
 
 _use(_look, _where)
@@ -182,6 +185,7 @@ __all__ = [
     "open_sharded",
     "patch_dask",
     "plan",
+    "plan_precomputed",
     "plan_region",
     "plan_reshard",
     "plan_transfer",
@@ -196,6 +200,7 @@ __all__ = [
     "shard",
     "shard_store",
     "store",
+    "to_precomputed",
     "to_sharded_zarr",
     "transformer_view",
     "unshard",

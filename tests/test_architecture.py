@@ -481,6 +481,7 @@ REMOVES_ITS_OWN = {
     },  # a directory is renamed, tokens go
     "journal/undo.py": {"recover_shard", "_forget"},  # records
     "write/spool.py": {"__exit__"},
+    "journal/volume_info.py": {"_remove_empty"},  # where its claim was
     "runs/session.py": {"enter", "discard_parts"},
     "write/tasks.py": {"_splice_shard"},
     "write/copying.py": {"_assemble"},

@@ -58,7 +58,12 @@ _KEPT = "tests/operations/test_kept.py"
 _IN_PLACE = "tests/operations/test_in_place.py"
 _REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
+_VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
+    "give another key, or remove that scale yourself": (
+        f"{_VOLUMES}::test_other_volumes_are_left_alone"
+    ),
+    "write the volume again, under another key": f"{_VOLUMES}::test_updates_are_refused",
     "--dark goes with --png": "tests/operations/test_repair.py::test_the_commands",
     "make the same call again with a cluster that has some": (
         "tests/engines/test_engines.py::test_a_cluster_without_workers_is_told"

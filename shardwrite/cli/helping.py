@@ -16,7 +16,8 @@ _SECTIONS = {
     "Array": (
         "--name --shards --chunks --compressors --filters --fill-value --dimension-names "
         "--attributes --index-location --array-format --strategy --write-empty-chunks "
-        "--checksum --stripe-count"
+        "--checksum --stripe-count --axes --resolution --voxel-offset --type --encoding "
+        "--sharding --shard-nbytes --index-nbytes --key"
     ),
     "Which arrays": "--include --exclude --min-chunks",
     "Run": (

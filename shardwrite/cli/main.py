@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
-    "Write": ("plan", "write", "init", "write-part", "finalize"),
+    "Write": ("plan", "write", "precomputed", "init", "write-part", "finalize"),
     "Convert": ("shard", "unshard", "reshard"),
     "Move": ("upload", "download"),
     "Change": ("update", "erase", "compact", "abandon"),
@@ -151,6 +151,11 @@ for _command in (
     ),
     LateCommand(
         "plan", "write:plan", help="Show how SRC would be written, without writing anything."
+    ),
+    LateCommand(
+        "precomputed",
+        "precomputed:precomputed",
+        help="Write SRC as a scale of the Neuroglancer volume DST, in shards.",
     ),
     LateCommand(
         "repair",

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwrite.errors import SpecError
 
-__all__ = ["Attributes", "Extents", "Json", "Names", "Sizes", "Value", "fill_of"]
+__all__ = ["Attributes", "Extents", "Json", "Names", "Numbers", "Sizes", "Value", "fill_of"]
 
 if TYPE_CHECKING:
 
@@ -53,6 +53,22 @@ class Extents(Sizes):
             numbers = re.findall(r"[0-9]+", str(value)) or ["64", "64", "32"]
             self.fail(f"{value!r} is no shape; give for instance {','.join(numbers)}", param, ctx)
         return found
+
+
+class Numbers(Value):
+    """Option type for numbers: ``4,4,40`` or ``0.5,0.5,2``."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a tuple of numbers, whole ones as integers."""
+        if not isinstance(value, str):
+            return value
+        try:
+            found = [float(part) for part in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers; give for instance 4,4,40", param, ctx)
+        return tuple(int(one) if one.is_integer() else one for one in found)
 
 
 class Json(Value):

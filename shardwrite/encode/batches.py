@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.cutting import encode_tiles
 from shardwrite.encode.unit import EncodeOptions, Pieces, ranks_in_box, tiles_of
-from shardwrite.format.index import EMPTY, Seal
+from shardwrite.format.index import EMPTY, Seal, ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
 from shardwrite.grid import Box, Shape, ceil_div
@@ -155,7 +156,7 @@ class ShardBatches:
         if is_dropped.any():
             kept = ~is_dropped[which]
             which, shard, rank = which[kept], shard[kept], rank[kept]
-        buffers = metadata.pipeline.encode(tiles, which)
+        buffers = encode_tiles(metadata, tiles, which, region)
         return self._split(batch, buffers, shard, rank)
 
     def _split(
@@ -165,21 +166,29 @@ class ShardBatches:
         shard: npt.NDArray[np.int64],
         rank: npt.NDArray[np.int64],
     ) -> dict[Shape, EncodedShard]:
-        codec = self._metadata.index_codec
+        metadata = self._metadata
+        codec = metadata.index_codec
         nbytes = np.fromiter(map(len, buffers), np.int64, len(buffers))
         edges = np.searchsorted(shard, np.arange(batch.size + 1))
         ends = np.concatenate([[0], np.cumsum(nbytes)])
         offsets = ends[:-1] - ends[edges[shard]] + codec.base_nbytes
-        tables = np.full(
-            (batch.size, self._metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64
-        )
+        tables = np.full((batch.size, metadata.grid.n_chunks_per_shard, 2), EMPTY, dtype=np.uint64)
         tables[shard, rank, 0], tables[shard, rank, 1] = offsets, nbytes
-        seals = codec.seals(tables)
-        sizes = (np.diff(ends[edges]) + codec.encoded_nbytes).tolist()
+        places = list(itertools.product(*map(range, batch.start, batch.stop)))
+        if metadata.placed is None:
+            seals = codec.seals(tables)
+        else:
+            made = zip(places, tables, strict=True)
+            seals = [metadata.format_at(index).seal(ShardIndex(table)) for index, table in made]
+        sizes = np.diff(ends[edges]).tolist()
         cuts = edges.tolist()
         return {
-            index: EncodedShard(buffers[cuts[i] : cuts[i + 1]], seals[i], sizes[i])
-            for i, index in enumerate(itertools.product(*map(range, batch.start, batch.stop)))
+            index: EncodedShard(
+                buffers[cuts[i] : cuts[i + 1]],
+                seals[i],
+                sizes[i] + len(seals[i].prefix) + len(seals[i].suffix),
+            )
+            for i, index in enumerate(places)
         }
 
 

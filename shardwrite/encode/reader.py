@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.cutting import decode_tile
 from shardwrite.errors import CorruptShardError
 from shardwrite.format.index import ShardIndex
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import loader_of
 from shardwrite.grid import unravel
 
 __all__ = ["Loaded", "Ranges", "ShardReader"]
@@ -70,7 +72,9 @@ class ShardReader:
     index : ShardIndex
         Offsets and sizes of the inner chunks.
     index_span : tuple of int
-        Start and stop of the encoded index in the object.
+        Start and stop of the encoded index in the object; of its first part if it has several.
+    index_nbytes : int
+        Size of the encoded index, in bytes.
 
     Raises
     ------
@@ -83,7 +87,8 @@ class ShardReader:
     ) -> None:
         self.metadata, self.key, self.source = metadata, key, source
         size = source.nbytes if nbytes is None else nbytes
-        codec = metadata.index_codec
+        codec = metadata.format_of(key)
+        load = loader_of(codec)
         try:
             if size > source.nbytes:
                 raise CorruptShardError(  # noqa: TRY301
@@ -91,8 +96,13 @@ class ShardReader:
                 )
             self.index_span = codec.span(size)
             start, stop = self.index_span
-            encoded = source.read(start, stop - start) if stop > start else b""
-            self.index: ShardIndex = codec.decode(encoded, size)
+            self.index_nbytes = stop - start
+            if load is not None:
+                self.index: ShardIndex
+                self.index, self.index_nbytes = load(source.read, size)
+            else:
+                encoded = source.read(start, stop - start) if stop > start else b""
+                self.index = codec.decode(encoded, size)
         except CorruptShardError as error:
             raise error.located(key=key) from error
 
@@ -119,7 +129,7 @@ class ShardReader:
                 raise CorruptShardError(  # noqa: TRY301
                     f"takes {nbytes} bytes where at most {most} can be"
                 )
-            return self.metadata.pipeline.decode(self.source.read(offset, nbytes))
+            return decode_tile(self.metadata, self.key, rank, self.source.read(offset, nbytes))
         except CorruptShardError as error:
             position = unravel(rank, self.metadata.grid.chunks_per_shard)
             raise error.located(

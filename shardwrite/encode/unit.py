@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.encode.cutting import encode_tiles
 from shardwrite.errors import SourceError
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.order import boxes, permutation
@@ -356,7 +357,7 @@ def encode_unit(
             sizes = np.full(len(ranks), tiles.nbytes // len(tiles), dtype=np.int64)
             yield EncodedBatch(ranks, sizes, [tiles.reshape(-1).view(np.uint8)], step.is_last)
             continue
-        buffers = pipeline.encode(tiles, rows)
+        buffers = encode_tiles(metadata, tiles, rows, region)
         yield EncodedBatch(
             ranks, np.fromiter(map(len, buffers), np.int64, len(buffers)), buffers, step.is_last
         )

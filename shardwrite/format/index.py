@@ -168,8 +168,8 @@ class Seal:
     index : ShardIndex
         Where the inner chunks lie.
     prefix, suffix : buffer
-        Bytes before the first inner chunk, and after the last one. One of them is the encoded
-        index, and the other is empty.
+        Bytes before the first inner chunk, and after the last one. In shards of the sharding
+        specification one of them is the encoded index, and the other is empty.
     """
 
     index: ShardIndex

@@ -18,6 +18,8 @@ from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
 from shardwrite.format.node import DOCUMENT
+from shardwrite.format.placed import PlacedShards, cuts_edges, placed_shards
+from shardwrite.format.precomputed import boxes  # noqa: F401 (registers the format)
 from shardwrite.format.sharding import (
     ShardFormat,
     ShardingIndexed,
@@ -25,7 +27,7 @@ from shardwrite.format.sharding import (
     shard_format_named,
 )
 from shardwrite.format.unsharded import NoIndex
-from shardwrite.grid import Box, Shape, ShardGrid, ceil_div
+from shardwrite.grid import Box, Shape, ShardGrid, ceil_div, unravel
 
 __all__ = ["ArrayMetadata", "parse_metadata"]
 
@@ -152,8 +154,37 @@ class ArrayMetadata:
         CodecError
             If a codec cannot be used here.
         """
-        return build_with_sharding(
-            self.inner_codecs, self.grid.chunks, self.dtype, self.document, self.fill_value
+        made = self.pipeline_of(self.grid.chunks)
+        if self.is_cut:  # chunks at the edges have other sizes
+            made.encoded_nbytes, made.is_identity = None, False
+        return made
+
+    def pipeline_of(self, shape: Shape) -> Pipeline:
+        """Pipeline of inner chunks of a shape, such as those that are cut at an edge.
+
+        Raises
+        ------
+        CodecError
+            If a codec cannot be used here.
+        """
+        made = self._pipelines.get(shape)
+        if made is None:
+            made = self._pipelines[shape] = build_with_sharding(
+                self.inner_codecs, shape, self.dtype, self.document, self.fill_value
+            )
+        return made
+
+    @cached_property
+    def _pipelines(self) -> dict[Shape, Pipeline]:
+        """Pipelines that were made, by the shapes of their inner chunks."""
+        return {}
+
+    @cached_property
+    def is_cut(self) -> bool:
+        """Whether inner chunks at the edges of the array are cut there, and so are smaller."""
+        grid = self.grid
+        return cuts_edges(self.shard_format) and any(
+            n % c for n, c in zip(grid.shape, grid.chunks, strict=True)
         )
 
     @cached_property
@@ -162,6 +193,52 @@ class ArrayMetadata:
         if self.shard_format is None:
             return NoIndex()
         return self.shard_format.build(self.grid.chunks_per_shard)
+
+    @cached_property
+    def placed(self) -> PlacedShards | None:
+        """Shards by their positions in the whole array, if their format looks at positions."""
+        found = self.shard_format
+        if self.window is not None:
+            return ArrayMetadata(self.text).placed
+        return placed_shards(found, self.grid)
+
+    def format_at(self, index: Sequence[int]) -> ObjectFormat:
+        """What stands around the inner chunks of the shard at a position."""
+        return self.index_codec if self.placed is None else self.placed.at(self._in_array(index))
+
+    def format_of(self, key: str) -> ObjectFormat:
+        """What stands around the inner chunks of the shard with a key."""
+        index = None if self.placed is None else self.placed.index_of(key)
+        if self.placed is None or index is None:
+            return self.index_codec
+        return self.placed.at(index)
+
+    def chunk_box(self, key: str, rank: int) -> Box:
+        """Box of an inner chunk in the whole array, cut at the array's edges.
+
+        Parameters
+        ----------
+        key : str
+            Key of the shard, whose format looks at positions.
+        rank : int
+            Rank of the inner chunk in the shard.
+        """
+        grid = self.grid
+        index = None if self.placed is None else self.placed.index_of(key)
+        if index is None:
+            raise KeyError(key)
+        cell = unravel(rank, grid.chunks_per_shard)
+        start = tuple(
+            i * s + k * c for i, s, k, c in zip(index, grid.shards, cell, grid.chunks, strict=True)
+        )
+        sizes = zip(start, grid.chunks, self.document["shape"], strict=True)
+        return Box(start, tuple(max(a, min(a + c, n)) for a, c, n in sizes))
+
+    def _in_array(self, index: Sequence[int]) -> Shape:
+        """Position of a shard in the whole array."""
+        if self.window is None:
+            return tuple(index)
+        return tuple(i + f for i, f in zip(index, self.window[0], strict=True))
 
     @cached_property
     def shard_format(self) -> ShardFormat | None:
@@ -190,12 +267,15 @@ class ArrayMetadata:
     def shard_key(self, index: Sequence[int]) -> str:
         """Storage key of a shard, relative to the array."""
         prefix, separator = self._key_encoding
-        if self.window is not None:
-            index = [i + f for i, f in zip(index, self.window[0], strict=True)]
+        index = self._in_array(index)
+        if self.placed is not None:
+            return self.placed.key_of(index)
         return separator.join([*prefix, *map(str, index)]) or "0"
 
     def shard_index(self, key: str) -> Shape | None:
         """Position of the shard with a storage key; None if the key is that of no shard."""
+        if self.placed is not None:
+            return self.placed.index_of(key)
         prefix, separator = self._key_encoding
         parts = key.split(separator)
         if tuple(parts[: len(prefix)]) != prefix:
@@ -321,7 +401,8 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     _check_keys(document.get("chunk_key_encoding"))
     try:
         _check_structure(metadata)
-        metadata.grid, metadata.fill_value, metadata.index_codec  # noqa: B018 (checks them)
+        metadata.grid, metadata.fill_value  # noqa: B018 (checks them)
+        metadata.index_codec, metadata.placed  # noqa: B018 (checks them, too)
     except (SpecError, CodecError):
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,5 +1,8 @@
 """Orders of inner chunks in a shard: row-major, column-major and Morton.
 
+There are two Morton orders. The one that users can choose is that of zarr-python. The other is that
+of the chunk ids of Neuroglancer, whose lowest axis, x, is the last axis of an array.
+
 This module gives an order in two forms. The first is a permutation: the row-major ranks, listed in
 the order's sequence. The second is a sequence of boxes whose contents, laid end to end, follow the
 order. With boxes a writer can stream: it encodes one box at a time and never holds the whole shard.
@@ -22,7 +25,10 @@ import numpy.typing as npt
 from shardwrite.errors import SpecError
 from shardwrite.grid import Box, Shape, ceil_div, unravel
 
-__all__ = ["ORDER_ALIASES", "boxes", "canonical_order", "permutation"]
+__all__ = ["BY_CHUNK_ID", "ORDERS", "ORDER_ALIASES", "boxes", "canonical_order", "permutation"]
+
+BY_CHUNK_ID = "chunk-id"
+"""Morton order whose lowest axis is the last one. It has no name for users."""
 
 ORDER_ALIASES = {
     "C": "C",
@@ -32,6 +38,8 @@ ORDER_ALIASES = {
     "colexicographic": "F",
     "unordered": "C",
 }
+ORDERS = (*dict.fromkeys(ORDER_ALIASES.values()), BY_CHUNK_ID)
+"""Names of all orders that this module knows."""
 
 
 def canonical_order(name: object) -> str:
@@ -53,12 +61,11 @@ def _axis_bits(shape: Shape) -> list[int]:
     return [(n - 1).bit_length() for n in shape]
 
 
-def _morton_bits(shape: Shape) -> list[int]:
+def _morton_bits(shape: Shape, order: str) -> list[int]:
     """Axis from which each bit of the compressed code comes, lowest bit first."""
     bits = _axis_bits(shape)
-    return [
-        axis for b in range(max(bits, default=0)) for axis in range(len(shape)) if b < bits[axis]
-    ]
+    axes = range(len(shape))[:: -1 if order == BY_CHUNK_ID else 1]
+    return [axis for b in range(max(bits, default=0)) for axis in axes if b < bits[axis]]
 
 
 def _codes(shape: Shape, axis_of_bit: list[int]) -> npt.NDArray[np.uint64]:
@@ -81,7 +88,7 @@ def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
     ----------
     shape : tuple of int
         Shape of the grid.
-    order : {"C", "F", "morton"}
+    order : {"C", "F", "morton", "chunk-id"}
         Canonical name of the order.
 
     Returns
@@ -93,10 +100,9 @@ def permutation(shape: Shape, order: str) -> npt.NDArray[np.int64]:
     ranks = np.arange(n, dtype=np.int64)
     if order == "F":
         ranks = ranks.reshape(shape).ravel(order="F").copy()
-    elif order == "morton":
-        ranks = np.argsort(_codes(shape, _morton_bits(shape)).ravel(), kind="stable").astype(
-            np.int64
-        )
+    elif order in ("morton", BY_CHUNK_ID):
+        codes = _codes(shape, _morton_bits(shape, order)).ravel()
+        ranks = np.argsort(codes, kind="stable").astype(np.int64)
     ranks.setflags(write=False)
     return ranks
 
@@ -107,8 +113,8 @@ def boxes(shape: Shape, order: str, max_cells: int) -> Iterator[Box]:
     Inside a box the cells follow :func:`permutation` of the box's own shape. Each box has at least
     one cell, also where `max_cells` is less than 1.
     """
-    if order == "morton":
-        return _morton_boxes(shape, max_cells)
+    if order in ("morton", BY_CHUNK_ID):
+        return _morton_boxes(shape, order, max_cells)
     axes = list(range(len(shape)))
     fastest_first = axes[::-1] if order == "C" else axes
     step = [1] * len(shape)
@@ -132,9 +138,9 @@ def _tiles(shape: Shape, step: list[int], slowest_first: list[int]) -> Iterator[
         )
 
 
-def _morton_boxes(shape: Shape, max_cells: int) -> Iterator[Box]:
+def _morton_boxes(shape: Shape, order: str, max_cells: int) -> Iterator[Box]:
     """Boxes in Morton order: the low bits of the code span a box, the high bits order the boxes."""
-    axis_of_bit = _morton_bits(shape)
+    axis_of_bit = _morton_bits(shape, order)
     step = [1] * len(shape)
     n_low = 0
     while n_low < len(axis_of_bit) and math.prod(step) * 2 <= max_cells:

@@ -67,6 +67,8 @@ def what_differs(source: ArrayMetadata, target: ArrayMetadata) -> list[str]:
     The list is empty if each inner chunk of the source can be copied into the target. Shape and
     form of the shards, keys, order of inner chunks, and crc32c at the end may differ.
     """
+    if source.is_cut != target.is_cut:
+        return ["the sizes of the chunks at the edges"]
     facts = {
         "the shapes of the arrays": (source.grid.shape, target.grid.shape),
         "the shapes of the inner chunks": (source.grid.chunks, target.grid.chunks),

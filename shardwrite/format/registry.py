@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 from shardwrite.errors import SpecError
-from shardwrite.format.order import ORDER_ALIASES
+from shardwrite.format.order import ORDER_ALIASES, ORDERS
 from shardwrite.format.strategy import Strategy
 
 __all__ = [
@@ -127,7 +127,7 @@ def check_strategy(value: object) -> Strategy:
         raise _refused(value, f"the name {strategy.name!r} belongs to another class")
     if not isinstance(strategy.label, str) or not strategy.label:
         raise _refused(value, "its label is not a text")
-    if strategy.streaming_order not in tuple(ORDER_ALIASES.values()):
+    if strategy.streaming_order not in ORDERS:
         raise _refused(value, "its streaming_order is not the name of an order")
     for flag in ("in_place", "replaces", "depends_on_cut"):
         if not isinstance(getattr(strategy, flag), bool):

@@ -68,6 +68,7 @@ from shardwrite.journal.undo import (
     recover_shard,
     shard_claim,
 )
+from shardwrite.journal.volume_info import change_info, read_volume
 from shardwrite.journal.writer import (
     admit,
     close_journals,
@@ -110,6 +111,7 @@ __all__ = [
     "begin_run",
     "cause_of",
     "change_in_place",
+    "change_info",
     "changed_region",
     "close_journals",
     "differences",
@@ -135,6 +137,7 @@ __all__ = [
     "own_journals",
     "probe",
     "read_receipt",
+    "read_volume",
     "recover_changes",
     "recover_shard",
     "refuse_in_place",

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwrite.errors import PlanError
 from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placed import own_strategy
 from shardwrite.grid import Box, boundaries
 from shardwrite.plan.estimate import Resources, overlap
 from shardwrite.plan.limits import check_n_tasks
@@ -76,6 +77,8 @@ def make_plan(
     PlanError
         If there are more tasks than a plan can hold.
     """
+    own = own_strategy(metadata.shard_format)
+    options = options if own is None else replace(options, strategy=own)
     low, high = _TASK_NBYTES
     room = resources.memory_limit_nbytes // (8 * resources.n_threads)
     inner_nbytes = metadata.itemsize * math.prod(metadata.grid.chunks)

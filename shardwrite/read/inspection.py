@@ -156,12 +156,12 @@ def inspect_shard(array: ShardedArray, index: Shape, *, deep: bool) -> ShardFact
         if deep:
             for rank in shard.present():
                 shard.chunk(rank)
-        table, (start, stop) = shard.index, shard.index_span
+        table = shard.index
         order = _order_of(table.table[:, 0], ~table.is_empty, metadata.grid.chunks_per_shard)
         return ShardFacts(
             reader.nbytes,
             table.used_nbytes,
-            stop - start,
+            shard.index_nbytes,
             table.n_present,
             table.checksum,
             table.n_shared,

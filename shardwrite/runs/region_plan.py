@@ -167,6 +167,13 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
         If the strategy changes shards in place and the index has no checksum, or if it does not
         replace objects and the array has no shards.
     """
+    if metadata.placed is not None:
+        raise SpecError(
+            "its shards depend on the shape of the whole volume, and are not updated",
+            field="store",
+            value=metadata.document["codecs"][0]["name"],
+            remedy="write the volume again, under another key",
+        )
     if not metadata.is_sharded and not strategy.replaces:
         raise SpecError(
             "changes shards, and the array has none: its chunks are replaced one by one",

@@ -207,7 +207,7 @@ class Emitter:
 
     @property
     def _codec(self) -> ObjectFormat:
-        return self.spec.metadata.index_codec
+        return self.spec.metadata.format_at(self.index)
 
     @property
     def _n_chunks(self) -> int:
@@ -234,7 +234,7 @@ class Emitter:
 
 def _close(writer: ObjectWriter, seal: Seal) -> None:
     """Write the index, which was not known when the object was begun."""
+    if seal.suffix:
+        writer.write([seal.suffix])
     if seal.prefix:
         writer.write_at(0, seal.prefix)
-    else:
-        writer.write([seal.suffix])

@@ -84,6 +84,32 @@ def test_the_disk_is_full(tmp_path, mounted, durability):
 
 
 @needs_root
+def test_the_disk_is_full_under_a_volume(tmp_path, mounted):
+    """The scale enters the info only when it is whole; the same call goes on."""
+    disk, remount = mounted
+    x = oracle.source(SHAPE, (64, 512))[None]
+    keywords = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": (16, 16, 1), "source_id": "one"}
+
+    def volume():
+        with dask.config.set(scheduler="threads", num_workers=2):
+            return shardwrite.to_precomputed(x, disk / "v", shard_nbytes=16_384, **keywords)
+
+    remount("size=600k")
+    with pytest.raises(StoreError) as caught:
+        volume()
+    assert caught.value.errno == errno.ENOSPC
+    there = {path: path.stat().st_ino for path in disk.rglob("*.shard")}
+    assert there, "nothing was interrupted"
+    assert not (disk / "v" / "info").exists()
+    assert not list(disk.rglob("*.swtmp"))
+    remount("size=4m")
+    assert volume().n_resumed_shards >= 1
+    assert not list(disk.rglob("*.swtmp"))
+    found = shardwrite.from_precomputed(disk / "v", axes="zyx")
+    np.testing.assert_array_equal(found[0], oracle.values(SHAPE))
+
+
+@needs_root
 def test_there_are_no_inodes(tmp_path, mounted):
     disk, remount = mounted
     remount("size=8m,nr_inodes=40")

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 
 from shardwrite.errors import CorruptShardError, SpecError
+from shardwrite.format.order import BY_CHUNK_ID, boxes, permutation
 from shardwrite.format.precomputed.hashing import murmurhash3_x86_128
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
-from shardwrite.format.precomputed.shard import check_ranges, decode_minishard, seal, sequence
+from shardwrite.format.precomputed.shard import (
+    check_ranges,
+    decode_minishard,
+    parse_entries,
+    seal,
+    sequence,
+)
 
 LEGAL = {
     "@type": "neuroglancer_uint64_sharded_v1",
@@ -285,3 +292,43 @@ def test_a_bomb_is_stopped():
     bomb = gzip.compress(bytes(10**7))
     with pytest.raises(CorruptShardError, match="gzip"):
         decode_minishard(sharding, bomb, 10**9, (0, 0), 10**6)
+
+
+@pytest.mark.parametrize("grid", [(3, 2, 1), (8, 8, 2), (5, 1, 9), (1, 1, 1), (16, 3, 7)])
+def test_chunks_of_a_shard_lie_in_the_order_of_their_ids(grid):
+    """The order of chunks in a box of z, y and x is that of the ids, and so are its parts."""
+    code = MortonCode(grid)
+    for n_low in range(code.n_bits + 3):
+        box = code.low_box(n_low)
+        codes = code.low_codes(n_low)
+        assert codes.shape == box
+        assert sorted(codes.ravel().tolist()) == list(range(2 ** min(n_low, code.n_bits)))
+        inside = [cell for cell in np.ndindex(box) if all(map(int.__lt__, cell, grid))]
+        assert [codes[cell] for cell in inside] == code.encode(inside).tolist()
+        by_rank = codes.T.ravel()
+        assert (np.diff(by_rank[permutation(box[::-1], BY_CHUNK_ID)].astype(int)) == 1).all()
+        cut = tuple(max(1, n - 1) for n in box)[::-1]
+        within = codes.T[tuple(slice(0, n) for n in cut)].ravel()
+        for most in (1, 4, 100):
+            ranks = []
+            for part in boxes(cut, BY_CHUNK_ID, most):
+                rows = np.arange(len(within)).reshape(cut)[part.slices].ravel()
+                ranks += rows[permutation(part.shape, BY_CHUNK_ID)].tolist()
+            assert (np.diff(within[ranks].astype(int)) > 0).all()
+
+
+def test_chunks_that_lie_in_another_order_are_found():
+    """Offsets are differences that wrap around, as readers add them."""
+    sharding = ShardingParameters(preshift_bits=2, minishard_bits=1, minishard_index_encoding="raw")
+    ids, sizes = np.array([0, 1, 3, 4], "u8"), np.array([5, 6, 7, 8], "u8")
+    starts = np.array([20, 0, 13, 6], "u8")
+    sealed = seal(sharding, ids, sizes, starts)
+    entries = parse_entries(sealed.entries[0][1])
+    assert entries[0, 0] == 25  # indexes follow the last byte of all chunks
+    for number, (start, end) in enumerate(entries.tolist()):
+        data = sealed.suffix[start - 25 : end - 25]
+        found = decode_minishard(sharding, data, 1000, (0, number), 1000)
+        own = ids >> np.uint64(2) == number
+        assert found.ids.tolist() == ids[own].tolist()
+        assert found.offsets.tolist() == (starts[own] + np.uint64(32)).tolist()
+        assert found.nbytes.tolist() == sizes[own].tolist()

@@ -14,12 +14,14 @@ from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.grid import Box, Shape, ceil_div
 
-__all__ = ["INFO", "Scale", "Volume", "parse_info"]
+__all__ = ["INFO", "VOLUME_TYPE", "Scale", "Volume", "parse_info"]
 
 INFO = "info"
 """Key of the document."""
 
-_TYPE = "neuroglancer_multiscale_volume"
+VOLUME_TYPE = "neuroglancer_multiscale_volume"
+"""Member ``@type`` of the document."""
+
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
 )
@@ -128,7 +130,7 @@ def parse_info(document: Any) -> Volume:
     SpecError
         If it does not describe a volume, or is not valid.
     """
-    if not isinstance(document, Mapping) or document.get("@type", _TYPE) != _TYPE:
+    if not isinstance(document, Mapping) or document.get("@type", VOLUME_TYPE) != VOLUME_TYPE:
         value = document.get("@type") if isinstance(document, Mapping) else None
         remedy = "give the directory of an image or a segmentation"
         raise SpecError("info of no volume", field="@type", value=value, remedy=remedy)

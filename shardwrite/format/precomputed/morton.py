@@ -141,6 +141,18 @@ class MortonCode:
             )
         return cells
 
+    def low_codes(self, n_bits: int) -> npt.NDArray[np.uint64]:
+        """Lowest `n_bits` bits of the codes in a box of `low_box`, an array of the box's shape."""
+        box = self.low_box(n_bits)
+        codes = np.zeros(box, np.uint64)
+        taken = [0] * len(box)
+        for bit, axis in enumerate(self.axis_of_bit[:n_bits]):
+            cells = np.arange(box[axis], dtype=np.uint64) >> np.uint64(taken[axis])
+            shape = [-1 if other == axis else 1 for other in range(len(box))]
+            codes |= ((cells & np.uint64(1)) << np.uint64(bit)).reshape(shape)
+            taken[axis] += 1
+        return codes
+
     def low_box(self, n_bits: int) -> Shape:
         """Shape of the box of chunks whose codes differ only in the lowest `n_bits` bits."""
         low = self.axis_of_bit[:n_bits]

@@ -108,8 +108,8 @@ def sequence(sharding: ShardingParameters, ids: Ids) -> npt.NDArray[np.int64]:
     return order
 
 
-def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids) -> Sealed:
-    """What stands around the chunks of a shard, which lie end to end.
+def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids, starts: Ids | None = None) -> Sealed:
+    """What stands around the chunks of a shard.
 
     Parameters
     ----------
@@ -117,18 +117,23 @@ def seal(sharding: ShardingParameters, ids: Ids, nbytes: Ids) -> Sealed:
         The parameters.
     ids, nbytes : numpy.ndarray of uint64, shape (n,)
         Id and encoded size of each chunk, in the order of :func:`sequence`.
+    starts : numpy.ndarray of uint64, shape (n,), optional
+        Offset of each chunk from the end of the shard index. By default they lie end to end.
     """
     minishards = sharding.locate(ids)[1]
     edges = [*np.flatnonzero(np.diff(minishards, prepend=minishards[:1] ^ 1)).tolist(), len(ids)]
-    ends = np.cumsum(nbytes, dtype=np.uint64)
+    if starts is None:
+        starts = np.cumsum(nbytes, dtype=np.uint64) - nbytes
+    ends = starts + nbytes
     stage = stage_of(sharding.minishard_index_encoding)
-    at = int(ends[-1]) if len(ids) else 0
+    at = int(ends.max()) if len(ids) else 0
     suffix: list[Buffer] = []
     table: list[tuple[int, int, int]] = []
     for first, last in itertools.pairwise(edges):
         columns = np.zeros((3, last - first), dtype="<u8")
         columns[0] = np.diff(ids[first:last], prepend=np.uint64(0))
-        columns[1, 0] = ends[first] - nbytes[first]  # all others follow the chunk before them
+        # Differences wrap around at 2^64 where a chunk lies before the last one.
+        columns[1] = starts[first:last] - np.append(np.uint64(0), ends[first : last - 1])
         columns[2] = nbytes[first:last]
         encoded: Buffer = columns.tobytes()
         if stage is not None:

@@ -1,0 +1,95 @@
+"""What some formats of shards have beside the members of `ShardFormat` and `ObjectFormat`.
+
+A format has ``within`` if the keys of its shards, or what stands around their inner chunks, depend
+on the places of the shards. It has ``cuts_edges``, which is True, if inner chunks at the edges of
+the array are cut there. It has ``own_strategy`` if all its shards are written by one strategy,
+whatever a call asks for. Its objects have ``load`` if their index lies in several places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.format.base import ObjectFormat
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.sharding import ShardFormat
+from shardwrite.format.strategy import Strategy
+from shardwrite.grid import Shape, ShardGrid
+
+__all__ = [
+    "LoadedFormat",
+    "PlacedShards",
+    "cuts_edges",
+    "loader_of",
+    "own_strategy",
+    "placed_shards",
+]
+
+Read = Callable[[int, int], Buffer]
+Load = Callable[[Read, int], tuple[ShardIndex, int]]
+
+
+class LoadedFormat(ObjectFormat, Protocol):
+    """Format whose index lies in several places, so that it takes several reads."""
+
+    def load(self, read: Callable[[int, int], Buffer], shard_nbytes: int) -> tuple[ShardIndex, int]:
+        """Read the index of an object of `shard_nbytes`, and check it.
+
+        Parameters
+        ----------
+        read : callable
+            Function that reads a range, given its offset and its size.
+        shard_nbytes : int
+            Size of the object.
+
+        Returns
+        -------
+        index : ShardIndex
+            The index.
+        nbytes : int
+            Size of all its encoded parts together.
+
+        Raises
+        ------
+        CorruptShardError
+            If an entry cannot be right.
+        """
+
+
+class PlacedShards(Protocol):
+    """Shards of an array by their positions, as ``within`` of a format gives them for a grid."""
+
+    def key_of(self, index: Sequence[int]) -> str:
+        """Key of the shard at a position."""
+
+    def index_of(self, key: str) -> Shape | None:
+        """Position of the shard with a key; None if the key is that of no shard."""
+
+    def at(self, index: Sequence[int]) -> ObjectFormat:
+        """What stands around the inner chunks of the shard at a position."""
+
+
+def placed_shards(found: ShardFormat | None, grid: ShardGrid) -> PlacedShards | None:
+    """Shards of an array by their positions; None if its format does not look at positions."""
+    within = getattr(found, "within", None)
+    made: PlacedShards | None = None if within is None else within(grid)
+    return made
+
+
+def cuts_edges(found: ShardFormat | None) -> bool:
+    """Whether a format cuts inner chunks at the edges of the array, in place of padding them."""
+    return bool(getattr(found, "cuts_edges", False))
+
+
+def own_strategy(found: ShardFormat | None) -> Strategy | None:
+    """Strategy by which all shards of a format are written; None if a call may choose one."""
+    made: Strategy | None = getattr(found, "own_strategy", None)
+    return made
+
+
+def loader_of(found: ObjectFormat) -> Load | None:
+    """Method that reads the index of an object; None if one read gives all of it."""
+    load: Load | None = getattr(found, "load", None)
+    return load

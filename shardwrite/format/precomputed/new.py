@@ -1,0 +1,374 @@
+"""New scales of volumes: the keywords of users, parameters of shards that fit, and the ``info``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import SpecError
+from shardwrite.format.precomputed.boxes import box_of_chunks
+from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
+from shardwrite.format.precomputed.morton import MortonCode
+from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
+from shardwrite.grid import Shape
+
+__all__ = [
+    "ENCODINGS",
+    "KINDS",
+    "NewScale",
+    "ScaleOptions",
+    "checked_axes",
+    "merged_info",
+    "new_scale",
+    "sharding_for",
+]
+
+KINDS = ("image", "segmentation")
+ENCODINGS = ("raw", "gzip")
+_NOT_WRITTEN = ("compressed_segmentation", "jpeg", "png", "compresso", "jpegxl", "zfpc")
+_DTYPES = (*(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)), "float32")
+_INSTEAD = {"bool": "uint8", "float64": "float32", "float16": "float32"}
+_COLUMN_NBYTES = 24
+_ENTRY_NBYTES = 16
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+_NAMES = {"channel": "c", "channels": "c"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleOptions:
+    """Keywords that describe a new scale; see :func:`shardwrite.to_precomputed`.
+
+    Parameters
+    ----------
+    type : {"image", "segmentation"}
+        Kind of the volume.
+    resolution, voxel_offset : sequence of float, sequence of int
+        Size of a voxel in nanometres, and position of the first voxel, along x, y and z.
+    encoding : {"raw", "gzip"}, optional
+        Encoding of the chunks.
+    chunks : int or sequence of int
+        Shape of a chunk along x, y and z.
+    sharding : "auto", mapping or ShardingParameters
+        Parameters of the shards.
+    key : str, optional
+        Name of the scale.
+    shard_nbytes, index_nbytes : int
+        For parameters that are chosen here: the largest decoded size of a shard, and the largest
+        index that a reader fetches before a chunk.
+    """
+
+    type: Any
+    resolution: Any
+    voxel_offset: Any
+    encoding: Any
+    chunks: Any
+    sharding: Any
+    key: Any
+    shard_nbytes: int
+    index_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewScale:
+    """A scale that is to be written, and what its volume must be.
+
+    Attributes
+    ----------
+    volume : Volume
+        The volume with this scale alone.
+    entry : dict
+        The scale as ``info`` holds it.
+    """
+
+    volume: Volume
+    entry: Document
+
+    @property
+    def scale(self) -> Scale:
+        """The scale."""
+        return self.volume.scales[0]
+
+    @property
+    def sharding(self) -> ShardingParameters:
+        """Parameters of its shards."""
+        found = self.scale.sharding
+        assert found is not None
+        return found
+
+    @property
+    def box(self) -> Shape:
+        """Shape of the box of chunks that a shard holds, along x, y and z."""
+        return box_of_chunks(self.sharding, self.scale.code)
+
+
+def checked_axes(axes: object, names: Sequence[str | None] | None, ndim: int) -> str:
+    """Axes of an array as letters.
+
+    Parameters
+    ----------
+    axes : object
+        The keyword of the user.
+    names : sequence of str or None, optional
+        Names of the dimensions, which count if the user gives none.
+    ndim : int
+        Number of axes of the array.
+
+    Raises
+    ------
+    SpecError
+        If they are not those of a volume, or nothing tells them.
+    """
+    letters = "x, y and z in any order, with c for channels if there are any"
+    if axes is None:
+        if not names or None in names:
+            remedy = f'give the letters {letters}, such as "zyx"'
+            raise SpecError(
+                "no name of an axis tells them", field="axes", value=None, remedy=remedy
+            )
+        lower = [str(name).lower() for name in names]
+        found = [_NAMES.get(name, name) for name in lower]
+        value: object = tuple(names)
+    else:
+        found, value = list(axes) if isinstance(axes, str) else [], axes
+    if sorted(found) not in (sorted("xyz"), sorted("xyzc")):
+        remedy = f"give the letters {letters}; select a point of other axes first, such as x[0]"
+        raise SpecError("not the axes of a volume", field="axes", value=value, remedy=remedy)
+    if len(found) != ndim:
+        remedy = "give a letter for each axis; select a point of other axes first, such as x[0]"
+        raise SpecError(
+            f"{len(found)} for an array of {ndim} axes", field="axes", value=value, remedy=remedy
+        )
+    return "".join(found)
+
+
+def sharding_for(
+    code: MortonCode, chunk_nbytes: int, options: ScaleOptions, encoding: str
+) -> ShardingParameters:
+    """Parameters of shards that are as large as they may be.
+
+    Parameters
+    ----------
+    code : MortonCode
+        Code that gives chunks their ids.
+    chunk_nbytes : int
+        Decoded size of a chunk.
+    options : ScaleOptions
+        What the parameters are chosen for: its `shard_nbytes` and `index_nbytes`.
+    encoding : {"raw", "gzip"}
+        Encoding of the chunks.
+    """
+    n_low = max(
+        0, min(code.n_bits, (options.shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1)
+    )
+    per_minishard = (options.index_nbytes - _ENTRY_NBYTES) // _COLUMN_NBYTES
+    preshift = max(0, min(n_low, per_minishard.bit_length() - 1))
+    return ShardingParameters(
+        preshift_bits=preshift,
+        minishard_bits=n_low - preshift,
+        shard_bits=code.n_bits - n_low,
+        minishard_index_encoding="gzip",
+        data_encoding=encoding,
+    )
+
+
+def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions) -> NewScale:
+    """Check the keywords of a user, and make a scale of them.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Sizes along x, y, z and channel.
+    dtype : numpy.dtype
+        Dtype of the values.
+    options : ScaleOptions
+        The keywords.
+
+    Raises
+    ------
+    SpecError
+        If one of them has a wrong value. The error names the field, its value and a remedy.
+    """
+    kind, n_channels = options.type, int(shape[3])
+    _check_kind(kind, dtype, n_channels)
+    if not all(shape):
+        remedy = "give an array with at least one element along each axis"
+        raise SpecError("no voxels", field="x.shape", value=tuple(shape), remedy=remedy)
+    chunk = _three(options.chunks, "chunks", least=1)
+    resolution = _resolution(options.resolution)
+    entry: Document = {
+        "key": _key(options.key, resolution),
+        "size": [int(n) for n in shape[:3]],
+        "voxel_offset": list(_three(options.voxel_offset, "voxel_offset")),
+        "resolution": resolution,
+        "chunk_sizes": [list(chunk)],
+        "encoding": "raw",
+    }
+    code = MortonCode(tuple(-(-n // c) for n, c in zip(entry["size"], chunk, strict=True)))
+    chunk_nbytes = math.prod(chunk) * n_channels * dtype.itemsize
+    sharding = _sharding(options, code, chunk_nbytes)
+    entry["sharding"] = sharding.to_dict()
+    info = {
+        "type": kind,
+        "data_type": dtype.name,
+        "num_channels": n_channels,
+        "scales": [entry],
+    }
+    made = NewScale(parse_info(info), entry)
+    made.box  # noqa: B018 (checks that shards are boxes)
+    return made
+
+
+def _check_kind(kind: object, dtype: np.dtype[Any], n_channels: int) -> None:
+    if kind not in KINDS:
+        remedy = f"use one of {list(KINDS)}"
+        raise SpecError("no such kind of volume", field="type", value=kind, remedy=remedy)
+    if dtype.name not in _DTYPES:
+        instead = _INSTEAD.get(dtype.name)
+        remedy = f'convert it with astype("{instead}")' if instead else f"use one of {_DTYPES}"
+        raise SpecError("not in the format", field="x.dtype", value=str(dtype), remedy=remedy)
+    if kind == "segmentation" and dtype.kind not in "ui":
+        remedy = 'convert it with astype("uint64"), or give type="image"'
+        raise SpecError(
+            "labels of segments are whole numbers",
+            field="x.dtype",
+            value=str(dtype),
+            remedy=remedy,
+        )
+    if kind == "segmentation" and n_channels != 1:
+        remedy = 'select one of them, or give type="image"'
+        raise SpecError("a segmentation has one channel", field="type", value=kind, remedy=remedy)
+
+
+def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> ShardingParameters:
+    encoding, wanted = options.encoding, options.sharding
+    if encoding in _NOT_WRITTEN:
+        remedy = 'use "gzip", which loses nothing, or "raw"'
+        raise SpecError("is not written", field="encoding", value=encoding, remedy=remedy)
+    if encoding not in (None, *ENCODINGS):
+        remedy = f"use one of {list(ENCODINGS)}"
+        raise SpecError("not known", field="encoding", value=encoding, remedy=remedy)
+    if isinstance(wanted, str) and wanted == "auto":
+        return sharding_for(code, chunk_nbytes, options, encoding or "gzip")
+    if isinstance(wanted, ShardingParameters):
+        made = wanted
+    elif isinstance(wanted, Mapping):
+        usual = {
+            "hash": "identity",
+            "minishard_index_encoding": "gzip",
+            "data_encoding": encoding or "gzip",
+        }
+        made = ShardingParameters.from_dict({"@type": TYPE, **usual, **wanted})
+    else:
+        remedy = 'give "auto", or the parameters as info has them under sharding'
+        raise SpecError("no parameters", field="sharding", value=wanted, remedy=remedy)
+    if encoding not in (None, made.data_encoding):
+        remedy = f'leave it out, or give "data_encoding": "{encoding}"'
+        raise SpecError(
+            f"sharding says {made.data_encoding!r}",
+            field="encoding",
+            value=encoding,
+            remedy=remedy,
+        )
+    return made
+
+
+def _is_number(found: Any, kind: type[Any], least: int | None = None) -> bool:
+    is_kind = isinstance(found, kind) and not isinstance(found, bool)
+    return is_kind and (least is None or found >= least)
+
+
+def _three(found: Any, field: str, *, least: int | None = None) -> Shape:
+    """Three whole numbers along x, y and z, or one for all of them."""
+    is_many = isinstance(found, Sequence | np.ndarray) and not isinstance(found, str)
+    numbers = list(found) if is_many else [found] * 3
+    is_valid = len(numbers) == 3 and all(_is_number(n, Integral, least) for n in numbers)
+    if not is_valid:
+        remedy = "give whole numbers along x, y and z" + (
+            "" if least is None else f" of {least} or more, or one for all"
+        )
+        raise SpecError("not valid", field=field, value=found, remedy=remedy)
+    return tuple(int(n) for n in numbers)
+
+
+def _resolution(found: Any) -> list[int | float]:
+    is_many = isinstance(found, Sequence | np.ndarray) and not isinstance(found, str)
+    numbers = list(found) if is_many else []
+    is_valid = len(numbers) == 3 and all(
+        _is_number(n, Real) and math.isfinite(n) and n > 0 for n in numbers
+    )
+    if not is_valid:
+        remedy = "give the size of a voxel along x, y and z in nanometres, such as (4, 4, 40)"
+        raise SpecError("not valid", field="resolution", value=found, remedy=remedy)
+    return [int(n) if float(n).is_integer() else float(n) for n in numbers]
+
+
+def _key(found: Any, resolution: Sequence[int | float]) -> str:
+    if found is None:
+        return "_".join(f"{n:.12g}" for n in resolution)
+    is_plain = isinstance(found, str) and _KEY.fullmatch(found) is not None
+    if not is_plain or found == INFO or found.endswith(".shardwrite"):
+        remedy = 'give the name of a directory, such as "4_4_40"'
+        raise SpecError("no key of a scale", field="key", value=found, remedy=remedy)
+    return str(found)
+
+
+def merged_info(old: Any, new: NewScale) -> Document:
+    """An ``info`` with a new scale. All else that it holds stays.
+
+    Parameters
+    ----------
+    old : object
+        The parsed ``info`` that stands there; None if there is none.
+    new : NewScale
+        The scale.
+
+    Raises
+    ------
+    SpecError
+        If what stands there is no such volume, or has another scale of the same key.
+    """
+    volume = new.volume
+    if old is None:
+        return {
+            "@type": VOLUME_TYPE,
+            "type": volume.kind,
+            "data_type": volume.dtype.name,
+            "num_channels": volume.n_channels,
+            "scales": [new.entry],
+        }
+    there = parse_info(old)
+    for field, found, wanted in (
+        ("type", there.kind, volume.kind),
+        ("data_type", there.dtype.name, volume.dtype.name),
+        ("num_channels", there.n_channels, volume.n_channels),
+    ):
+        if found != wanted:
+            raise SpecError(
+                f"the {INFO} that stands there says {found!r}",
+                field=field,
+                value=wanted,
+                remedy="write to another directory, or give an array and keywords that fit it",
+            )
+    scales: list[Document] = list(old["scales"])
+    keys = [scale.key for scale in there.scales]
+    if new.scale.key in keys:
+        at = keys.index(new.scale.key)
+        if replace(there.scales[at], key=new.scale.key) != new.scale:
+            raise SpecError(
+                f"the {INFO} that stands there has another scale of this key",
+                field="key",
+                value=new.scale.key,
+                remedy="give another key, or remove that scale yourself",
+            )
+        return {**old}
+    size = math.prod(new.scale.resolution)
+    coarser = [math.prod(scale.resolution) > size for scale in there.scales]
+    at = coarser.index(True) if True in coarser else len(scales)
+    return {**old, "scales": [*scales[:at], new.entry, *scales[at:]]}

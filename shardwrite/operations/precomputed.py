@@ -1,0 +1,391 @@
+"""Writing of volumes of Neuroglancer precomputed, in shards.
+
+A scale is an array whose shards have the format of Neuroglancer. It is planned, written, resumed
+and verified as all arrays are. Its directory also holds a ``zarr.json`` that describes it to this
+package, and the receipt. The ``info`` of the volume is written last, so that no reader finds a
+scale that is not whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import shardwrite._dask as dask
+from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
+from shardwrite.errors import SpecError
+from shardwrite.format.document import ArrayOptions
+from shardwrite.format.precomputed.boxes import PrecomputedShards
+from shardwrite.format.precomputed.by_chunk_id import ByChunkId
+from shardwrite.format.precomputed.new import (
+    NewScale,
+    ScaleOptions,
+    checked_axes,
+    merged_info,
+    new_scale,
+)
+from shardwrite.format.precomputed.shard import GZIP_LEVEL
+from shardwrite.journal import change_info, read_volume
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import resolve_new, resolve_place
+from shardwrite.plan import MAX_GRAPH_TASKS, MAX_SOURCE_RERUNS, Plan, PlanOptions
+from shardwrite.plan.render import counted, human
+from shardwrite.plan.sizes import parse_nbytes
+from shardwrite.runs.array_chunks import ArrayChunks
+from shardwrite.runs.array_plan import plan_array
+from shardwrite.runs.execute import execute
+from shardwrite.runs.given import take
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.runs.progress import reporting
+from shardwrite.runs.result import WriteResult
+from shardwrite.write.context import GroupReport
+
+__all__ = ["plan_precomputed", "to_precomputed"]
+
+_ROW_MAJOR = "czyx"
+_NAMES = {"c": "channel"}
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+_GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Volume:
+    """An array whose axes are in the order of the bytes in a chunk, and the scale that it becomes.
+
+    Attributes
+    ----------
+    array : dask.array.Array
+        The values, with the axes z, y and x, or channel, z, y and x.
+    new : NewScale
+        The scale.
+    """
+
+    array: dask.array.Array
+    new: NewScale
+
+    @property
+    def options(self) -> ArrayOptions:
+        """Keywords of the array that is planned and written."""
+        new, scale = self.new, self.new.scale
+        chunks = scale.chunk_size[::-1]
+        shards = tuple(n * c for n, c in zip(new.box[::-1], chunks, strict=True))
+        channels = self.array.shape[:-3]
+        axes = _ROW_MAJOR[-self.array.ndim :]
+        return ArrayOptions(
+            shards=(*channels, *shards),
+            chunks=(*channels, *chunks),
+            filters=(),
+            serializer=_BYTES,
+            compressors=(_GZIP,) if new.sharding.data_encoding == "gzip" else (),
+            fill_value=0,
+            shard_format=PrecomputedShards(new.sharding),
+            dimension_names=[_NAMES.get(axis, axis) for axis in axes],
+            attributes={
+                "precomputed": {
+                    "type": new.volume.kind,
+                    "resolution": new.entry["resolution"],
+                    "voxel_offset": new.entry["voxel_offset"],
+                }
+            },
+        )
+
+    def plan(self, options: PlanOptions) -> Plan:
+        """Plan of the run, with the parameters of the shards among its notes."""
+        made = plan_array(self.array, active_engine(), self.options, options)
+        return replace(made, notes=(*self._notes, *made.notes))
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        """What the parameters of the shards mean, for the plan."""
+        sharding, scale = self.new.sharding, self.new.scale
+        nbytes = math.prod(scale.chunk_size) * self.new.volume.n_channels
+        nbytes *= math.prod(self.new.box) * self.array.dtype.itemsize
+        per_minishard = min(2**sharding.preshift_bits, math.prod(self.new.box))
+        files = math.prod(-(-n // k) for n, k in zip(scale.grid, self.new.box, strict=True))
+        return (
+            (
+                f"preshift_bits {sharding.preshift_bits}, minishard_bits "
+                f"{sharding.minishard_bits}, shard_bits {sharding.shard_bits}: up to "
+                f"{counted(files, 'file')} of {human(nbytes)} decoded"
+            ),
+            (
+                f"index per read: 16 B, and up to {human(24 * per_minishard)} for a minishard of "
+                f"{counted(per_minishard, 'chunk')}"
+            ),
+            f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+        )
+
+
+def _volume(x: Any, axes: Any, options: ScaleOptions) -> _Volume:
+    """Check what a user gives, and put the axes of the array into order.
+
+    Raises
+    ------
+    SpecError
+        If it does not describe a scale.
+    """
+    given = take(x)
+    array = given.array
+    letters = checked_axes(axes, given.known.dimension_names, array.ndim)
+    order = [letters.index(axis) for axis in _ROW_MAJOR if axis in letters]
+    if order != list(range(array.ndim)):
+        array = array.transpose(order)
+    channels = array.shape[:-3] or (1,)
+    shape = (*array.shape[:-4:-1], *channels)
+    return _Volume(array, new_scale(shape, array.dtype, options))
+
+
+def _root_of(path: Any) -> Path:
+    """Directory of the volume.
+
+    Raises
+    ------
+    SpecError
+        If the path is that of no directory.
+    """
+    place = resolve_place(path, None)
+    if not isinstance(place, Directory):
+        raise SpecError(
+            "volumes are written to directories only",
+            field="path",
+            value=place.label,
+            remedy="write to a directory, and copy that",
+        )
+    return place.path
+
+
+@public
+def plan_precomputed(
+    x: Any,
+    *,
+    axes: str | None = None,
+    resolution: Any,
+    voxel_offset: Any = (0, 0, 0),
+    type: str = "image",  # noqa: A002 (the word of the format)
+    encoding: str | None = None,
+    chunks: Any = 64,
+    sharding: Any = "auto",
+    shard_nbytes: int | str = "128 MiB",
+    index_nbytes: int | str = "12.5 kB",
+    key: str | None = None,
+    write_empty_chunks: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    max_source_reruns: float = MAX_SOURCE_RERUNS,
+) -> Plan:
+    """Plan how an array would be written as a scale of a Neuroglancer volume.
+
+    Nothing is computed, read or written. The plan shows how many files there will be, how many
+    bytes of index a reader fetches before a chunk, and the memory of a process.
+
+    Parameters
+    ----------
+    x, axes, resolution, voxel_offset, type, encoding, chunks, sharding, shard_nbytes, index_nbytes
+        See :func:`to_precomputed`.
+    key, write_empty_chunks, memory_limit, source_id, max_graph_tasks, max_source_reruns
+        See :func:`to_precomputed`.
+
+    Returns
+    -------
+    Plan
+        The plan, which can be printed.
+
+    Raises
+    ------
+    SpecError
+        If an argument is not valid. The error has the field, its value and a remedy.
+    PlanError
+        If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite
+    >>> x = da.zeros((100, 512, 512), chunks=64, dtype="uint8")
+    >>> p = shardwrite.plan_precomputed(x, axes="zyx", resolution=(4, 4, 40), shard_nbytes="8MB")
+    >>> p.n_shards, p.shards_for((0, 0, 0))[0].key
+    (8, '0.shard')
+    """
+    volume = _volume(
+        x,
+        axes,
+        ScaleOptions(
+            type=type,
+            resolution=resolution,
+            voxel_offset=voxel_offset,
+            encoding=encoding,
+            chunks=chunks,
+            sharding=sharding,
+            key=key,
+            shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
+            index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
+        ),
+    )
+    return volume.plan(
+        PlanOptions(
+            strategy=ByChunkId(),
+            write_empty_chunks=write_empty_chunks,
+            memory_limit=memory_limit,
+            source_id=source_id,
+            max_graph_tasks=max_graph_tasks,
+            max_source_reruns=max_source_reruns,
+        )
+    )
+
+
+@public
+def to_precomputed(
+    x: Any,
+    path: Any,
+    *,
+    axes: str | None = None,
+    resolution: Any,
+    voxel_offset: Any = (0, 0, 0),
+    type: str = "image",  # noqa: A002 (the word of the format)
+    encoding: str | None = None,
+    chunks: Any = 64,
+    sharding: Any = "auto",
+    shard_nbytes: int | str = "128 MiB",
+    index_nbytes: int | str = "12.5 kB",
+    key: str | None = None,
+    write_empty_chunks: bool = False,
+    durability: str | None = None,
+    restart: bool = False,
+    recheck: bool = False,
+    memory_limit: int | str | None = None,
+    source_id: str | None = None,
+    max_graph_tasks: int = MAX_GRAPH_TASKS,
+    max_source_reruns: float = MAX_SOURCE_RERUNS,
+    keep_report: bool = False,
+    progress: bool | Callable[[GroupReport], None] = False,
+) -> WriteResult:
+    """Write an array as a scale of a volume of Neuroglancer precomputed, in shards.
+
+    `x` may have any chunks. Each shard is committed by exactly one task, and becomes visible only
+    when it is whole. The ``info`` of the volume is written last. An interrupted call goes on when
+    it is made again.
+
+    Parameters
+    ----------
+    x : array_like
+        The source, as in :func:`to_sharded_zarr`. Its dtype is an integer of 8 to 64 bits, or
+        ``float32``.
+    path : str or path
+        The directory of the volume. If it has an ``info``, the scale is added to it.
+    axes : str, optional
+        Axes of `x`: the letters x, y and z in any order, with c for channels if there are any. By
+        default the names of its dimensions tell them. With ``"zyx"`` or ``"czyx"`` no bytes are
+        transposed.
+    resolution : sequence of float
+        Size of a voxel in nanometres, along x, y and z.
+    voxel_offset : sequence of int
+        Position of the first voxel, along x, y and z.
+    type : {"image", "segmentation"}
+        Kind of the volume.
+    encoding : {"gzip", "raw"}, optional
+        Encoding of the chunks. By default what `sharding` says, or else gzip. In the format, both
+        have the encoding ``raw``, and gzip is that of the shards.
+    chunks : int or sequence of int
+        Shape of a chunk along x, y and z. A chunk holds all channels.
+    sharding : "auto", mapping or ShardingParameters
+        Parameters of the shards, as in ``info``. A mapping may leave out ``@type``, ``hash`` and
+        the encodings. The hash must be ``"identity"``, with which a shard is a box of the volume.
+    shard_nbytes : int or str
+        Largest decoded size of a shard, for ``sharding="auto"``.
+    index_nbytes : int or str
+        Largest index that a reader fetches before a chunk, for ``sharding="auto"``.
+    key : str, optional
+        Name of the scale, which is its directory in that of the volume. By default it is made of
+        the resolution, such as ``"4_4_40"``.
+    write_empty_chunks : bool
+        Store also chunks that hold only zeros. Readers take a chunk that is missing for zeros.
+    durability, restart, recheck, memory_limit, source_id, max_graph_tasks, max_source_reruns
+        See :func:`to_sharded_zarr`.
+    keep_report, progress
+        See :func:`to_sharded_zarr`.
+
+    Returns
+    -------
+    WriteResult
+        What was written. Its path is that of the scale.
+
+    Raises
+    ------
+    SpecError, PlanError, StoreError, JournalError
+        Before any shard is written, if an argument does not fit, or something else stands there. A
+        JournalError says that another plan was begun for the scale, and what differs or who works
+        on it.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    SourceError, CodecError, StoreError
+        If a task fails. Its shard is not committed, and the scale does not enter ``info``.
+    RunEndedError
+        If another process took over the run, or ended it.
+    WorkersLostError
+        If a cluster has lost its workers.
+
+    See Also
+    --------
+    plan_precomputed : Shows what would be written.
+    from_precomputed : Reads volumes.
+
+    Notes
+    -----
+    Besides the shards, the directory of the scale holds a ``zarr.json`` and a receipt, by which
+    :func:`verify` and this function know what was written. Readers of volumes ignore both.
+
+    Examples
+    --------
+    >>> import dask.array as da, shardwrite, tempfile
+    >>> x = da.arange(100 * 80 * 60, chunks=50_000, dtype="uint32").reshape(60, 80, 100)
+    >>> path = tempfile.mkdtemp() + "/volume"
+    >>> shardwrite.to_precomputed(x, path, axes="zyx", resolution=(4, 4, 40)).n_shards
+    1
+    >>> int(shardwrite.from_precomputed(path, axes="zyx")[1, 2, 3].compute())
+    8203
+    """
+    volume = _volume(
+        x,
+        axes,
+        ScaleOptions(
+            type=type,
+            resolution=resolution,
+            voxel_offset=voxel_offset,
+            encoding=encoding,
+            chunks=chunks,
+            sharding=sharding,
+            key=key,
+            shard_nbytes=_nbytes(shard_nbytes, "shard_nbytes"),
+            index_nbytes=_nbytes(index_nbytes, "index_nbytes"),
+        ),
+    )
+    root = _root_of(path)
+    run = for_new_array(
+        RunOptions(durability=durability, restart=restart, recheck=recheck, keep_report=keep_report)
+    )
+    made = volume.plan(
+        PlanOptions(
+            strategy=ByChunkId(),
+            write_empty_chunks=write_empty_chunks,
+            memory_limit=memory_limit,
+            source_id=source_id,
+            max_graph_tasks=max_graph_tasks,
+            max_source_reruns=max_source_reruns,
+        )
+    )
+    merged_info(read_volume(root), volume.new)  # what cannot be entered is refused before a run
+    target = resolve_new(str(root / volume.new.scale.key), None)
+    job = Job(ArrayChunks(volume.array), made, target, run)
+    with reporting(progress, made.raw_nbytes) as on_report:
+        (result,) = execute([job], active_engine(), on_report)
+    change_info(root, lambda old: merged_info(old, volume.new), job.durability)
+    return result
+
+
+def _nbytes(given: int | str, field: str) -> int:
+    return parse_nbytes(given if isinstance(given, str) else f"{given}", field)
