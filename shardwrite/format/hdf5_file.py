@@ -169,7 +169,9 @@ def for_new_array(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:
         return array
     if isinstance(array.compressors, str) and array.compressors == "auto":
         array = replace(array, compressors=_COMPRESSORS)
-    return replace(array, index_location=strategy.index or array.index_location)
+    if strategy.index is not None and array.index_location == "end":
+        array = replace(array, index_location=strategy.index)
+    return array
 
 
 def check_fits_hdf5(metadata: ArrayMetadata, strategy: Strategy) -> Hdf5File | None:

@@ -26,6 +26,8 @@ __all__ = ["FileLayout", "lay_out_file", "require_h5py"]
 _END_AT, _END_NBYTES = 40, 8
 # versions of the format: those that all readers since HDF5 1.8 know
 _BOUNDS = ("earliest", "v108")
+_FILTERS = ("blosc", "bzip2", "zstd")
+_registered: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ def require_h5py() -> Any:
     """
     try:
         import h5py
-        import hdf5plugin  # noqa: F401 (makes filters known)
+        import hdf5plugin
     except ImportError as error:
         raise SpecError(
             f"needs a library that is not installed ({error.name})",
@@ -124,6 +126,11 @@ def require_h5py() -> Any:
             value="hdf5",
             remedy='pip install "shardwrite[hdf5]"',
         ) from error
+    if not _registered:
+        # Files hold the names that filters give themselves. So the same filters are used wherever
+        # other libraries have registered theirs.
+        hdf5plugin.register(_FILTERS, force=True)
+        _registered.append(hdf5plugin)
     return h5py
 
 
