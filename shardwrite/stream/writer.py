@@ -90,7 +90,7 @@ class ShardWriter:
         Path of the array in the store.
     axis : int
         Axis along which slices are appended and the array grows.
-    strategy : FixedOrder, AppendOnly or str
+    strategy : FixedOrder, AppendOnly, Hdf5 or str
         Write strategy for shards that are flushed before they are full. ``"auto"`` writes inner
         chunks of a fixed size directly to their place. It appends other inner chunks and a new
         index to the shard, or to a clone of it if the index has no checksum.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import bisect
 import errno
+import threading
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from shardwrite.errors import SpecError, StoreError
 from shardwrite.format.hdf5_file import SIGNATURE, Hdf5File
@@ -28,6 +28,10 @@ _END_AT, _END_NBYTES = 40, 8
 _BOUNDS = ("earliest", "v108")
 _FILTERS = ("blosc", "bzip2", "zstd")
 _registered: list[Any] = []
+_lock = threading.Lock()
+# first bytes of what stands for a chunk, by which it is told from the library's own data
+_MARK = bytes.fromhex("c5b1709e4dfa2836")
+_MARK_NBYTES = len(_MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +59,23 @@ class FileLayout:
 class _Recorder:
     """File into which the library of HDF5 writes. It does not keep the chunks.
 
-    Parameters
+    Attributes
     ----------
-    chunk : numpy.ndarray of uint8
-        Memory that stands for the chunks. What is written from there is only noted.
+    nbytes : int
+        Size of the file.
+    expected : memoryview
+        Chunk that is to be written. Only the place of it is noted.
+    chunk_at : int
+        This place; -1 before the chunk is written.
+    pieces : list of tuple of (int, bytes)
+        Place and content of everything else, in the sequence in which it was written.
     """
 
-    def __init__(self, chunk: npt.NDArray[np.uint8]) -> None:
+    def __init__(self) -> None:
         self.nbytes = 0
+        self.expected = memoryview(b"")
         self.chunk_at = -1
         self.pieces: list[tuple[int, bytes]] = []
-        self._chunk = chunk.ctypes.data
         self._at = 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -76,14 +86,15 @@ class _Recorder:
         return self._at
 
     def write(self, data: Any) -> int:
-        given = np.frombuffer(data, dtype=np.uint8)
-        if given.ctypes.data == self._chunk:
-            self.chunk_at = self._at
+        nbytes, start = len(data), self._at
+        if nbytes == len(self.expected) and bytes(data[:_MARK_NBYTES]) == _MARK[:nbytes]:
+            self.chunk_at = start
         else:
-            self.pieces.append((self._at, given.tobytes()))
-        self._at += len(given)
-        self.nbytes = max(self.nbytes, self._at)
-        return len(given)
+            self.pieces.append((start, bytes(data)))
+        self._at = end = start + nbytes
+        if end > self.nbytes:
+            self.nbytes = end
+        return nbytes
 
     def readinto(self, buffer: Any) -> int:
         found = bytearray(len(buffer))
@@ -157,20 +168,29 @@ def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
     h5py = require_h5py()
     ranks = np.flatnonzero(nbytes >= 0)
     # Pages of zeros that nobody touches take no memory.
-    chunk = np.zeros(max(1, int(nbytes.max(initial=1))), dtype=np.uint8)
-    recorder = _Recorder(chunk)
-    offsets = np.zeros(len(nbytes), dtype=np.int64)
-    with h5py.File(
-        recorder, "w", libver=_BOUNDS, userblock_size=file.block_nbytes or None
-    ) as opened:
+    chunk = np.zeros(max(_MARK_NBYTES, int(nbytes.max(initial=0))), dtype=np.uint8)
+    chunk[:_MARK_NBYTES] = np.frombuffer(_MARK, np.uint8)
+    recorder, stand_in, places = _Recorder(), chunk.data, []
+    # Threads would else pass the lock of h5py to each other at every call.
+    with (
+        _lock,
+        h5py.File(
+            recorder, "w", libver=_BOUNDS, userblock_size=file.block_nbytes or None
+        ) as opened,
+    ):
         dataset = _make_dataset(h5py, opened, file, extent)
-        for rank, position in zip(ranks.tolist(), file.positions(ranks), strict=True):
+        write = dataset.write_direct_chunk
+        for size, position in zip(nbytes[ranks].tolist(), file.positions(ranks), strict=True):
             recorder.chunk_at = -1
-            dataset.write_direct_chunk(position, chunk[: nbytes[rank]].data)
-            offsets[rank] = recorder.chunk_at
-        del dataset
-    if (offsets[ranks] < 0).any():
+            recorder.expected = data = stand_in[:size]
+            write(position, data)
+            places.append(recorder.chunk_at)
+        recorder.expected = memoryview(b"")
+        del dataset, write
+    if places and min(places) < 0:
         raise _surprise("does not write a chunk at once")
+    offsets = np.zeros(len(nbytes), dtype=np.int64)
+    offsets[ranks] = places
     sequence = ranks[np.argsort(offsets[ranks], kind="stable")]
     around = _around(recorder, offsets[sequence], nbytes[sequence])
     if not file.block_nbytes:
@@ -191,6 +211,8 @@ def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
     links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
     links.set_char_encoding(h5py.h5t.CSET_UTF8)
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_chunk_cache(1, 0, 1.0)  # nothing is read through it
     return h5py.h5d.create(
         opened.id,
         file.dataset.encode(),
@@ -198,6 +220,7 @@ def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
         h5py.h5s.create_simple(extent, file.shards),
         properties,
         links,
+        access,
     )
 
 

@@ -193,6 +193,7 @@ def test_an_index_larger_than_the_smallest_user_block(tmp_path):
         shardwrite.write_region(x[:2, :2], tmp_path / "x", region=(slice(2), slice(2)))
 
 
+@pytest.mark.compat
 def test_the_name_of_the_dataset(tmp_path):
     x = values("u2", 0)
     write(tmp_path / "x", x, strategy=Hdf5(dataset="raw/größe"))
