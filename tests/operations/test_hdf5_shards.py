@@ -3,6 +3,7 @@ who may change them."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -30,6 +31,7 @@ h5py = pytest.importorskip("h5py")
 hdf5plugin = pytest.importorskip("hdf5plugin")
 
 SHAPE, SHARDS, CHUNKS = (50, 23), (32, 16), (8, 4)
+IN_CHUNKS = (4, 4)
 ZLIB = {"name": "numcodecs.zlib", "configuration": {"level": 4}}
 BZ2 = {"name": "numcodecs.bz2", "configuration": {"level": 3}}
 FLETCHER = {"name": "numcodecs.fletcher32", "configuration": {}}
@@ -212,6 +214,13 @@ def test_the_same_input_gives_the_same_file(tmp_path):
     assert all(other == first for other in others)
 
 
+GOLDEN = {
+    "end": "b3b80d231a96fe9fd5862deb85629742ea5d5db0e6f726554c3d04a4273b6dda",
+    "start": "95287c0091eaaf2635e5ccd43afc944a4c74bbca6538f4bd715604e41aea8d26",
+}
+"""Digests of a file that HDF5 1.14 and 2.0 lay out in the same way."""
+
+
 def test_the_bytes_of_a_file(tmp_path):
     """The superblock is of version 0, the address of its end counts the index, and chunks are those
     that the codecs make."""
@@ -223,6 +232,8 @@ def test_the_bytes_of_a_file(tmp_path):
         )
         data = (path / "c/0/0").read_bytes()
         base = 512 if index == "start" else 0
+        if h5py.version.hdf5_version_tuple[:2] in ((1, 14), (2, 0)):
+            assert hashlib.sha256(data).hexdigest() == GOLDEN[index]
         assert data[base : base + 16] == b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0"
         table = data[:36] if base else data[-36:]
         offset, nbytes = (int.from_bytes(table[a : a + 8], "little") for a in (0, 8))
@@ -426,12 +437,29 @@ def test_an_array_is_converted_without_decoding(tmp_path):
         compressors=[zarr.codecs.ZstdCodec()],
     )
     plain[...] = x
-    in_chunks = tuple(s // c for s, c in zip(SHARDS, CHUNKS, strict=True))
     shardwrite.shard(
-        tmp_path / "plain", tmp_path / "x", shards=in_chunks, checksum=False, strategy="hdf5"
+        tmp_path / "plain", tmp_path / "x", shards=IN_CHUNKS, checksum=False, strategy="hdf5"
     )
     check_hdf5(tmp_path / "x", x)
     check_zarr(tmp_path / "x", x)
+
+
+def test_shards_are_converted_to_files_and_back(tmp_path):
+    x = values("f4", 0)
+    write(tmp_path / "plain", x, compressors=[ZSTD], strategy="morton")
+    shardwrite.reshard(tmp_path / "plain", tmp_path / "x", shards=IN_CHUNKS, strategy="hdf5")
+    check_hdf5(tmp_path / "x", x)
+    check_zarr(tmp_path / "x", x)
+    shardwrite.reshard(tmp_path / "x", tmp_path / "again", shards=(2, 3))
+    check_zarr(tmp_path / "again", x)
+    write(tmp_path / "checked", x, strategy="fixed-order")
+    with pytest.raises(SpecError, match="checksum") as caught:
+        shardwrite.reshard(tmp_path / "checked", tmp_path / "y", shards=IN_CHUNKS, strategy="hdf5")
+    assert caught.value.fields["value"] == "crc32c"
+    shardwrite.reshard(
+        tmp_path / "checked", tmp_path / "y", shards=IN_CHUNKS, strategy="hdf5", checksum=False
+    )
+    check_hdf5(tmp_path / "y", x)
 
 
 def test_a_store_of_objects(tmp_path):
