@@ -89,7 +89,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
     if not in_place:
         return name
     if name == "hdf5":
-        raise click.UsageError("--strategy hdf5 writes whole shards anew: leave out --in-place")
+        raise click.UsageError("--strategy hdf5 writes whole shards, and nothing in place")
     if name == "append-only":
         return shardwrite.AppendOnly(in_place=True)
     return shardwrite.FixedOrder("C" if name == "fixed-order" else name, in_place=True)

@@ -60,7 +60,7 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             field="strategy",
             value=strategy.label,
             remedy='give strategy="hdf5", or shardwrite.Hdf5(dataset=...) if the dataset has '
-            'another name than "data"; or write the array again elsewhere',
+            'another name than "data"',
         )
 
 
