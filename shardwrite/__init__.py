@@ -17,6 +17,7 @@ from shardwrite.config.values import use as _use
 from shardwrite.errors import *  # noqa: F403 (every error is public)
 
 if TYPE_CHECKING:
+    from shardwrite.format.hdf5_strategy import Hdf5
     from shardwrite.format.precomputed.parameters import ShardingParameters
     from shardwrite.format.registry import register_strategy
     from shardwrite.format.sharding import register_shard_format
@@ -64,6 +65,7 @@ else:
     __getattr__, __dir__ = attach(
         __name__,
         {
+            "shardwrite.format.hdf5_strategy": ("Hdf5",),
             "shardwrite.format.precomputed.parameters": ("ShardingParameters",),
             "shardwrite.format.registry": ("register_strategy",),
             "shardwrite.format.sharding": ("register_shard_format",),
@@ -155,6 +157,7 @@ __all__ = [
     "ConversionPlan",
     "DaskPatch",
     "FixedOrder",
+    "Hdf5",
     "Part",
     "Plan",
     "PresentChunks",

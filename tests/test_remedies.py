@@ -187,6 +187,9 @@ COVERED: dict[str, str] = {
         "tests/operations/test_zarr_targets.py"
         "::test_a_store_that_cannot_replace_atomically_is_written_but_not_updated"
     ),
+    "writes whole shards, and nothing in place": (
+        "tests/operations/test_hdf5_shards.py::test_the_command_line"
+    ),
     "Move it away after a look, and verify the array deep": (
         "tests/journal/test_changes_in_place.py::test_a_record_of_a_shard_that_cannot_have_been"
     ),

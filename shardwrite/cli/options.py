@@ -111,9 +111,10 @@ layout_options = _options(
     ),
     click.option(
         "--strategy",
-        shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton"),
+        shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
         default="fixed-order",
-        help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton.",
+        help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton; or "
+        "hdf5, which makes each shard a file of HDF5, too.",
     ),
     click.option(
         "--write-empty-chunks",

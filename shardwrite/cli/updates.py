@@ -65,9 +65,9 @@ def _index(text: str) -> Any:
 
 strategy_option = click.option(
     "--strategy",
-    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton"),
+    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
     default="fixed-order",
-    help="How shards that exist are changed: fixed-order, append-only, C, F or morton.",
+    help="How shards that exist are changed: fixed-order, append-only, C, F, morton or hdf5.",
 )
 in_place_option = click.option(
     "--in-place",
@@ -88,6 +88,8 @@ restart_option = click.option(
 def _strategy(name: str, *, in_place: bool) -> Any:
     if not in_place:
         return name
+    if name == "hdf5":
+        raise click.UsageError("--strategy hdf5 writes whole shards, and nothing in place")
     if name == "append-only":
         return shardwrite.AppendOnly(in_place=True)
     return shardwrite.FixedOrder("C" if name == "fixed-order" else name, in_place=True)

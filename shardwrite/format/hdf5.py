@@ -1,6 +1,7 @@
-"""Filters of HDF5 as codecs of Zarr v3 that give the same bytes.
+"""Filters of HDF5 and codecs of Zarr v3 that give the same bytes.
 
-Filters are looked up by their registered numbers, before anything is made of them.
+Filters are looked up by their registered numbers, before anything is made of them. The way from
+codecs to filters is the reverse, and refuses every codec whose bytes no filter can decode.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwrite.codecs.documents import Codec
+from shardwrite.errors import SpecError
 
-__all__ = ["Filter", "Mapped", "mapped"]
+__all__ = ["Filter", "Mapped", "filters_of", "mapped"]
 
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
 _BZIP2, _BLOSC, _ZSTD = 307, 32001, 32015
@@ -27,6 +29,21 @@ _NAMES = {
 _BLOSC_COMPRESSORS = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _CHECKSUM_NBYTES = 4
+# version of the filter blosc, and of the format of blosc, which that filter writes into a dataset
+_BLOSC_VERSIONS = (2, 2)
+_WHY_NOT = {
+    "crc32c": "HDF5 does not know this checksum",
+    "gzip": "HDF5 compresses with the same method, and stores it without the header of gzip",
+    "numcodecs.gzip": "HDF5 stores the same without the header of gzip",
+    "transpose": "HDF5 stores all chunks in row-major order",
+    "vlen-utf8": "HDF5 does not store elements of variable length in chunks",
+    "vlen-bytes": "HDF5 does not store elements of variable length in chunks",
+    "numcodecs.lz4": "the filter lz4 of HDF5 frames its blocks in another way",
+}
+_REMEDY = (
+    'give for instance compressors=[{"name": "zstd"}], or one of "numcodecs.zlib", "blosc", '
+    '"numcodecs.bz2", "numcodecs.shuffle" and "numcodecs.fletcher32"; without a checksum crc32c'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +161,77 @@ def _at(values: Sequence[int], place: int, default: int) -> int:
 
 def _made(name: str, **configuration: int | str | bool) -> Codec:
     return {"name": name, "configuration": configuration}
+
+
+def filters_of(codecs: Sequence[Codec], itemsize: int, chunk_nbytes: int) -> tuple[Filter, ...]:
+    """Find the filters by which HDF5 decodes what the codecs of inner chunks encode.
+
+    Parameters
+    ----------
+    codecs : sequence of Codec
+        All codecs of the inner chunks, in order of encoding.
+    itemsize : int
+        Size of an element, in bytes.
+    chunk_nbytes : int
+        Size of a decoded inner chunk, in bytes.
+
+    Raises
+    ------
+    SpecError
+        If a codec has no counterpart in HDF5. The error names the codec.
+
+    Examples
+    --------
+    >>> filters_of([{"name": "bytes"}, {"name": "zstd", "configuration": {"level": 3}}], 4, 4096)
+    (Filter(number=32015, values=(3,)),)
+    """
+    names = [str(codec["name"]) for codec in codecs]
+    if names[:1] != ["bytes"]:
+        raise _unknown(names[0] if names else "none")
+    found: list[Filter] = []
+    for place, codec in enumerate(codecs[1:]):
+        found.append(_filter(codec, itemsize, chunk_nbytes, is_first=place == 0))
+    return tuple(found)
+
+
+def _filter(codec: Codec, itemsize: int, chunk_nbytes: int, *, is_first: bool) -> Filter:
+    """The filter that decodes the bytes of one codec."""
+    name, settings = str(codec["name"]), codec.get("configuration", {})
+    if name == "numcodecs.zlib":
+        level = int(settings.get("level", 1))
+        return Filter(_DEFLATE, (level if 0 <= level <= 9 else 6,))
+    if name == "zstd":
+        return Filter(_ZSTD, (min(max(int(settings.get("level", 0)), 0), 22),))
+    if name == "numcodecs.bz2":
+        return Filter(_BZIP2, (int(settings.get("level", 1)),))
+    if name == "numcodecs.fletcher32":
+        return Filter(_FLETCHER32)
+    if name == "numcodecs.shuffle":
+        size = int(settings.get("elementsize", 4))
+        if size != itemsize or not is_first:
+            why = f"HDF5 shuffles elements of the dataset, {itemsize} bytes each, before all else"
+            raise _unknown(name, f"elementsize={size}: {why}")
+        return Filter(_SHUFFLE, (size,))
+    if name == "blosc" and settings.get("cname") in _BLOSC_COMPRESSORS:
+        return Filter(
+            _BLOSC,
+            (
+                *_BLOSC_VERSIONS,
+                int(settings.get("typesize", itemsize)),
+                chunk_nbytes,
+                int(settings.get("clevel", 5)),
+                _BLOSC_SHUFFLES.index(str(settings.get("shuffle", "noshuffle"))),
+                _BLOSC_COMPRESSORS.index(str(settings["cname"])),
+            ),
+        )
+    raise _unknown(name)
+
+
+def _unknown(name: str, why: str = "") -> SpecError:
+    why = why or _WHY_NOT.get(name, "no filter of HDF5 has the same bytes")
+    return SpecError(
+        f"a codec that a shard which is an HDF5 file cannot have: {why}",
+        field="codecs",
+        value=name,
+        remedy=_REMEDY,
+    )

@@ -1,4 +1,4 @@
-"""The two write strategies of this package, and the reading of the keyword `strategy`."""
+"""Two write strategies of this package, and the reading of the keyword `strategy`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from shardwrite.errors import SpecError
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.order import ORDER_ALIASES, canonical_order, permutation
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
 from shardwrite.format.registry import (
@@ -21,7 +22,7 @@ from shardwrite.format.registry import (
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 
-__all__ = ["AppendOnly", "FixedOrder", "Strategy", "as_strategy", "labelled"]
+__all__ = ["AppendOnly", "FixedOrder", "Hdf5", "Strategy", "as_strategy", "labelled"]
 
 
 @register_strategy
@@ -383,7 +384,7 @@ def as_strategy(value: object) -> Strategy:
         "no such write strategy",
         field="strategy",
         value=value,
-        remedy=f"use one of {registered_names()}, FixedOrder(order=...), AppendOnly(), an order of "
-        f"inner chunks, which is one of {sorted(ORDER_ALIASES)}, or import the module that "
-        "registers the strategy",
+        remedy=f"use one of {registered_names()}, FixedOrder(order=...), AppendOnly(), Hdf5(), an "
+        f"order of inner chunks, which is one of {sorted(ORDER_ALIASES)}, or import the module "
+        "that registers the strategy",
     )

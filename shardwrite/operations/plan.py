@@ -48,7 +48,7 @@ def plan(
         a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` plans an array
         without shards, in which each chunk is an object of its own. `shards` may also be a mapping
         as zarr-python takes it: ``{"shape": ..., "index_location": ...}``.
-    strategy : FixedOrder, AppendOnly or str
+    strategy : FixedOrder, AppendOnly, Hdf5 or str
         The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
         ``"morton"``.
     write_empty_chunks : bool

@@ -188,7 +188,7 @@ def write_region(
         Path of the array in the store.
     axis : int
         The axis along which the array grows with ``"append"``.
-    strategy : FixedOrder, AppendOnly or str
+    strategy : FixedOrder, AppendOnly, Hdf5 or str
         How existing shards are changed. ``FixedOrder`` rewrites a shard. ``AppendOnly`` clones it
         and adds the new inner chunks at the end of the clone. In both cases the new shard then
         replaces the old one, unless the strategy has ``in_place=True``.

@@ -192,7 +192,7 @@ def to_sharded_zarr(
     shard_format : ShardFormat, optional
         Format of the shards, in place of the one of the sharding specification; see
         :func:`register_shard_format`.
-    strategy : FixedOrder, AppendOnly or str
+    strategy : FixedOrder, AppendOnly, Hdf5 or str
         The write strategy, its name, or an order of inner chunks: ``"C"``, ``"F"`` or
         ``"morton"``. It is not stored in the metadata.
     write_empty_chunks : bool

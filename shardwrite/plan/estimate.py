@@ -14,6 +14,7 @@ from shardwrite.plan.partition import Partition
 
 __all__ = [
     "BATCH_NBYTES",
+    "HELD_NBYTES",
     "Assumptions",
     "MemoryEstimate",
     "Resources",
@@ -23,6 +24,9 @@ __all__ = [
 
 BATCH_NBYTES = 2 * 2**20
 """Size of the decoded inner chunks that a thread cuts and encodes at a time, in bytes."""
+
+HELD_NBYTES = 64 * 2**20
+"""Encoded bytes of a shard that a task keeps in memory before it places them."""
 
 # share of a process's memory that encoded blocks may take while they wait for their commit
 _RESULT_SHARE = 0.25
@@ -167,12 +171,15 @@ class Assumptions:
         Ratio of decoded to encoded size; 1 is the worst case.
     chunk_nbytes : int
         Decoded size of an inner chunk, in bytes. A batch holds at least one.
+    shard_nbytes : int
+        Bytes of a shard that a task holds while it writes the shard; 0 if it streams.
     """
 
     wave: Shape
     is_staged: bool
     compression_ratio: float
     chunk_nbytes: int
+    shard_nbytes: int = 0
 
 
 def estimate_memory(
@@ -218,6 +225,7 @@ def estimate_memory(
     block_nbytes = itemsize * math.prod(partition.largest_block)
     # inner chunks of a batch, and the same encoded; those at the edge of the array are padded
     batches_nbytes = n_tasks * 2 * max(assumed.chunk_nbytes, min(BATCH_NBYTES, block_nbytes))
+    batches_nbytes += n_tasks * assumed.shard_nbytes
     source_nbytes = int(min(n_sets, max(1, partition.n_blocks)) * set_nbytes)
     border_nbytes = (
         0

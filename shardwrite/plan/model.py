@@ -12,10 +12,17 @@ from functools import cached_property
 from typing import Any
 
 from shardwrite.errors import PlanError
+from shardwrite.format.hdf5_file import check_fits_hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
-from shardwrite.plan.estimate import Assumptions, MemoryEstimate, Resources, estimate_memory
+from shardwrite.plan.estimate import (
+    HELD_NBYTES,
+    Assumptions,
+    MemoryEstimate,
+    Resources,
+    estimate_memory,
+)
 from shardwrite.plan.identity import Identity
 from shardwrite.plan.limits import check_memory
 from shardwrite.plan.partition import Partition
@@ -174,8 +181,23 @@ class PlanFacts:
             self.source.chunks,
             self.metadata.itemsize,
             self.resources,
-            Assumptions(wave, self.is_staged, ratio, chunk_nbytes),
+            Assumptions(wave, self.is_staged, ratio, chunk_nbytes, self._shard_nbytes(ratio)),
         )
+
+    def _shard_nbytes(self, ratio: float) -> int:
+        """Bytes of a shard that a task holds, where a shard is a file of HDF5.
+
+        A fused task holds the encoded inner chunks up to a limit, above which they go to a file.
+        All tasks hold what stands around the inner chunks.
+        """
+        file = check_fits_hdf5(self.metadata, self.strategy)
+        if file is None:
+            return 0
+        around = 2 * file.most_overhead_nbytes
+        if not self.partition.is_fused:
+            return around
+        encoded = math.prod(self.metadata.grid.shards) * self.metadata.itemsize / ratio
+        return around + int(min(encoded, HELD_NBYTES))
 
     @property
     def memory_per_thread_nbytes(self) -> int:

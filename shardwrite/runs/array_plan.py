@@ -20,6 +20,7 @@ from shardwrite.config.values import refused, value_of
 from shardwrite.engines import Engine
 from shardwrite.errors import PlanError, SpecError, redacted
 from shardwrite.format.document import ArrayOptions, make_metadata
+from shardwrite.format.hdf5_file import for_new_array
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.plan import (
     Plan,
@@ -76,7 +77,8 @@ def plan_array(
     PlanError
         If the plan exceeds the memory, the number of tasks, or `max_source_reruns`.
     """
-    itemsize, given, array = x.dtype.itemsize or 1, array, with_configured(array)
+    itemsize, given = x.dtype.itemsize or 1, array
+    array = for_new_array(with_configured(array), options.strategy)
     with naming_settings(given, array):
         shards, chunks, notes = resolve_shapes(
             x.shape, itemsize, array.shards, array.chunks, x.chunks

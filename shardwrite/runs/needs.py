@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from shardwrite.engines import Engine
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
+from shardwrite.read.hdf5_shards import refuse_hdf5_among
 from shardwrite.runs.job import Job
 from shardwrite.stores import Capability, Store, require
+from shardwrite.write.hdf5_layout import require_h5py
 
-__all__ = ["check_needs", "check_updatable"]
+__all__ = ["check_kind", "check_needs", "check_updatable"]
 
 
 def check_needs(job: Job, engine: Engine) -> None:
@@ -16,9 +20,11 @@ def check_needs(job: Job, engine: Engine) -> None:
     Raises
     ------
     SpecError
-        If it cannot. The message names the capability and the remedy.
+        If it cannot. The message names the capability and the remedy. Also if a library that the
+        strategy needs is not installed, or if the first shard or the last one is a file of HDF5
+        that the strategy would make something else.
     StoreError
-        If the store cannot be written. The message says what to set.
+        If the store cannot be written or read. The message says what to set.
     """
     store, label = job.target.store, job.target.label
     store.prepare()
@@ -26,6 +32,8 @@ def check_needs(job: Job, engine: Engine) -> None:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:
         check_updatable(store, job.plan.strategy)
+        check_kind(job.plan.metadata, job.plan.strategy, store)
+    _check_library(job.plan.strategy)
     _ = job.durability  # which refuses a level that the store cannot promise
 
 
@@ -37,7 +45,30 @@ def check_updatable(store: Store, strategy: Strategy) -> None:
     SpecError
         If it cannot. The message names the capability and the remedy.
     """
+    _check_library(strategy)
     if strategy.in_place:
         require(store, Capability.EDIT, field="strategy", value=strategy.label)
     remedy = "write the array again, or to a store that can"
     require(store, Capability.ATOMIC, field="store", value=type(store).__name__, remedy=remedy)
+
+
+def check_kind(metadata: ArrayMetadata, strategy: Strategy, store: Store) -> None:
+    """Refuse to change files of HDF5 by another strategy, as far as the first and last shard tell.
+
+    Tasks look at every shard before they change it. This tells earlier, so that nothing is begun.
+
+    Raises
+    ------
+    SpecError
+        If one of the two is a file of HDF5, and the strategy makes something else.
+    """
+    grid = metadata.grid
+    if grid.n_shards:
+        ends = {(0,) * grid.ndim, tuple(n - 1 for n in grid.counts)}
+        refuse_hdf5_among(metadata, strategy, store, sorted(ends))
+
+
+def _check_library(strategy: Strategy) -> None:
+    """Refuse a strategy whose library is not installed."""
+    if isinstance(strategy, Hdf5):
+        require_h5py()

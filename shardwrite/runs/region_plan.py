@@ -12,6 +12,7 @@ import shardwrite._dask as dask
 from shardwrite.codecs.datatypes import is_same_type
 from shardwrite.engines import Engine
 from shardwrite.errors import JournalError, SpecError
+from shardwrite.format.hdf5_file import check_fits_hdf5
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
@@ -165,7 +166,8 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
     ------
     SpecError
         If the strategy changes shards in place and the index has no checksum, or if it does not
-        replace objects and the array has no shards.
+        replace objects and the array has no shards, or if it makes files of HDF5 and the shards
+        cannot be any.
     """
     if metadata.placed is not None:
         raise SpecError(
@@ -174,6 +176,7 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
             value=metadata.document["codecs"][0]["name"],
             remedy="write the volume again, under another key",
         )
+    check_fits_hdf5(metadata, strategy)
     if not metadata.is_sharded and not strategy.replaces:
         raise SpecError(
             "changes shards, and the array has none: its chunks are replaced one by one",

@@ -26,6 +26,7 @@ __all__ = [
     "ObjectEditor",
     "ObjectReader",
     "ObjectWriter",
+    "Protectable",
     "Readable",
     "Store",
     "Transaction",
@@ -108,6 +109,14 @@ class ObjectWriter(Protocol):
     def copy(self, reader: Any, offset: int, nbytes: int) -> None:
         """Append bytes of an object of the same store, not through this process (`COPY`)."""
         raise _refusal(self, Capability.COPY)
+
+
+@runtime_checkable
+class Protectable(Protocol):
+    """A writer whose object can be protected from programs that open it for writing."""
+
+    def protect(self) -> None:
+        """Publish the object without permission to write, where objects have permissions."""
 
 
 class Transaction(Protocol):

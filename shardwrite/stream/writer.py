@@ -30,7 +30,7 @@ from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
 from shardwrite.read.array import open_at
 from shardwrite.runs.fitting import scalar
-from shardwrite.runs.needs import check_updatable
+from shardwrite.runs.needs import check_kind, check_updatable
 from shardwrite.runs.options import RunOptions
 from shardwrite.runs.region_plan import cast_block, check_axis, check_can_update, check_cast
 from shardwrite.stores import Capability, Store
@@ -90,7 +90,7 @@ class ShardWriter:
         Path of the array in the store.
     axis : int
         Axis along which slices are appended and the array grows.
-    strategy : FixedOrder, AppendOnly or str
+    strategy : FixedOrder, AppendOnly, Hdf5 or str
         Write strategy for shards that are flushed before they are full. ``"auto"`` writes inner
         chunks of a fixed size directly to their place. It appends other inner chunks and a new
         index to the shard, or to a clone of it if the index has no checksum.
@@ -169,6 +169,7 @@ class ShardWriter:
         )
         check_can_update(self._metadata, self._strategy)
         check_updatable(self._target.store, self._strategy)
+        check_kind(self._metadata, self._strategy, self._target.store)
         check_cast(self._metadata.dtype, self._metadata.dtype, casting, "block")
         if n_threads is not None and (
             isinstance(n_threads, bool) or not isinstance(n_threads, int) or n_threads < 1

@@ -14,6 +14,7 @@ from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, own_ranges, place
 from shardwrite.grid import Box, Shape, boundaries
 from shardwrite.journal import Change, Claim, change_in_place
+from shardwrite.read.hdf5_shards import refuse_hdf5
 from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.stores import ObjectWriter, Transaction
 from shardwrite.write.context import WriteSpec, Written
@@ -249,7 +250,7 @@ def revise(
         return assemble(spec, transaction, index, units, payloads, is_missing=there.is_missing)
     metadata, base = spec.metadata, spec.metadata.index_codec.base_nbytes
     replaced = (old.reader.version,)
-    emitter = Emitter(spec, transaction, index, old.check_current, replaced)
+    emitter = Emitter(spec, transaction, index, old.check_current, replaced, old.reader)
     chunks = _chunks_of(spec, units, payloads, KEEP)
     stored = old.stored()
     # Nothing is written if the update only leaves inner chunks empty that are empty already.
@@ -312,9 +313,9 @@ def rewrite(spec: WriteSpec, transaction: Transaction, index: Shape, old: Existi
     stored, shared = own_ranges(whole, np.full(len(whole.nbytes), KEEP, dtype=np.int64))
     sequence = spec.strategy.sequence(metadata.grid.chunks_per_shard, [])
     placement = place(stored.nbytes, sequence, metadata.index_codec.base_nbytes, stored)
-    return Emitter(spec, transaction, index, old.check_current, (old.reader.version,)).place(
-        placement, stored.nbytes, old.copy_to, shared
-    )
+    replaced = (old.reader.version,)
+    emitter = Emitter(spec, transaction, index, old.check_current, replaced, old.reader)
+    return emitter.place(placement, stored.nbytes, old.copy_to, shared)
 
 
 def _change(
@@ -328,6 +329,7 @@ def _change(
     old, claim = there.old, there.claim
     if old is None or claim is None:
         raise TypeError("a shard is changed in place under a claim")
+    refuse_hdf5(spec.metadata, spec.strategy, old.key, old.reader)
     ranks, old_nbytes = revision.sequence.tolist(), old.reader.nbytes
     was_there = ~old.index.is_empty
     ends = revision.offsets + np.maximum(revision.nbytes, 0)

@@ -1,7 +1,8 @@
 """Emitter: writes each whole shard into a store as a prefix, the inner chunks, and a suffix.
 
-All shards that are not changed in place are written here. The index tells where each inner chunk
-lies, so it is complete only when all of them are encoded. There are five ways to write a shard:
+All shards that are not changed in place are written here. Where shards are files of HDF5, `place`
+has the library of HDF5 choose the offsets. The index tells where each inner chunk lies, so it is
+complete only when all of them are encoded. There are five ways to write a shard:
 
 - `put` writes a shard that is encoded already.
 - `stream` writes inner chunks as they are encoded. For an index at the start, it leaves room, and
@@ -27,11 +28,22 @@ from shardwrite.encode.batches import EncodedShard
 from shardwrite.encode.unit import EncodedBatch
 from shardwrite.errors import SpecError
 from shardwrite.format.base import ObjectFormat
+from shardwrite.format.hdf5_file import describe
+from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
-from shardwrite.stores import Capability, ObjectReader, ObjectWriter, Transaction, copy_bytes
+from shardwrite.read.hdf5_shards import refuse_hdf5, refuse_hdf5_among
+from shardwrite.stores import (
+    Capability,
+    ObjectReader,
+    ObjectWriter,
+    Protectable,
+    Transaction,
+    copy_bytes,
+)
 from shardwrite.write.context import EMPTY_SHARD, WriteSpec, Written
+from shardwrite.write.hdf5_layout import lay_out_file
 
 __all__ = ["Emitter", "WriteChunks"]
 
@@ -57,11 +69,14 @@ class Emitter:
     replaced : tuple of object, optional
         The version that the new object replaces, or None if there is no object. A store that can
         (`CONDITIONAL`) publishes the new object only then.
+    old : ObjectReader, optional
+        The object that the new one replaces, if it is open.
 
     Notes
     -----
     All methods return facts about the shard, and raise StoreError if the storage refuses, and
-    RunEndedError if the run has ended or was taken over.
+    RunEndedError if the run has ended or was taken over. They raise SpecError if the old object is
+    a file of HDF5 and the new one would not be one.
     """
 
     spec: WriteSpec
@@ -69,10 +84,12 @@ class Emitter:
     index: Shape
     guard: Callable[[], None] | None = None
     replaced: tuple[Any] | None = None
+    old: ObjectReader | None = None
 
     def nothing(self) -> Written:
         """Leave the shard without an object."""
         if self.spec.exists:
+            self._check_kind()
             self.transaction.remove(self._key, self.guard)
         return EMPTY_SHARD
 
@@ -141,6 +158,8 @@ class Emitter:
         SpecError
             If the placement is not one of a shard, which is a mistake of the strategy.
         """
+        if isinstance(self.spec.strategy, Hdf5):
+            return self._place_in_hdf5(self.spec.strategy, nbytes, write, shared)
         sequence, base = placement.sequence, self._codec.base_nbytes
         begins, end = placement.offsets[sequence], base + placement.data_nbytes
         free = np.append(begins, end) - np.concatenate([[base], begins + nbytes[sequence]])
@@ -170,6 +189,40 @@ class Emitter:
         if seal.suffix:
             writer.write([seal.suffix])
         return self._finished(writer, seal, end)
+
+    def _place_in_hdf5(
+        self, strategy: Hdf5, nbytes: Ranks, write: WriteChunks, shared: Shared | None
+    ) -> Written:
+        """Write inner chunks to where the library of HDF5 places them, and all that is around them.
+
+        Inner chunks beyond the end of the array are left out. Those that share bytes get their own.
+        """
+        metadata = self.spec.metadata
+        file = describe(metadata, strategy)
+        origin = np.arange(len(nbytes), dtype=np.int64)
+        if shared is not None:
+            nbytes, origin = shared.entered(nbytes), shared.entered(origin)
+        extent = metadata.grid.shard_box(self.index).intersect(metadata.grid.whole).shape
+        nbytes = np.where(file.is_inside(extent), nbytes, -1)
+        if not (nbytes >= 0).any():
+            return self.nothing()
+        layout = lay_out_file(file, extent, nbytes)
+        sequence, around = layout.sequence, layout.around
+        seal = self._seal(layout.offsets, nbytes)
+        around[0][: len(seal.prefix)] = seal.prefix
+        writer = self._create()
+        writer.write([around[0]])
+        ends = [number for number in range(1, len(around)) if around[number]]
+        for first, last in itertools.pairwise([0, *ends, len(sequence)]):
+            if first < last:
+                write(writer, origin[sequence[first:last]])
+            if last in ends:
+                writer.write([around[last]])
+        if seal.suffix:
+            writer.write([seal.suffix])
+        if isinstance(writer, Protectable):
+            writer.protect()
+        return self._finished(writer, seal, layout.nbytes)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
         """Copy the part of an object that a revision keeps, and append new inner chunks.
@@ -217,7 +270,18 @@ class Emitter:
     def _key(self) -> str:
         return self.spec.metadata.shard_key(self.index)
 
+    def _check_kind(self) -> None:
+        """Refuse to replace a file of HDF5 by something else."""
+        spec = self.spec
+        if not spec.exists or self.replaced == (None,):
+            return
+        if self.old is None:
+            refuse_hdf5_among(spec.metadata, spec.strategy, spec.store, [self.index])
+        else:
+            refuse_hdf5(spec.metadata, spec.strategy, self._key, self.old)
+
     def _create(self) -> ObjectWriter:
+        self._check_kind()
         writer = self.transaction.create(self._key)
         if self.replaced is not None and Capability.CONDITIONAL in self.spec.store.capabilities:
             writer.expect(*self.replaced)

@@ -31,6 +31,7 @@ from shardwrite.grid import Box, Shape
 from shardwrite.host.memory import note_memory
 from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
+from shardwrite.plan.estimate import HELD_NBYTES
 from shardwrite.read.stored_shard import Backdrop, ExistingShard, open_shard
 from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
 from shardwrite.write.assemble import (
@@ -50,8 +51,6 @@ __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_gr
 
 # seconds for each of many small shards: twice as long as on a memory file system
 _SHARD_SECONDS = 1e-4
-# encoded bytes of a shard that a task keeps in memory before it places them; more go to a part file
-_UPDATE_NBYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +249,7 @@ def _splice_shard(
         )
         path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
         payload = stack.enter_context(
-            Payload(path, min(_UPDATE_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize))
+            Payload(path, min(HELD_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize))
         )
         sizes = _extend(spec, payload, index, unit, pieces, there.old)
         starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)

@@ -1,0 +1,233 @@
+"""Description of shards that are files of HDF5, and how such a file is known.
+
+A description is computed from the metadata of the array. It says which dataset the file holds, with
+which filters, and how large the block before it is. The library of HDF5 makes files from it, in
+`write.hdf5_layout`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.errors import SpecError
+from shardwrite.format.document import ArrayOptions
+from shardwrite.format.hdf5 import Filter, filters_of
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.placement import Ranks
+from shardwrite.format.strategy import Strategy
+from shardwrite.grid import Shape
+
+__all__ = [
+    "SIGNATURE",
+    "Hdf5File",
+    "block_for",
+    "check_fits_hdf5",
+    "describe",
+    "for_new_array",
+    "signature_places",
+]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""First bytes of a file of HDF5, after its user block."""
+
+_COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}},)
+_LEAST_BLOCK = 512
+# places of the signature in files of other programs are looked for up to here, in one read
+_LOOKED_AT = 8192
+_NUMBERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+_DTYPES = tuple(np.dtype(name) for name in ("?", *_NUMBERS))
+_MAX_DIMENSIONS = 32
+_MAX_CHUNK_NBYTES = 2**32 - 1
+# Bytes around the inner chunks, at most: the rest, and for each inner chunk its key in a tree whose
+# nodes are at least half full. A key has 8 bytes for each axis.
+_REST_NBYTES = 8192
+_KEY_NBYTES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Hdf5File:
+    """What each shard of an array holds as a file of HDF5.
+
+    Attributes
+    ----------
+    dataset : str
+        Name of the dataset.
+    shards, chunks : tuple of int
+        Shape of a shard and of an inner chunk.
+    dtype : numpy.dtype
+        Dtype of the elements as they are stored.
+    fill_value : numpy.ndarray
+        Fill value, an array without axes.
+    filters : tuple of Filter
+        Filters of the chunks, in order of encoding.
+    block_nbytes : int
+        Size of the user block at the start of the file, which then holds the index; else 0.
+    index_nbytes : int
+        Size of the encoded index, in bytes.
+    """
+
+    dataset: str
+    shards: Shape
+    chunks: Shape
+    dtype: np.dtype[Any]
+    fill_value: npt.NDArray[Any]
+    filters: tuple[Filter, ...]
+    block_nbytes: int
+    index_nbytes: int
+
+    @property
+    def chunks_per_shard(self) -> Shape:
+        """Shape of the grid of inner chunks in a shard."""
+        return tuple(s // c for s, c in zip(self.shards, self.chunks, strict=True))
+
+    @property
+    def most_overhead_nbytes(self) -> int:
+        """Upper bound of the bytes of a file that are not inner chunks."""
+        n_chunks = math.prod(self.chunks_per_shard)
+        keys = 2 * n_chunks * (_KEY_NBYTES + 8 * (len(self.chunks) + 1))
+        return self.block_nbytes + self.index_nbytes + _REST_NBYTES + len(self.dataset) + keys
+
+    def positions(self, ranks: Ranks) -> list[Shape]:
+        """Positions in the dataset, in elements, of inner chunks with the given ranks."""
+        places = np.stack(np.unravel_index(ranks, self.chunks_per_shard), axis=1)
+        return [tuple(at) for at in (places * np.array(self.chunks, np.int64)).tolist()]
+
+    def is_inside(self, extent: Shape) -> npt.NDArray[np.bool_]:
+        """Whether each inner chunk, by rank, has elements in a dataset of the given shape."""
+        found = np.ones(self.chunks_per_shard, dtype=bool)
+        for axis, (n, c) in enumerate(zip(extent, self.chunks, strict=True)):
+            here = np.arange(self.chunks_per_shard[axis]) * c < n
+            found &= here.reshape([-1 if i == axis else 1 for i in range(len(extent))])
+        return found.ravel()
+
+
+def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
+    """Describe the files of HDF5 that the shards of an array are.
+
+    Raises
+    ------
+    SpecError
+        If the array cannot have such shards: it has no shards, or its index lies elsewhere than the
+        strategy says, or HDF5 has no counterpart of its dtype, of its shapes or of a codec.
+    """
+    if not metadata.is_sharded or metadata.document["codecs"][0]["name"] != "sharding_indexed":
+        raise SpecError(
+            "makes files of HDF5 from shards, and the array has none of the format "
+            '"sharding_indexed"',
+            field="strategy",
+            value=strategy.label,
+            remedy='give shards, or "fixed-order"',
+        )
+    location = metadata.index_codec.location
+    if strategy.index not in (None, location):
+        raise SpecError(
+            f"the shards of the array have their index at the {location}",
+            field="strategy.index",
+            value=strategy.index,
+            remedy=f'give Hdf5(index="{location}"), or leave index out',
+        )
+    grid, dtype = metadata.grid, metadata.dtype
+    chunk_nbytes = math.prod(grid.chunks) * metadata.itemsize
+    _check_shapes(grid.chunks, chunk_nbytes)
+    if dtype.newbyteorder("=") not in _DTYPES:
+        raise SpecError(
+            "HDF5 has no counterpart of this type",
+            field="dtype",
+            value=str(metadata.document["data_type"]),
+            remedy="use bool, or a usual type of integers, floating-point or complex numbers",
+        )
+    filters = filters_of(metadata.inner_codecs, dtype.itemsize, chunk_nbytes)
+    stored = metadata.pipeline.stored_dtype
+    index_nbytes = metadata.index_codec.encoded_nbytes
+    block_nbytes = block_for(index_nbytes) if location == "start" else 0
+    return Hdf5File(
+        strategy.dataset,
+        grid.shards,
+        grid.chunks,
+        stored,
+        np.asarray(metadata.fill_value, dtype=stored),
+        filters,
+        block_nbytes,
+        index_nbytes,
+    )
+
+
+def for_new_array(array: ArrayOptions, strategy: Strategy) -> ArrayOptions:
+    """Keywords of a new array whose shards may be files of HDF5.
+
+    The default compression is then zstd without the checksum crc32c, which HDF5 does not know. The
+    index lies where the strategy says.
+    """
+    if not isinstance(strategy, Hdf5):
+        return array
+    if isinstance(array.compressors, str) and array.compressors == "auto":
+        array = replace(array, compressors=_COMPRESSORS)
+    if strategy.index is not None and array.index_location == "end":
+        array = replace(array, index_location=strategy.index)
+    return array
+
+
+def check_fits_hdf5(metadata: ArrayMetadata, strategy: Strategy) -> Hdf5File | None:
+    """Refuse an array whose shards cannot be files of HDF5, if the strategy is to make them.
+
+    Returns
+    -------
+    Hdf5File or None
+        What `describe` returns; None for another strategy.
+
+    Raises
+    ------
+    SpecError
+        See `describe`.
+    """
+    return describe(metadata, strategy) if isinstance(strategy, Hdf5) else None
+
+
+def block_for(index_nbytes: int) -> int:
+    """Size of the smallest user block that can hold an index.
+
+    Examples
+    --------
+    >>> block_for(20), block_for(513)
+    (512, 1024)
+    """
+    return max(_LEAST_BLOCK, 1 << (index_nbytes - 1).bit_length())
+
+
+def signature_places(metadata: ArrayMetadata) -> list[int]:
+    """Offsets in a shard at which the signature of HDF5 is looked for, ascending.
+
+    User blocks that are more than twice as large as the index needs are looked for up to 8 KiB.
+    """
+    index = metadata.index_codec
+    limit = _LOOKED_AT
+    if metadata.is_sharded and index.location == "start":
+        limit = max(limit, 2 * block_for(index.encoded_nbytes))
+    places = [0]
+    while (at := max(_LEAST_BLOCK, 2 * places[-1])) <= limit:
+        places.append(at)
+    return places
+
+
+def _check_shapes(chunks: Sequence[int], chunk_nbytes: int) -> None:
+    if not 1 <= len(chunks) <= _MAX_DIMENSIONS:
+        raise SpecError(
+            "HDF5 stores chunks of datasets with 1 to 32 axes",
+            field="shape",
+            value=f"{len(chunks)} axes",
+            remedy='give "fixed-order" as strategy',
+        )
+    if chunk_nbytes > _MAX_CHUNK_NBYTES:
+        raise SpecError(
+            f"takes {chunk_nbytes:,} bytes, and HDF5 stores chunks of less than 4 GiB",
+            field="chunks",
+            value=tuple(chunks),
+            remedy="give smaller inner chunks",
+        )

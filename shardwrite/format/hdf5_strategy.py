@@ -1,0 +1,130 @@
+"""The write strategy that makes each shard a file of HDF5, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from shardwrite.errors import SpecError
+from shardwrite.format.order import permutation
+from shardwrite.format.placement import KEEP, Placement, Ranks, Revision, Stored, place
+from shardwrite.format.registry import register_strategy
+from shardwrite.grid import Shape
+
+__all__ = ["Hdf5"]
+
+_MAX_NAME = 1024
+
+
+@register_strategy
+@dataclass(frozen=True, slots=True)
+class Hdf5:
+    """Strategy that makes each shard a file of HDF5, whose one dataset has the same inner chunks.
+
+    The file opens in programs that read HDF5 and NetCDF-4, and the shard in those that read Zarr.
+    An update writes the whole shard anew. No other strategy changes such a shard.
+
+    Parameters
+    ----------
+    index : {"start", "end"}, optional
+        Where the shard holds its index: in a user block at the start of the file, or at its end. A
+        new array gets this index location. By default it is that of the array.
+    dataset : str
+        Name of the dataset in the file, which may be a path such as ``"raw/data"``.
+
+    Raises
+    ------
+    SpecError
+        If there is no such place for the index, or the name is not one of a dataset.
+
+    Examples
+    --------
+    >>> Hdf5(dataset="raw/data").label
+    'hdf5 (raw/data)'
+    """
+
+    name: ClassVar[str] = "hdf5"
+    index: str | None = None
+    dataset: str = "data"
+
+    def __post_init__(self) -> None:
+        if self.index not in (None, "start", "end"):
+            raise SpecError(
+                "no such place", field="index", value=self.index, remedy='give "start" or "end"'
+            )
+        name: Any = self.dataset
+        parts = name.split("/") if isinstance(name, str) else [""]
+        is_name = all(parts) and not {".", ".."} & set(parts) and "\0" not in name
+        if not is_name or len(name) > _MAX_NAME:
+            raise SpecError(
+                "no name of a dataset",
+                field="dataset",
+                value=name,
+                remedy='give a name such as "data" or "raw/data"',
+            )
+
+    @property
+    def label(self) -> str:
+        """Readable name, such as ``hdf5 (data)``."""
+        return f"hdf5 ({self.dataset})"
+
+    @property
+    def streaming_order(self) -> str:
+        """Row-major order, in which libraries of HDF5 list chunks."""
+        return "C"
+
+    @property
+    def in_place(self) -> bool:
+        """See :meth:`Strategy.in_place`; always False."""
+        return False
+
+    @property
+    def replaces(self) -> bool:
+        """See :meth:`Strategy.replaces`; always True."""
+        return True
+
+    @property
+    def depends_on_cut(self) -> bool:
+        """See :meth:`Strategy.depends_on_cut`; always False."""
+        return False
+
+    def to_dict(self) -> dict[str, Any]:
+        """See :meth:`Strategy.to_dict`."""
+        return {"index": self.index, "dataset": self.dataset}
+
+    @classmethod
+    def from_dict(cls, parameters: Mapping[str, Any]) -> Self:
+        """See :meth:`Strategy.from_dict`."""
+        return cls(**parameters)
+
+    def sequence(
+        self,
+        chunks_per_shard: Shape,
+        units: Sequence[Ranks],  # noqa: ARG002 (other strategies need it)
+    ) -> Ranks:
+        """See :meth:`Strategy.sequence`; inner chunks are given to HDF5 in row-major order."""
+        return permutation(chunks_per_shard, "C")
+
+    def lay_out(
+        self,
+        nbytes: Ranks,
+        sequence: Ranks,
+        base: int,
+        fixed_nbytes: int | None,  # noqa: ARG002 (other strategies need it)
+    ) -> Placement:
+        """See :meth:`Strategy.lay_out`; HDF5 decides later on the offsets of the inner chunks."""
+        return place(nbytes, sequence, base)
+
+    def streams(self, fixed_nbytes: int | None) -> bool:  # noqa: ARG002 (other strategies need it)
+        """See :meth:`Strategy.streams`; False, as HDF5 needs the sizes of all inner chunks."""
+        return False
+
+    def revise(self, old: Stored, nbytes: Ranks, sequence: Ranks, base: int) -> Revision:
+        """See :meth:`Strategy.revise`; a shard is written anew."""
+        merged = np.where(nbytes == KEEP, old.nbytes, nbytes)
+        placed = place(merged, sequence, base)
+        end = base + placed.data_nbytes
+        return Revision("rewrite", placed.offsets, merged, placed.sequence, 0, end)

@@ -1,0 +1,85 @@
+"""Recognition of shards that are files of HDF5, which other strategies must not change.
+
+Strategies are not stored with an array. So an update looks at the shard itself before it changes
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from shardwrite.encode.reader import Ranges
+from shardwrite.errors import SpecError
+from shardwrite.format.hdf5_file import SIGNATURE, signature_places
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.format.strategy import Strategy
+from shardwrite.grid import Shape
+from shardwrite.stores import Store
+
+__all__ = ["is_hdf5", "refuse_hdf5", "refuse_hdf5_among"]
+
+_FIRST_NBYTES = 8192 + len(SIGNATURE)
+
+
+def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:
+    """Whether an object of an array starts as a file of HDF5, after a user block or without one.
+
+    Parameters
+    ----------
+    metadata : ArrayMetadata
+        The array.
+    source : Ranges
+        The object.
+    """
+    if source.nbytes < len(SIGNATURE):
+        return False
+    first = bytes(source.read(0, min(_FIRST_NBYTES, source.nbytes)))
+    for at in signature_places(metadata):
+        end = at + len(SIGNATURE)
+        if end > source.nbytes:
+            return False
+        found = first[at:end] if end <= len(first) else bytes(source.read(at, len(SIGNATURE)))
+        if found == SIGNATURE:
+            return True
+    return False
+
+
+def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: Ranges) -> None:
+    """Refuse to change a shard that is a file of HDF5 by a strategy that makes something else.
+
+    Raises
+    ------
+    SpecError
+        If the shard is such a file, and the strategy is not `Hdf5`.
+    """
+    if not isinstance(strategy, Hdf5) and is_hdf5(metadata, source):
+        raise SpecError(
+            f"the shard {key!r} is also a file of HDF5, and would not be one afterwards",
+            field="strategy",
+            value=strategy.label,
+            remedy='give strategy="hdf5", or shardwrite.Hdf5(dataset=...) if the dataset has '
+            'another name than "data"',
+        )
+
+
+def refuse_hdf5_among(
+    metadata: ArrayMetadata, strategy: Strategy, store: Store, indices: Iterable[Shape]
+) -> None:
+    """Refuse to change shards of which one is a file of HDF5; see `refuse_hdf5`.
+
+    Raises
+    ------
+    SpecError
+        If one of these shards is such a file, and the strategy is not `Hdf5`.
+    """
+    if isinstance(strategy, Hdf5):
+        return
+    for index in indices:
+        key = metadata.shard_key(index)
+        with contextlib.ExitStack() as stack:
+            reader = store.open(key)
+            if reader is not None:
+                stack.push(reader)
+                refuse_hdf5(metadata, strategy, key, reader)

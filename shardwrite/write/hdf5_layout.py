@@ -1,0 +1,260 @@
+"""Layout of a shard that is a file of HDF5, made by the library of HDF5.
+
+The library writes a file into a recorder, which keeps what lies around the chunks, and only the
+places of the chunks themselves. Only sizes of the encoded inner chunks are needed for that, so no
+image of the file is ever in memory. The emitter then writes the parts in sequence.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.hdf5_file import SIGNATURE, Hdf5File
+from shardwrite.format.placement import Ranks
+from shardwrite.grid import Shape
+
+__all__ = ["FileLayout", "lay_out_file", "require_h5py"]
+
+# place of the end-of-file address in a superblock of version 0, and its size
+_END_AT, _END_NBYTES = 40, 8
+# versions of the format: those that all readers since HDF5 1.8 know
+_BOUNDS = ("earliest", "v108")
+_FILTERS = ("blosc", "bzip2", "zstd")
+_registered: list[Any] = []
+_lock = threading.Lock()
+# first bytes of what stands for a chunk, by which it is told from the library's own data
+_MARK = bytes.fromhex("c5b1709e4dfa2836")
+_MARK_NBYTES = len(_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLayout:
+    """Where the inner chunks lie in a file of HDF5, and what lies around them.
+
+    Attributes
+    ----------
+    sequence : numpy.ndarray of int64
+        Ranks of the stored inner chunks, in the sequence in which they lie in the file.
+    offsets : numpy.ndarray of int64, shape (n,)
+        Offset of each inner chunk by rank; 0 where it is not stored.
+    around : list of bytearray
+        Bytes before each chunk of `sequence`, and behind the last one.
+    nbytes : int
+        Size of the file, in bytes.
+    """
+
+    sequence: Ranks
+    offsets: Ranks
+    around: list[bytearray]
+    nbytes: int
+
+
+class _Recorder:
+    """File into which the library of HDF5 writes. It does not keep the chunks.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of the file.
+    expected : memoryview
+        Chunk that is to be written. Only the place of it is noted.
+    chunk_at : int
+        This place; -1 before the chunk is written.
+    pieces : list of tuple of (int, bytes)
+        Place and content of everything else, in the sequence in which it was written.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.expected = memoryview(b"")
+        self.chunk_at = -1
+        self.pieces: list[tuple[int, bytes]] = []
+        self._at = 0
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self.nbytes)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Any) -> int:
+        nbytes, start = len(data), self._at
+        if nbytes == len(self.expected) and bytes(data[:_MARK_NBYTES]) == _MARK[:nbytes]:
+            self.chunk_at = start
+        else:
+            self.pieces.append((start, bytes(data)))
+        self._at = end = start + nbytes
+        if end > self.nbytes:
+            self.nbytes = end
+        return nbytes
+
+    def readinto(self, buffer: Any) -> int:
+        found = bytearray(len(buffer))
+        for at, data in self.pieces:
+            start, stop = max(at, self._at), min(at + len(data), self._at + len(found))
+            if start < stop:
+                found[start - self._at : stop - self._at] = data[start - at : stop - at]
+        buffer[:] = found
+        self._at += len(found)
+        return len(found)
+
+    def read(self, nbytes: int = -1) -> bytes:
+        found = bytearray(self.nbytes - self._at if nbytes < 0 else nbytes)
+        self.readinto(found)
+        return bytes(found)
+
+    def truncate(self, nbytes: int | None = None) -> int:
+        self.nbytes = self._at if nbytes is None else nbytes
+        return self.nbytes
+
+    def flush(self) -> None:
+        """Do nothing, as all is in memory."""
+
+
+def require_h5py() -> Any:
+    """The module h5py, with the filters of hdf5plugin.
+
+    Raises
+    ------
+    SpecError
+        If one of the two is not installed. The error names the extra.
+    """
+    try:
+        import h5py
+        import hdf5plugin
+    except ImportError as error:
+        raise SpecError(
+            f"needs a library that is not installed ({error.name})",
+            field="strategy",
+            value="hdf5",
+            remedy='pip install "shardwrite[hdf5]"',
+        ) from error
+    if not _registered:
+        # Files hold the names that filters give themselves. So the same filters are used wherever
+        # other libraries have registered theirs.
+        hdf5plugin.register(_FILTERS, force=True)
+        _registered.append(hdf5plugin)
+    return h5py
+
+
+def lay_out_file(file: Hdf5File, extent: Shape, nbytes: Ranks) -> FileLayout:
+    """Have the library of HDF5 lay out a file.
+
+    Parameters
+    ----------
+    file : Hdf5File
+        What the file holds.
+    extent : tuple of int
+        Shape of the dataset: that of the shard, clipped at the end of the array.
+    nbytes : numpy.ndarray of int64, shape (n,)
+        Encoded size of each inner chunk by rank, in bytes; negative where it is empty. All that are
+        stored have elements in the dataset.
+
+    Raises
+    ------
+    SpecError
+        If h5py or hdf5plugin is not installed.
+    StoreError
+        If the library does something else with the file than it is known to do.
+    """
+    h5py = require_h5py()
+    ranks = np.flatnonzero(nbytes >= 0)
+    # Pages of zeros that nobody touches take no memory.
+    chunk = np.zeros(max(_MARK_NBYTES, int(nbytes.max(initial=0))), dtype=np.uint8)
+    chunk[:_MARK_NBYTES] = np.frombuffer(_MARK, np.uint8)
+    recorder, stand_in, places = _Recorder(), chunk.data, []
+    # Threads would else pass the lock of h5py to each other at every call.
+    with (
+        _lock,
+        h5py.File(
+            recorder, "w", libver=_BOUNDS, userblock_size=file.block_nbytes or None
+        ) as opened,
+    ):
+        dataset = _make_dataset(h5py, opened, file, extent)
+        write = dataset.write_direct_chunk
+        for size, position in zip(nbytes[ranks].tolist(), file.positions(ranks), strict=True):
+            recorder.chunk_at = -1
+            recorder.expected = data = stand_in[:size]
+            write(position, data)
+            places.append(recorder.chunk_at)
+        recorder.expected = memoryview(b"")
+        del dataset, write
+    if places and min(places) < 0:
+        raise _surprise("does not write a chunk at once")
+    offsets = np.zeros(len(nbytes), dtype=np.int64)
+    offsets[ranks] = places
+    sequence = ranks[np.argsort(offsets[ranks], kind="stable")]
+    around = _around(recorder, offsets[sequence], nbytes[sequence])
+    if not file.block_nbytes:
+        _raise_end(around[0], recorder.nbytes, file.index_nbytes)
+    elif bytes(around[0][file.block_nbytes :][: len(SIGNATURE)]) != SIGNATURE:
+        raise _surprise("leaves no user block")
+    return FileLayout(sequence, offsets, around, recorder.nbytes)
+
+
+def _make_dataset(h5py: Any, opened: Any, file: Hdf5File, extent: Shape) -> Any:
+    """Make the dataset without chunks, and without times."""
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_chunk(file.chunks)
+    properties.set_obj_track_times(False)
+    properties.set_fill_value(file.fill_value)
+    for one in file.filters:
+        properties.set_filter(one.number, h5py.h5z.FLAG_MANDATORY, one.values)
+    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
+    links.set_create_intermediate_group(True)
+    links.set_char_encoding(h5py.h5t.CSET_UTF8)
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+    access.set_chunk_cache(1, 0, 1.0)  # nothing is read through it
+    return h5py.h5d.create(
+        opened.id,
+        file.dataset.encode(),
+        h5py.h5t.py_create(file.dtype, logical=True),
+        h5py.h5s.create_simple(extent, file.shards),
+        properties,
+        links,
+        access,
+    )
+
+
+def _around(recorder: _Recorder, begins: Ranks, sizes: Ranks) -> list[bytearray]:
+    """What the library has written before each chunk, and behind the last one."""
+    starts = [0, *(begins + sizes).tolist()]
+    stops = [*begins.tolist(), recorder.nbytes]
+    if any(start > stop for start, stop in zip(starts, stops, strict=True)):
+        raise _surprise("writes chunks over each other")
+    found = [bytearray(stop - start) for start, stop in zip(starts, stops, strict=True)]
+    for at, data in recorder.pieces:
+        gap = bisect.bisect_right(starts, at) - 1
+        # A chunk of no bytes makes an empty gap, which has nothing to hold.
+        if at + len(data) > stops[gap]:
+            raise _surprise("writes over a chunk")
+        found[gap][at - starts[gap] : at - starts[gap] + len(data)] = data
+    return found
+
+
+def _raise_end(head: bytearray, nbytes: int, index_nbytes: int) -> None:
+    """Raise the end-of-file address of a superblock by the size of the index that follows.
+
+    A program that opens the file for writing, and changes nothing, then leaves the index there.
+    """
+    end = slice(_END_AT, _END_AT + _END_NBYTES)
+    is_known = head[: len(SIGNATURE)] == SIGNATURE and head[len(SIGNATURE)] == 0
+    if not is_known or int.from_bytes(head[end], "little") != nbytes:
+        raise _surprise("writes another superblock")
+    head[end] = (nbytes + index_nbytes).to_bytes(_END_NBYTES, "little")
+
+
+def _surprise(what: str) -> StoreError:
+    return StoreError(
+        f"this version of the library of HDF5 {what}; install another version of h5py",
+        key="",
+        errno=errno.ENOTSUP,
+    )
