@@ -15,7 +15,7 @@ _SECTIONS = {
     "Source": "--format --dataset --shape --dtype --offset --source-chunks --decode-cf",
     "Array": (
         "--name --shards --chunks --compressors --filters --fill-value --dimension-names "
-        "--attributes --index-location --array-format --strategy --write-empty-chunks "
+        "--attributes --index-location --array-format --manifest --strategy --write-empty-chunks "
         "--checksum --stripe-count"
     ),
     "Which arrays": "--include --exclude --min-chunks",
