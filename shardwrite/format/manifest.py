@@ -38,6 +38,7 @@ __all__ = [
     "emptied",
     "has_manifest",
     "listed_chunks",
+    "rendered",
     "with_added",
     "with_manifest",
     "with_present",
@@ -76,7 +77,7 @@ def check_manifest(given: Any) -> None:
 def has_manifest(document: Document) -> bool:
     """Whether an array keeps a manifest: its attribute is a list of texts."""
     found: Any = _attributes(document).get(LIST)
-    return isinstance(found, list) and all(type(key) is str for key in found)
+    return isinstance(found, list) and {*map(type, found)} <= {str}
 
 
 def with_manifest(document: Document) -> Document:
@@ -210,9 +211,8 @@ class _Listed:
         is_compact = not self.others and len(coords) >= COMPACT_FROM
         return replace(self, coords=coords, is_compact=is_compact)
 
-    def attributes(self) -> Document:
-        """The attributes that tell this."""
-        keys = keys_of(self.coords, self.origin)
+    def attributes(self, keys: list[str]) -> Document:
+        """The attributes that tell this; `keys` are those of the chunks, sorted."""
         if self.is_compact:
             return {LIST: keys, RUNS: _as_runs(self.coords + self.origin, keys)}
         return {LIST: sorted({*keys, *self.others}) if self.others else keys}
@@ -230,17 +230,24 @@ def _with_attributes(document: Document, attributes: Document) -> Document:
 def _changed(document: Document, coords: Coords, box: Box | None) -> Document:
     """Document whose manifest lists some chunks, and no others of a box if one is given."""
     before = _Listed.of(document)
-    kept = before.coords
+    is_inside = np.zeros(len(before.coords), dtype=bool)
     if box is not None:
-        is_inside = ((kept >= box.start) & (kept < box.stop)).all(axis=1)
-        kept = kept[~is_inside]
-    after = before.with_coords(_sorted(np.concatenate([kept, coords])))
+        is_inside = ((before.coords >= box.start) & (before.coords < box.stop)).all(axis=1)
+    replaced = before.coords[is_inside]
+    after = before.with_coords(_sorted(np.concatenate([before.coords[~is_inside], coords])))
     attributes = _attributes(document)
     is_told = (RUNS in attributes) == before.is_compact == after.is_compact
     if is_told and np.array_equal(after.coords, before.coords):
         return document
     rest = {name: value for name, value in attributes.items() if name not in (LIST, RUNS)}
-    return _with_attributes(document, {**rest, **after.attributes()})
+    if before.is_compact:  # its keys are right, and making all of them anew would take long
+        new = set(keys_of(coords, before.origin))
+        gone = set(keys_of(replaced, before.origin)) - new
+        old: list[str] = attributes[LIST]
+        keys = sorted([*(key for key in old if key not in gone), *new.difference(old)])
+    else:
+        keys = keys_of(after.coords, after.origin)
+    return _with_attributes(document, {**rest, **after.attributes(keys)})
 
 
 def _sorted(coords: Coords) -> Coords:
@@ -309,6 +316,47 @@ def _from_runs(found: JSON, keys: Sequence[str], ndim: int) -> Coords | None:
     coords = np.repeat(columns[:-1].T, lengths, axis=0)
     coords[:, -1] += np.arange(len(keys)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     return coords
+
+
+def rendered(document: Document) -> str:
+    """Text of a document, in which each long manifest is one line.
+
+    An encoder that indents takes many times as long, and its text would be twice as long.
+    """
+    lists: list[list[str]] = []
+    planned = _with_marks(document, lists)
+    text = json.dumps(planned, indent=2)
+    for n, keys in enumerate(lists):
+        mark = json.dumps(_mark(n))
+        if text.count(mark) != 1:
+            return json.dumps(document, indent=2)
+        text = text.replace(mark, json.dumps(keys))
+    return text
+
+
+_LONG = 1000
+_CONSOLIDATED = "consolidated_metadata"
+
+
+def _mark(n: int) -> str:
+    return f"\0{LIST} {n}\0"
+
+
+def _with_marks(document: Document, lists: list[list[str]]) -> Document:
+    """Document with marks in place of long lists, which are added to `lists`."""
+    keys: Any = _attributes(document).get(LIST)
+    if isinstance(keys, list) and len(keys) >= _LONG:
+        lists.append(keys)
+        marked = {**_attributes(document), LIST: _mark(len(lists) - 1)}
+        document = _with_attributes(document, marked)
+    members = document.get(_CONSOLIDATED)
+    if isinstance(members, dict) and isinstance(members.get("metadata"), dict):
+        nodes = {
+            name: _with_marks(node, lists) if isinstance(node, dict) else node
+            for name, node in members["metadata"].items()
+        }
+        document = {**document, _CONSOLIDATED: {**members, "metadata": nodes}}
+    return document
 
 
 def emptied(text: str) -> str:

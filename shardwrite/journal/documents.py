@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import TypeAlias
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, SpecError, StoreError
+from shardwrite.format.manifest import rendered
 from shardwrite.format.node import (
     DOCUMENT,
     add_member,
@@ -195,4 +195,4 @@ def _document_in(group: Place, name: str = "") -> Document:
 
 def dump(document: Document) -> bytes:
     """Bytes of a JSON document of the run."""
-    return json.dumps(document, indent=2).encode()
+    return rendered(document).encode()

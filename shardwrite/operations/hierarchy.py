@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
-from shardwrite.format.manifest import has_manifest
+from shardwrite.format.manifest import has_manifest, rendered
 from shardwrite.format.node import DOCUMENT, consolidated
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
@@ -184,5 +183,5 @@ def _put(place: Place, document: Document, durability: str | None) -> None:
     if root is not None:
         with as_store_error(place.label, "cannot make"):
             make_directories(root, level)
-    data = json.dumps(document, indent=2).encode()
+    data = rendered(document).encode()
     place.write(DOCUMENT, data, durability=level, attempt=f"{_SCOPE}.{uuid.uuid4().hex}")
