@@ -230,11 +230,11 @@ def _with_attributes(document: Document, attributes: Document) -> Document:
 def _changed(document: Document, coords: Coords, box: Box | None) -> Document:
     """Document whose manifest lists some chunks, and no others of a box if one is given."""
     before = _Listed.of(document)
-    is_inside = np.zeros(len(before.coords), dtype=bool)
+    kept, replaced = before.coords, before.coords[:0]
     if box is not None:
-        is_inside = ((before.coords >= box.start) & (before.coords < box.stop)).all(axis=1)
-    replaced = before.coords[is_inside]
-    after = before.with_coords(_sorted(np.concatenate([before.coords[~is_inside], coords])))
+        is_inside = ((kept >= box.start) & (kept < box.stop)).all(axis=1)
+        kept, replaced = kept[~is_inside], kept[is_inside]
+    after = before.with_coords(_sorted(np.concatenate([kept, coords])))
     attributes = _attributes(document)
     is_told = (RUNS in attributes) == before.is_compact == after.is_compact
     if is_told and np.array_equal(after.coords, before.coords):

@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 
 from shardwrite.codecs.documents import Document
-from shardwrite.engines import local_threads
 from shardwrite.format.manifest import (
     Coords,
     chunks_in,
@@ -25,7 +24,7 @@ from shardwrite.grid import Box
 from shardwrite.journal.documents import DocumentChange
 from shardwrite.journal.rundir import RunDirectory
 from shardwrite.read.array import ShardedArray
-from shardwrite.read.chunk_table import stored_coords
+from shardwrite.read.chunk_table import stored_coords_here
 from shardwrite.stores import Store
 
 __all__ = ["all_listed", "list_before", "present_listed"]
@@ -112,8 +111,7 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     per_shard = grid.chunks_per_shard
     start = tuple(a * n for a, n in zip(first, per_shard, strict=True))
     stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
-    with local_threads() as engine:
-        coords = stored_coords(engine, ShardedArray(part, store))
+    coords = stored_coords_here(ShardedArray(part, store))
     return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))
 
 

@@ -87,7 +87,6 @@ __all__ = [
 
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
-_MAX_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)

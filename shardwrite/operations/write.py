@@ -300,10 +300,9 @@ def to_sharded_zarr(
     mode = chosen_mode(mode, overwrite, is_given=is_array(store) and not name)
     if region is not None:
         _refuse_for_region(array, mode, publish)
-    elif mode in ("a", "r+") and fills_existing(
-        x, resolve_target(store, name, run_dir), mode, array
-    ):
-        region = ...
+    elif mode in ("a", "r+"):
+        target = resolve_target(store, name, run_dir)
+        region = ... if fills_existing(x, target, mode, array) else None
     if region is not None:
         return write_region(
             x,

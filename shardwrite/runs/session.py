@@ -20,6 +20,7 @@ import numpy as np
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.format.manifest import has_manifest
 from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.stopping import note_committed
@@ -268,10 +269,11 @@ class Session:
                 as_store_error(directory.target.label, "cannot publish"),
                 contextlib.ExitStack() as stack,
             ):
-                listed = present_listed(self.job.plan.metadata, self.job.target.store)
+                metadata = self.job.plan.metadata
+                listed = present_listed(metadata, self.job.target.store)
                 if self.job.makes_array:
                     directory.publish(self.job.durability, self.driver, listed)
-                else:
+                elif self.job.is_update or has_manifest(metadata.document):
                     stack.enter_context(directory.ending())
                     self._change_document(listed)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
