@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import math
 import re
 import zlib
 from collections.abc import Sequence
@@ -129,8 +130,7 @@ def with_added(document: Document, box: Box) -> Document:
     """Document whose manifest, if it keeps one, also lists all inner chunks of a box."""
     if not has_manifest(document):
         return document
-    whole = np.indices(box.shape, dtype=np.int64).reshape(len(box.shape), box.size).T
-    return _changed(document, whole + np.array(box.start, dtype=np.int64), None)
+    return _changed(document, box, None)
 
 
 def with_present(document: Document, box: Box, coords: Coords) -> Document:
@@ -145,7 +145,7 @@ def with_present(document: Document, box: Box, coords: Coords) -> Document:
     coords : numpy.ndarray of int64, shape (n, ndim)
         Positions of the chunks in the box that hold data.
     """
-    return _changed(document, coords, box) if has_manifest(document) else document
+    return _changed(document, box, coords) if has_manifest(document) else document
 
 
 def listed_chunks(document: Document) -> Coords:
@@ -227,27 +227,47 @@ def _with_attributes(document: Document, attributes: Document) -> Document:
     return {**document, "attributes": attributes}
 
 
-def _changed(document: Document, coords: Coords, box: Box | None) -> Document:
-    """Document whose manifest lists some chunks, and no others of a box if one is given."""
+def _changed(document: Document, box: Box, coords: Coords | None) -> Document:
+    """Document whose manifest lists some chunks of a box and no others; all if none are given."""
     before = _Listed.of(document)
-    kept, replaced = before.coords, before.coords[:0]
-    if box is not None:
-        is_inside = ((kept >= box.start) & (kept < box.stop)).all(axis=1)
-        kept, replaced = kept[~is_inside], kept[is_inside]
-    after = before.with_coords(_sorted(np.concatenate([kept, coords])))
+    is_inside = ((before.coords >= box.start) & (before.coords < box.stop)).all(axis=1)
+    inside = before.coords[is_inside]
+    if coords is None:
+        whole = np.indices(box.shape, dtype=np.int64).reshape(len(box.shape), box.size).T
+        coords = whole + np.array(box.start, dtype=np.int64)
+    new, gone = _missing(coords, inside), _missing(inside, coords)
     attributes = _attributes(document)
-    is_told = (RUNS in attributes) == before.is_compact == after.is_compact
-    if is_told and np.array_equal(after.coords, before.coords):
+    is_told = before.with_coords(before.coords).is_compact == before.is_compact
+    if is_told and before.is_compact == (RUNS in attributes) and not len(new) and not len(gone):
         return document
+    kept = before.coords[~is_inside]
+    after = before.with_coords(_sorted(np.concatenate([kept, coords])))
     rest = {name: value for name, value in attributes.items() if name not in (LIST, RUNS)}
     if before.is_compact:  # its keys are right, and making all of them anew would take long
-        new = set(keys_of(coords, before.origin))
-        gone = set(keys_of(replaced, before.origin)) - new
-        old: list[str] = attributes[LIST]
-        keys = sorted([*(key for key in old if key not in gone), *new.difference(old)])
+        dropped, old = set(keys_of(gone, before.origin)), attributes[LIST]
+        keys = [key for key in old if key not in dropped]
+        keys = sorted([*keys, *keys_of(new, before.origin)])
     else:
         keys = keys_of(after.coords, after.origin)
     return _with_attributes(document, {**rest, **after.attributes(keys)})
+
+
+def _missing(coords: Coords, others: Coords) -> Coords:
+    """Those of some chunks that are not among others."""
+    if not len(others) or not len(coords):
+        return coords
+    if not coords.shape[1]:
+        return coords[:0]
+    start = np.minimum(coords.min(axis=0), others.min(axis=0))
+    stop = np.maximum(coords.max(axis=0), others.max(axis=0)) + 1
+    shape = tuple((stop - start).tolist())
+    if math.prod(shape) >= 2**63:  # more chunks than ranks can tell
+        known = {*map(tuple, others.tolist())}
+        return coords[[tuple(row) not in known for row in coords.tolist()]]
+    ranks, of_others = (
+        np.ravel_multi_index(tuple((some - start).T), shape) for some in (coords, others)
+    )
+    return coords[~np.isin(ranks, of_others)]
 
 
 def _sorted(coords: Coords) -> Coords:

@@ -9,7 +9,7 @@ import zlib
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from shardwrite.errors import SpecError
 from shardwrite.format import manifest
@@ -48,6 +48,7 @@ def boxes(draw):
     return Box(*map(tuple, zip(*ends, strict=True)))
 
 
+@settings(deadline=None)
 @given(chunks, chunks, boxes(), st.sampled_from([(0, 0), (-3, 5)]), st.sampled_from([1, 10, 1000]))
 def test_as_sets(before, now, box, origin, least):
     """In each order of keys, with and without a compact form."""
@@ -165,6 +166,7 @@ def test_documents_without_one():
     assert json.loads(emptied(json.dumps(document(["0.0"])))) == document([])
 
 
+@settings(deadline=None)
 @given(boxes())
 def test_chunks_that_a_region_touches(box):
     """Inside the array, with the chunk at its edge that an append completes."""
@@ -196,3 +198,12 @@ def test_a_long_list_is_one_line_of_the_text(monkeypatch):
     assert rendered(group).count('["0.0", "0.1"') == 2
     odd = document(["0.0", "0.1", "0.2"], other="\0nonempty_chunks 0\0")
     assert json.loads(rendered(odd)) == odd
+
+
+def test_grids_of_more_chunks_than_ranks_can_tell():
+    start = {"shape": [2**50, 2**50], "attributes": {LIST: ["0.0", "5.6", f"{2**40}.{2**41}"]}}
+    far = Box((0, 0), (2**50, 2**50))
+    coords = np.array([[5, 6], [2**49, 7]], dtype=np.int64)
+    after = with_present(start, far, coords)
+    assert keys_in(after) == ["5.6", f"{2**49}.7"]
+    assert with_present(after, far, coords) is after
