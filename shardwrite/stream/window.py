@@ -319,9 +319,10 @@ class Window:
 
     def _grown(self, shape: Sequence[int], document: Document) -> Document:
         """Document of the array with a larger shape; a manifest lists all chunks that are new."""
+        label = self.directory.target.label
+        grown = enlarged(shape, label, document)
         start = list(self.box.start)
-        start[self.axis] = max(start[self.axis], shape_of(document, "")[self.axis])
-        grown = enlarged(shape, self.directory.target.label, document)
+        start[self.axis] = max(start[self.axis], shape_of(document, label)[self.axis])
         return all_listed(self.spec.metadata, Box(tuple(start), self.box.stop), grown)
 
     def publish(self, shape: Sequence[int], listed: DocumentChange = lambda same: same) -> None:

@@ -357,6 +357,8 @@ def test_the_command_line(tmp_path):
     check(tmp_path / "y", given=values())
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_million_chunks(tmp_path):
     """The list, its compact form, and what an update costs."""
     path, n = tmp_path / "x", 1000
