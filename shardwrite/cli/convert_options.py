@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from shardwrite.cli.options import manifest_option
 from shardwrite.cli.values import Json, Names, Sizes
 
 __all__ = [
@@ -80,6 +81,7 @@ def conversion_options(function: _Command) -> _Command:
                 type=Names(),
                 help="Names of the axes, such as time,y,x. Default: those of SRC.",
             ),
+            manifest_option,
             click.option(
                 "--include",
                 multiple=True,
@@ -143,6 +145,7 @@ def conversion_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "check",
         "drop_empty",
         "dimension_names",
+        "manifest",
         "include",
         "exclude",
         "min_chunks",

@@ -15,7 +15,7 @@ _SECTIONS = {
     "Source": "--format --dataset --shape --dtype --offset --source-chunks --decode-cf",
     "Array": (
         "--name --shards --chunks --compressors --filters --fill-value --dimension-names "
-        "--attributes --index-location --array-format --strategy --write-empty-chunks "
+        "--attributes --index-location --array-format --manifest --strategy --write-empty-chunks "
         "--checksum --stripe-count --axes --resolution --voxel-offset --type --encoding "
         "--sharding --shard-nbytes --index-nbytes --key"
     ),

@@ -16,6 +16,7 @@ __all__ = [
     "json_option",
     "keep_report_option",
     "layout_options",
+    "manifest_option",
     "name_option",
     "requeue_option",
     "scheduler_option",
@@ -55,6 +56,11 @@ source_options = _options(
         is_flag=True,
         help="Unpack, mask and convert times as the attributes of SRC say (extra: cf).",
     ),
+)
+manifest_option = click.option(
+    "--manifest",
+    type=click.Choice(["nonempty_chunks"]),
+    help="Keep the list of the inner chunks that hold data in an attribute of this name.",
 )
 layout_options = _options(
     click.option(
@@ -109,6 +115,7 @@ layout_options = _options(
         type=click.Choice(["transformer-2022"]),
         help="Write an array of the storage transformer of 2022. Default: Zarr v3.",
     ),
+    manifest_option,
     click.option(
         "--strategy",
         shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),

@@ -117,6 +117,7 @@ def layout_arguments(options: dict[str, Any]) -> tuple[str, ...]:
         "attributes",
         "index_location",
         "format",
+        "manifest",
         "strategy",
         "memory_limit",
     ):

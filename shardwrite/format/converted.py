@@ -22,6 +22,7 @@ from shardwrite.format.document import (
     warn_of_readers,
 )
 from shardwrite.format.given import codec_class
+from shardwrite.format.manifest import Manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.sharding import ShardingIndexed
 from shardwrite.grid import Shape
@@ -54,6 +55,8 @@ class ConvertedLayout:
         How keys are made. None leaves that as it is.
     attributes : dict, optional
         The attributes. None leaves them as they are.
+    manifest : {"nonempty_chunks"}, optional
+        Whether the array keeps a manifest. None leaves that as it is.
     """
 
     shards: Shape | None
@@ -64,6 +67,7 @@ class ConvertedLayout:
     dimension_names: Sequence[str | None] | None = None
     chunk_key_encoding: Document | None = None
     attributes: Document | None = None
+    manifest: Manifest = None
 
 
 def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
@@ -106,6 +110,8 @@ def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
         document["chunk_key_encoding"] = layout.chunk_key_encoding
     if layout.attributes is not None:
         document["attributes"] = layout.attributes
+    if layout.manifest is not None:
+        document = with_manifest(document)
     return parse_metadata(json.dumps(document, indent=2), writing=True)
 
 

@@ -32,6 +32,7 @@ from shardwrite.format.given import (
     with_documents,
 )
 from shardwrite.format.hierarchy_2022 import FORMAT
+from shardwrite.format.manifest import Manifest, check_manifest, with_manifest
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.sharding import ShardFormat, ShardingIndexed, shard_format_named
@@ -108,11 +109,14 @@ class ArrayOptions:
         The version of the format.
     format : {"transformer-2022"}, optional
         Write the documents and keys of the storage transformer of 2022.
+    manifest : {"nonempty_chunks"}, optional
+        Keep the list of the inner chunks that hold data in an attribute of this name.
 
     Raises
     ------
     SpecError
-        If `shards` is a mapping that is not zarr-python's, or there is no such order or format.
+        If `shards` is a mapping that is not zarr-python's, or there is no such order, format or
+        manifest.
     """
 
     shards: Any = "auto"  # a mapping is taken apart
@@ -130,6 +134,7 @@ class ArrayOptions:
     order: str | None = None
     zarr_format: int | None = None
     format: str | None = None
+    manifest: Manifest = None
 
     def __post_init__(self) -> None:
         shards, location = _as_zarr_gives(self.shards, self.index_location)
@@ -149,6 +154,7 @@ class ArrayOptions:
         if self.format not in (None, FORMAT):
             remedy = f'leave it out, or give "{FORMAT}"'
             raise SpecError("no such format", field="format", value=self.format, remedy=remedy)
+        check_manifest(self.manifest)
 
     @classmethod
     def of(cls, shards: Any, chunks: Sized, others: Mapping[str, Any]) -> Self:
@@ -204,6 +210,8 @@ def make_metadata(
         "attributes": _checked(options.attributes),
     }
     document = _render(shape, _stored_dtype(dtype, chosen["serializer"]), chunks, chosen)
+    if options.manifest is not None:
+        document = with_manifest(document)
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
     check_fill(document, native, options.fill_value)
     document["fill_value"] = exact_fill(document, native, options.fill_value)

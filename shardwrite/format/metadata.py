@@ -16,6 +16,7 @@ from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
+from shardwrite.format.manifest import emptied
 from shardwrite.format.nested import build_with_sharding, chunks_of_sharding, trial_shapes
 from shardwrite.format.node import DOCUMENT
 from shardwrite.format.placed import PlacedShards, cuts_edges, placed_shards
@@ -339,6 +340,8 @@ class ArrayMetadata:
 def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
     """Parse and check the text of a ``zarr.json``.
 
+    A manifest in the attributes is emptied, since plans do not depend on what it lists.
+
     Parameters
     ----------
     text : str
@@ -352,8 +355,8 @@ def parse_metadata(text: str, *, writing: bool = False) -> ArrayMetadata:
         If the document does not describe an array, or is not valid, or asks for a feature
         that is not supported.
     """
-    metadata = ArrayMetadata(text)
     try:
+        metadata = ArrayMetadata(emptied(text))
         document = metadata.document
     except (ValueError, RecursionError) as error:
         raise SpecError(

@@ -13,6 +13,12 @@ from shardwrite.journal.begin import (
     tidied_run,
 )
 from shardwrite.journal.consuming import CONSUMES, Checked, Consumption, Listed
+from shardwrite.journal.documents import (
+    DocumentChange,
+    enlarged,
+    has_consolidated,
+    replace_document,
+)
 from shardwrite.journal.in_place import (
     InPlace,
     find_in_place,
@@ -24,6 +30,7 @@ from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
 from shardwrite.journal.lease import Lease, live_holders, release_all
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lock import Claim
+from shardwrite.journal.manifest import all_listed, list_before, present_listed
 from shardwrite.journal.membership import taking_part
 from shardwrite.journal.neighbours import (
     Beside,
@@ -57,7 +64,7 @@ from shardwrite.journal.replay import (
     shards_of,
     sweep,
 )
-from shardwrite.journal.rundir import RunDirectory, has_consolidated, replace_document
+from shardwrite.journal.rundir import RunDirectory
 from shardwrite.journal.takeover import end_run, metadata_of, take_away, take_back
 from shardwrite.journal.timeline import Commits, OpenTask, Timeline, Worker, timeline_of
 from shardwrite.journal.trust import require_trusted
@@ -88,6 +95,7 @@ __all__ = [
     "Commits",
     "Consumption",
     "Contents",
+    "DocumentChange",
     "Entry",
     "History",
     "Holder",
@@ -107,6 +115,7 @@ __all__ = [
     "UpdateEntry",
     "Worker",
     "admit",
+    "all_listed",
     "begin_beside",
     "begin_run",
     "cause_of",
@@ -118,6 +127,7 @@ __all__ = [
     "drivers_on",
     "elements_in_shards",
     "end_run",
+    "enlarged",
     "ensure_current",
     "find_in_place",
     "find_run",
@@ -127,6 +137,7 @@ __all__ = [
     "histories",
     "interrupted_end",
     "journal_for",
+    "list_before",
     "live_holders",
     "look_beside",
     "make_way",
@@ -135,6 +146,7 @@ __all__ = [
     "new_tree_of",
     "note_job",
     "own_journals",
+    "present_listed",
     "probe",
     "read_receipt",
     "read_volume",

@@ -34,12 +34,8 @@ listed in :mod:`shardwrite.journal.takeover`.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
-import json
-import random
-import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -47,14 +43,15 @@ from pathlib import Path
 from crc32c import crc32c
 
 from shardwrite.codecs.documents import Document
-from shardwrite.errors import JournalError, RunEndedError, SpecError, StoreError
-from shardwrite.format.node import (
-    DOCUMENT,
-    add_member,
-    group_document,
-    is_consolidated,
-    kind_of_document,
-    with_shape,
+from shardwrite.errors import JournalError, RunEndedError, StoreError
+from shardwrite.format.manifest import has_manifest
+from shardwrite.format.node import DOCUMENT, group_document
+from shardwrite.journal.documents import (
+    DocumentChange,
+    consolidate,
+    dump,
+    replace_document,
+    wait_for_others,
 )
 from shardwrite.journal.lease import CLOCK, is_alive, is_left_behind
 from shardwrite.journal.lock import Claim, exclusive
@@ -64,7 +61,7 @@ from shardwrite.journal.record import LaterFormatError, RunRecord
 from shardwrite.journal.writer import ensure_current
 from shardwrite.place.base import RECEIPT_NAME, REPORT_NAME, Place
 from shardwrite.place.nodes import shape_of
-from shardwrite.place.target import COMPACTION, UPDATES, Target, document_of
+from shardwrite.place.target import COMPACTION, UPDATES, Target
 from shardwrite.stores import (
     Proof,
     is_there,
@@ -80,20 +77,16 @@ __all__ = [
     "RunDirectory",
     "discard_drafts",
     "discard_ends",
-    "dump",
-    "has_consolidated",
     "held",
     "later_version",
     "proof_in",
     "refuse_later",
     "remove_empty",
-    "replace_document",
     "run_in",
 ]
 
 # Lock of the first version, which had this file where `RunDirectory.ending` now has a claim.
 _OLD_LOCK = "lock-end.json"
-_MAX_TRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +221,9 @@ class RunDirectory:
 
             yield check
 
-    def publish(self, durability: str, driver: str) -> None:
+    def publish(
+        self, durability: str, driver: str, listed: DocumentChange = lambda same: same
+    ) -> None:
         """Take step 5: publish the array's metadata, and make the groups above that are missing.
 
         Parameters
@@ -237,6 +232,8 @@ class RunDirectory:
             Durability level of the documents.
         driver : str
             Name of the driver that does it.
+        listed : callable
+            Fills in the manifest of the document, if the array keeps one.
 
         Raises
         ------
@@ -245,7 +242,7 @@ class RunDirectory:
         SpecError
             If a group above has consolidated metadata that are not valid.
         """
-        document = self.document
+        document = listed(self.document)
         place = self.target.place
         place.check_mark(self)
         for group in place.groups:
@@ -272,15 +269,16 @@ class RunDirectory:
         elif not is_there(self.path):
             raise RunEndedError("another process has ended this run", path=str(self.path))
 
-    def grow(self, to: Sequence[int], durability: str, driver: str) -> None:
-        """Take step 5 of an update: enlarge the array's shape if the update has made it larger.
+    def change(self, make: DocumentChange, durability: str, driver: str) -> None:
+        """DocumentChange the array's document, unless it stays the same.
 
-        The caller holds the claim that `ending` gives.
+        What another program changes meanwhile stays changed. The caller holds the claim that
+        `ending` gives.
 
         Parameters
         ----------
-        to : sequence of int
-            Shape that the array has at least after the update.
+        make : callable
+            Returns the new document, given the one that is there. It may be called repeatedly.
         durability : str
             Durability level of the documents.
         driver : str
@@ -288,21 +286,22 @@ class RunDirectory:
 
         Raises
         ------
-        JournalError
-            If the array has another number of axes.
         RunEndedError
             If the run has ended meanwhile.
+        StoreError
+            If the document cannot be written.
         """
-        before = self.target.shape
-        if len(before) != len(to):
-            raise JournalError(
-                f"{self.target.label} is not the array that this run was begun for",
-                path=self.target.label,
-            )
-        shape = [max(sizes) for sizes in zip(before, to, strict=True)]
-        if shape != before:
-            document = with_shape(self.target.document, shape)
-            self._write(self.target.place, DOCUMENT, dump(document), durability, driver)
+        place = self.target.place
+        for n_tries in itertools.count(1):
+            data = place.read(DOCUMENT)
+            before = self.target.document
+            document = make(before)
+            is_same = document == before
+            if is_same or self._replace(place, data, document, durability, driver):
+                break
+            wait_for_others(place, n_tries)
+        # A process that was killed may have left the groups above as they were.
+        if not is_same or has_manifest(document):
             self._consolidate(document, durability, driver)
 
     def ending(self) -> contextlib.AbstractContextManager[Claim]:
@@ -314,27 +313,11 @@ class RunDirectory:
 
     def _consolidate(self, document: Document, durability: str, driver: str) -> None:
         """Add the array to the consolidated metadata of each group above that has such metadata."""
-        for group in self.target.place.groups_above():
-            for n_tries in itertools.count(1):
-                data = group.read(DOCUMENT)
-                metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
-                if kind_of_document(metadata) != "group":
-                    return
-                if not has_consolidated(metadata, group):
-                    break
-                name = self.target.place.name_in(group)
-                add_member(metadata, name, document, partial(_document_in, group))
-                if self._replace(group, data, metadata, durability, driver):
-                    break
-                if n_tries == _MAX_TRIES:
-                    raise StoreError(
-                        f"{group.label}/{DOCUMENT} is written by others all the time; make the "
-                        "same call again",
-                        key=group.label,
-                        errno=errno.EBUSY,
-                    )
-                # The pause is random so that one of several runs is alone.
-                time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
+
+        def put(group: Place, old: bytes | None, new: Document) -> bool:
+            return self._replace(group, old, new, durability, driver)
+
+        consolidate(self.target.place, document, put)
 
     def _replace(
         self, place: Place, old: bytes | None, new: Document, durability: str, driver: str
@@ -387,69 +370,6 @@ class RunDirectory:
         if report is not None:
             self._write(self.target.place, REPORT_NAME, report, durability, driver)
         self._write(self.target.place, RECEIPT_NAME, receipt.encode(), durability, driver)
-
-
-class _ChangedError(Exception):
-    """Another process has changed a document since it was read."""
-
-
-def replace_document(
-    place: Place,
-    old: bytes | None,
-    new: Document,
-    durability: str,
-    attempt: str,
-    check: Callable[[], None] = lambda: None,
-) -> bool:
-    """Write the document of a group, unless another process has changed it; see `_replace`.
-
-    Parameters
-    ----------
-    place, old, new, durability
-        See :meth:`RunDirectory._replace`.
-    attempt : str
-        See :meth:`Place.write`.
-    check : callable
-        Raises if the document must not be written any more.
-    """
-    data = dump(new)
-
-    def guard() -> None:
-        check()
-        if place.read(DOCUMENT) not in (old, data):  # a guard is also called after the write
-            raise _ChangedError
-
-    try:
-        place.write(DOCUMENT, data, durability=durability, attempt=attempt, guard=guard)
-    except _ChangedError:
-        return False
-    return True
-
-
-def has_consolidated(metadata: Document, group: Place) -> bool:
-    """Whether the document of a group has consolidated metadata.
-
-    Raises
-    ------
-    SpecError
-        If it has, and they are not valid.
-    """
-    try:
-        return is_consolidated(metadata)
-    except ValueError as error:
-        raise SpecError(
-            str(error),
-            field="consolidated_metadata",
-            value=f"{group.label}/{DOCUMENT}",
-            remedy="consolidate the group again, or remove it",
-        ) from None
-
-
-def _document_in(group: Place, name: str = "") -> Document:
-    """Document of a group, or of a node inside it."""
-    node = group.member(name) if name else group
-    found: Document = document_of(node)
-    return found
 
 
 def proof_in(
@@ -569,11 +489,6 @@ def discard_ends(target: Target, drivers: Iterable[str]) -> None:
         for node in {node.label: node for node in nodes}.values():
             for leaf in (DOCUMENT, RECEIPT_NAME, REPORT_NAME):
                 node.discard(leaf, f"{driver}.end")
-
-
-def dump(document: Document) -> bytes:
-    """Bytes of a JSON document of the run."""
-    return json.dumps(document, indent=2).encode()
 
 
 def held(found: RunDirectory, holder: Holder) -> JournalError:

@@ -31,12 +31,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.errors import JournalError, RunEndedError, StoreError
+from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, Shape, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
+from shardwrite.journal.manifest import present_listed
 from shardwrite.journal.receipt import (
     Receipt,
     UpdateEntry,
@@ -318,6 +319,10 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
             _clear_edges(over, part, store, found, is_begun)
+        # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
+        with contextlib.suppress(CorruptShardError):
+            listed = present_listed(part, store)
+            over.change(listed, over.target.durability(), over.run)
         _tell_receipt(over, part, store, found, is_begun)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwrite.engines import active_engine
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
+from shardwrite.format.manifest import without_keys
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.journal import (
     Contents,
@@ -28,6 +29,7 @@ from shardwrite.journal import (
     give_up,
     make_way,
     own_journals,
+    present_listed,
     require_trusted,
     taking_part,
 )
@@ -110,13 +112,15 @@ def _accept(directory: RunDirectory, array: ShardedArray, driver: str) -> None:
     level = target.durability()
     sizes = stored_sizes(active_engine(), array, np.arange(metadata.grid.n_shards))
     with as_store_error(target.label, "cannot accept"):
+        listed = present_listed(metadata, target.store)
         with directory.ending():
-            document = target.document
+            document = without_keys(target.document)
             if document != metadata.document:
                 raise JournalError(
                     f"the metadata of {target.label} have changed meanwhile; verify it again",
                     path=target.label,
                 )
+            directory.change(listed, level, driver)
             nothing = Ledger(metadata.grid)
             # Another program may have changed what earlier updates have written.
             receipt = updated_receipt(directory, metadata, nothing, {}, level).all_replaced()

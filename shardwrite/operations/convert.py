@@ -10,6 +10,7 @@ from typing import Any
 
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
+from shardwrite.format.manifest import Manifest
 from shardwrite.grid import Sized
 from shardwrite.operations.conversion import Conversion, ConversionPlan
 from shardwrite.operations.converting import Progress, call_of, plan_all, planned
@@ -30,6 +31,7 @@ def shard(
     checksum: bool | None = None,
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
+    manifest: Manifest = None,
     check: bool = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
@@ -75,6 +77,10 @@ def shard(
         Position of the index in each shard. By default as in the source, or at the end.
     dimension_names : sequence of str or None, optional
         Names of the dimensions. By default as in the source.
+    manifest : {"nonempty_chunks"}, optional
+        Keep the list of the inner chunks that hold data in an attribute of this name, as
+        zarr-vectors does. Runs of this package keep it up to date. Where the source has the list,
+        the new array has it too.
     check : bool
         Decode each chunk before it is copied.
     drop_empty : bool
@@ -147,6 +153,7 @@ def shard(
         checksum=checksum,
         index_location=index_location,
         dimension_names=dimension_names,
+        manifest=manifest,
         check=check,
         drop_empty=drop_empty,
         include=include,
@@ -217,6 +224,7 @@ def reshard(
     checksum: bool | None = None,
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
+    manifest: Manifest = None,
     check: bool = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
@@ -257,7 +265,7 @@ def reshard(
     compressors : codec, sequence of codec, "auto", "keep" or None
         Compressors of the inner chunks, as in :func:`to_sharded_zarr`. ``"keep"`` leaves them as
         they are.
-    checksum, index_location, dimension_names, check, drop_empty, include, exclude
+    checksum, index_location, dimension_names, manifest, check, drop_empty, include, exclude
         See :func:`shard`.
     min_chunks : int, optional
         See :func:`shard`. By default 2, and 0 in ``reshard(path, 4)`` and ``reshard(path, None)``.
@@ -295,6 +303,7 @@ def reshard(
         checksum=checksum,
         index_location=index_location,
         dimension_names=dimension_names,
+        manifest=manifest,
         check=check,
         drop_empty=drop_empty,
         include=include,
@@ -326,6 +335,7 @@ def plan_reshard(
     checksum: bool | None = None,
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
+    manifest: Manifest = None,
     check: bool = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
@@ -342,7 +352,7 @@ def plan_reshard(
     ----------
     src, shards, chunks, compressors, checksum, index_location, dimension_names, check, drop_empty
         See :func:`reshard`. ``shards=None`` plans what :func:`unshard` would do.
-    include, exclude, min_chunks
+    manifest, include, exclude, min_chunks
         See :func:`shard`.
     memory_limit
         See :func:`to_sharded_zarr`.
@@ -376,6 +386,7 @@ def plan_reshard(
         checksum=checksum,
         index_location=index_location,
         dimension_names=dimension_names,
+        manifest=manifest,
         check=check,
         drop_empty=drop_empty,
         include=include,

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.format.manifest import Manifest
 from shardwrite.grid import ShardGrid
 from shardwrite.operations.conversion import ConvertedArray, PlannedArray
 from shardwrite.operations.hierarchy import Patterns, consolidate, make_groups
@@ -114,6 +115,7 @@ def call_of(
     checksum: bool | None = None,
     index_location: str | None = None,
     dimension_names: Sequence[str | None] | None = None,
+    manifest: Manifest = None,
     check: bool = False,
     drop_empty: bool = False,
     include: str | Sequence[str] = (),
@@ -161,6 +163,7 @@ def call_of(
             checksum=checksum,
             index_location=index_location,
             dimension_names=dimension_names,
+            manifest=manifest,
             check=check,
             drop_empty=drop_empty,
         ),
@@ -236,7 +239,11 @@ def plan_all(tree: Hierarchy, wanted: Wanted, engine: Engine, options: PlanOptio
         if kept:
             shards = grid.chunks_per_shard if source.array.metadata.is_sharded else None
             what = ConversionOptions(
-                shards=shards, check=what.check, drop_empty=what.drop_empty, checksum=what.checksum
+                shards=shards,
+                check=what.check,
+                drop_empty=what.drop_empty,
+                checksum=what.checksum,
+                manifest=what.manifest,
             )
         try:
             made.append(One(name, convert_array(source, engine, what, options), kept))

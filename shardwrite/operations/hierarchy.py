@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
+from shardwrite.format.manifest import has_manifest, rendered
 from shardwrite.format.node import DOCUMENT, consolidated
 from shardwrite.place.base import Place
 from shardwrite.place.target import document_of, resolve_place
@@ -151,7 +151,11 @@ def consolidate(
     """
     groups = [group for group in tree.groups if wanted(group)]
     documents: dict[str, Document] = {group.name: group.document for group in groups}
-    documents |= {name: planned.metadata.document for name, planned in made}
+    for name, planned in made:
+        document = planned.metadata.document
+        # What a manifest lists stands only in the document that was published.
+        is_filled = has_manifest(document)
+        documents[name] = document_of(resolve_place(dst, name or None)) if is_filled else document
     for group in groups:
         place = resolve_place(dst, group.name or None)
         place.store.discard_scope(DOCUMENT, _SCOPE)
@@ -174,7 +178,7 @@ def _plain(document: Document) -> Document:
 
 
 def _put(place: Place, document: Document, durability: str | None) -> None:
-    put_document(place, json.dumps(document, indent=2).encode(), durability)
+    put_document(place, rendered(document).encode(), durability)
 
 
 def put_document(place: Place, data: bytes, durability: str | None) -> None:

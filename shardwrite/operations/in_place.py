@@ -27,6 +27,7 @@ from shardwrite.errors import (
     SpecError,
     StoreError,
 )
+from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import (
     ATTRIBUTES_OF_V2,
     CONSOLIDATED_OF_V2,
@@ -420,8 +421,17 @@ def _finish(work: InPlace) -> None:
     """Do what is left after the exchange of names."""
     work.settle()
     place = Directory(work.path)
-    enter_above(place, lambda: _documents_of(open_hierarchy(place, lambda _: True)))
+    enter_above(place, partial(_published_in, place))
     work.finish()
+
+
+def _published_in(place: Place) -> dict[str, Document]:
+    """Documents of the nodes of a tree as they stand there, with what manifests list."""
+    found = _documents_of(open_hierarchy(place, lambda _: True))
+    for name, document in found.items():
+        if has_manifest(document):
+            found[name] = document_of(place.member(name) if name else place)
+    return found
 
 
 def enter_above(

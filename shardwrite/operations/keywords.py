@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from shardwrite.format.manifest import Manifest
 from shardwrite.plan import Sized
 from shardwrite.write.context import GroupReport
 
@@ -53,6 +54,7 @@ class _OfArrays(_Common, total=False):
     order: str | None
     zarr_format: int | None
     format: str | None
+    manifest: Manifest
     mode: str | None
     overwrite: bool | None
     zarr_array_kwargs: Mapping[str, Any] | None

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
+from shardwrite.format.manifest import LIST, has_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.journal import tidied_run
 from shardwrite.place.checks import check_beside
@@ -160,6 +161,7 @@ def _check_agrees(x: Any, found: ArrayMetadata, array: ArrayOptions) -> None:
             shards if is_sharded else None,
         ),
         "chunks": (found.grid.chunks, chunks),
+        "manifest": (LIST if has_manifest(found.document) else None, array.manifest),
         **dict.fromkeys(_OF_CODECS, (found.inner_codecs, wanted.inner_codecs)),
         **{name: (_around(found), _around(wanted)) for name in _OF_SHARDING},
         **{name: (found.document.get(name), wanted.document.get(name)) for name in _OF_DOCUMENT},

@@ -11,8 +11,11 @@ import numpy.typing as npt
 
 from shardwrite.engines import active_engine
 from shardwrite.entry.public import public
+from shardwrite.errors import SpecError
 from shardwrite.format.chunk_keys import keys_of, origin_in
-from shardwrite.grid import Shape
+from shardwrite.format.manifest import listed_chunks
+from shardwrite.grid import Shape, ShardGrid, ceil_div
+from shardwrite.place.target import document_of, resolve_place
 from shardwrite.read.array import ShardedArray, open_sharded
 from shardwrite.read.chunk_table import stored_coords
 
@@ -53,7 +56,11 @@ class PresentChunks:
 
 @public
 def present(
-    array: Any, *, name: str | None = None, on_shards: Callable[[int], None] | None = None
+    array: Any,
+    *,
+    name: str | None = None,
+    listed: bool = False,
+    on_shards: Callable[[int], None] | None = None,
 ) -> PresentChunks:
     """List the inner chunks of an array that hold data, from the indexes of its shards.
 
@@ -66,6 +73,9 @@ def present(
         The array.
     name : str, optional
         Path of the array in the store.
+    listed : bool
+        Read the list that the array keeps in its attribute ``"nonempty_chunks"``, and no index.
+        While a run on the array is open or interrupted, it may also name chunks that are empty.
     on_shards : callable, optional
         Function that is called with the number of shards that were read since its last call.
 
@@ -78,7 +88,7 @@ def present(
     ------
     SpecError
         If there is no array, or its attribute ``"chunk_grid_origin"`` does not hold one integer for
-        each axis.
+        each axis. Also if the list was asked for, and the array keeps none.
     CorruptShardError
         If an index is not valid.
     StoreError
@@ -96,5 +106,23 @@ def present(
     opened = array if isinstance(array, ShardedArray) else open_sharded(array, name)
     metadata = opened.metadata
     origin = origin_in(metadata.document, metadata.grid.ndim)
-    coords = stored_coords(active_engine(), opened, on_shards)
+    if listed:
+        coords = _listed(array, name, metadata.grid)
+    else:
+        coords = stored_coords(active_engine(), opened, on_shards)
     return PresentChunks(coords, metadata.grid.chunks, origin)
+
+
+def _listed(array: Any, name: str | None, grid: ShardGrid) -> npt.NDArray[np.int64]:
+    """Positions of the inner chunks that the manifest of an array lists, inside the array."""
+    if isinstance(array, ShardedArray):
+        raise SpecError(
+            "an array that is open does not tell its list",
+            field="array",
+            value=repr(array),
+            remedy="give its path or store",
+        )
+    coords = listed_chunks(document_of(resolve_place(array, name, is_read=True)))
+    counts = [ceil_div(n, c) for n, c in zip(grid.shape, grid.chunks, strict=True)]
+    is_inside = ((coords >= 0) & (coords < np.array(counts, dtype=np.int64))).all(axis=1)
+    return coords[is_inside]

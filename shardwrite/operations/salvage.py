@@ -38,8 +38,10 @@ from shardwrite.journal import (
     begin_run,
     end_run,
     give_up,
+    list_before,
     make_way,
     own_journals,
+    present_listed,
     recover_changes,
     taking_part,
 )
@@ -179,6 +181,8 @@ def salvage_shards(
     try:
         with _ended_or(directory), taking_part(directory.path, driver := _name()):
             salvage = _Salvage(target, _spec(target, part, directory, driver), None)
+            # An earlier state of a shard may hold chunks that were erased since then.
+            list_before(directory, part, _box_of(part), target.durability(), driver)
             told = salvage.cut(local)
             _end(directory, salvage, driver)
             return told
@@ -220,6 +224,14 @@ def _begin(
     return begin_beside(own, create)[0], part, first
 
 
+def _box_of(part: ArrayMetadata) -> Box:
+    """Box of a part of an array, in coordinates of the array."""
+    grid = part.grid
+    first = part.window[0] if part.window else (0,) * grid.ndim
+    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
+    return Box(start, tuple(a + n for a, n in zip(start, grid.shape, strict=True)))
+
+
 def _spec(target: Target, part: ArrayMetadata, directory: RunDirectory, driver: str) -> WriteSpec:
     return WriteSpec(
         metadata=part,
@@ -255,7 +267,9 @@ def _end(directory: RunDirectory, salvage: _Salvage, driver: str) -> None:
     target = directory.target
     level = target.durability()
     with as_store_error(target.label, "cannot end"):
+        listed = present_listed(salvage.spec.metadata, salvage.spec.store)
         with directory.ending():
+            directory.change(listed, level, driver)
             receipt = updated_receipt(directory, salvage.spec.metadata, salvage.ledger, {}, level)
             directory.leave(receipt, level, driver)
         end_run(directory, own_journals(driver))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwrite.entry.public import public
+from shardwrite.format.manifest import Manifest
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.convert import reshard
 
@@ -13,7 +14,9 @@ __all__ = ["shard_store", "unshard_store"]
 
 
 @public
-def shard_store(path: Any, shard_shape: int | Sequence[int] = 8) -> Conversion:
+def shard_store(
+    path: Any, shard_shape: int | Sequence[int] = 8, *, manifest: Manifest = None
+) -> Conversion:
     """Put all arrays of a store into shards, in its place, and note that in its attributes.
 
     It is the same as ``reshard(path, shard_shape)``. Encoded chunks are copied as they are. Arrays
@@ -28,6 +31,8 @@ def shard_store(path: Any, shard_shape: int | Sequence[int] = 8) -> Conversion:
         Shape of a shard in inner chunks: ``8`` along each axis, or ``(4, 4, 16)``. Arrays with
         another number of dimensions than a sequence has keep the shards that they have, and the
         result says so.
+    manifest : {"nonempty_chunks"}, optional
+        See :func:`shard`.
 
     Returns
     -------
@@ -59,7 +64,7 @@ def shard_store(path: Any, shard_shape: int | Sequence[int] = 8) -> Conversion:
     >>> zarr.open_group(path).attrs["notes"][:29]
     'Arrays of this store are shar'
     """
-    return reshard(path, shard_shape)
+    return reshard(path, shard_shape, manifest=manifest)
 
 
 @public

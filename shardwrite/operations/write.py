@@ -20,6 +20,7 @@ from shardwrite.entry.public import configured, public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
+from shardwrite.format.manifest import Manifest
 from shardwrite.operations.keywords import StoreKeywords, WriteKeywords
 from shardwrite.operations.modes import chosen_mode, fills_existing, mode_of
 from shardwrite.operations.region import region_job, write_region
@@ -123,6 +124,7 @@ def to_sharded_zarr(
     order: str | None = None,
     zarr_format: int | None = None,
     format: str | None = None,  # noqa: A002 (the word that users know)
+    manifest: Manifest = None,
     strategy: Any = "fixed-order",
     write_empty_chunks: bool = False,
     mode: str | None = None,
@@ -184,6 +186,8 @@ def to_sharded_zarr(
     format : {"transformer-2022"}, optional
         Write the documents and keys of the storage transformer of 2022, with `store` as the
         hierarchy and `name` as the path of the array in it.
+    manifest : {"nonempty_chunks"}, optional
+        Keep the list of the inner chunks that hold data in an attribute of this name.
     index_location : {"end", "start"}
         Position of the index in each shard.
     index_codecs : sequence of codec, optional
@@ -288,6 +292,7 @@ def to_sharded_zarr(
             order=order,
             zarr_format=zarr_format,
             format=format,
+            manifest=manifest,
         )
     )
     overwrite = words.overwrite if overwrite is None else overwrite
@@ -295,10 +300,9 @@ def to_sharded_zarr(
     mode = chosen_mode(mode, overwrite, is_given=is_array(store) and not name)
     if region is not None:
         _refuse_for_region(array, mode, publish)
-    elif mode in ("a", "r+") and fills_existing(
-        x, resolve_target(store, name, run_dir), mode, array
-    ):
-        region = ...
+    elif mode in ("a", "r+"):
+        target = resolve_target(store, name, run_dir)
+        region = ... if fills_existing(x, target, mode, array) else None
     if region is not None:
         return write_region(
             x,

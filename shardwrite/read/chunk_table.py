@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from dask.highlevelgraph import HighLevelGraph
 
 from shardwrite.engines import Engine
 from shardwrite.grid import Shape, ceil_div, unravel
+from shardwrite.host.resources import n_cores
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.stored_shard import open_shard
 from shardwrite.stores import Capability, require
 
-__all__ = ["stored_coords"]
+__all__ = ["stored_coords", "stored_coords_here"]
 
 _BATCH_SHARDS = 1024
 _N_BATCHES_AIMED_AT = 64
@@ -69,8 +71,36 @@ def stored_coords(
 
     if layer:
         engine.run(HighLevelGraph({name: layer}, {name: set()}), list(layer), collect)
-    ndim = metadata.grid.ndim
-    found = np.concatenate([np.empty((0, ndim), dtype=np.int64), *parts.values()])
+    return _together(parts.values(), metadata.grid.ndim)
+
+
+def stored_coords_here(array: ShardedArray) -> Coords:
+    """Positions of the inner chunks that an array stores, as `stored_coords` finds them.
+
+    Threads of this process read the indexes, whichever engine is active. A request to stop does not
+    interrupt them, since this is for the end of a run.
+
+    Raises
+    ------
+    CorruptShardError
+        If an index is not valid.
+    StoreError
+        If the storage refuses.
+    """
+    n_shards, n_threads = array.metadata.grid.n_shards, n_cores()
+    step = max(1, min(_BATCH_SHARDS, ceil_div(n_shards, n_threads)))
+    firsts = range(0, n_shards, step)
+
+    def read(first: int) -> Coords:
+        return _coords_in(array, first, min(first + step, n_shards))
+
+    with ThreadPoolExecutor(n_threads) as pool:
+        return _together(pool.map(read, firsts), array.metadata.grid.ndim)
+
+
+def _together(parts: Iterable[Coords], ndim: int) -> Coords:
+    """Positions in all parts, in row-major order."""
+    found = np.concatenate([np.empty((0, ndim), dtype=np.int64), *parts])
     return found[np.lexsort(found.T[::-1])] if ndim else found
 
 

@@ -89,7 +89,8 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
         ):
             session.directory.make_room(session.job.durability)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
-                session.directory.publish(session.job.durability, session.driver)
+                session.publish_first()
+            session.list_before()
             session.catch_up(engine, may_list=True)
         _tell_source(session)
     return sessions
@@ -189,6 +190,7 @@ def join(
     tell(RUNS, logging.INFO, told, run=directory.path)
     with _open(job, directory) as session:
         with as_store_error(str(directory.path), "cannot go on with"):
+            session.list_before()
             session.catch_up(engine, may_list=may_list, only=only)
         yield session
 

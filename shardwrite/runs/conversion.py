@@ -10,6 +10,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError, redacted
 from shardwrite.format.converted import ConvertedLayout, converted
+from shardwrite.format.manifest import Manifest, check_manifest
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.passage import Passage, passage_between, what_differs
 from shardwrite.grid import Sized
@@ -49,7 +50,7 @@ class ConversionOptions:
         Shards in inner chunks; see :func:`shardwrite.shard`.
     chunks : int, sequence of int, str or None
         Shape of an inner chunk in elements, or its decoded size. None keeps the inner chunks.
-    compressors, checksum, index_location, dimension_names
+    compressors, checksum, index_location, dimension_names, manifest
         See :class:`shardwrite.format.converted.ConvertedLayout`.
     check : bool
         Decode each inner chunk before it is copied.
@@ -63,10 +64,12 @@ class ConversionOptions:
     checksum: bool | None = None
     index_location: str | None = None
     dimension_names: Any = None
+    manifest: Manifest = None
     check: bool = False
     drop_empty: bool = False
 
     def __post_init__(self) -> None:
+        check_manifest(self.manifest)
         for field, allowed in (
             ("checksum", (None, True, False)),
             ("check", (True, False)),
@@ -199,6 +202,7 @@ def _layout(
         dimension_names=wanted.dimension_names,
         chunk_key_encoding=None if source.is_v3 else _DEFAULT_KEYS,
         attributes=_attributes(source),
+        manifest=wanted.manifest,
     )
     return converted(old, layout), (*notes, note)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from shardwrite.errors import IncompleteError, SpecError
+from shardwrite.format.manifest import without_keys
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import unravel
 from shardwrite.journal import Receipt, differences, interrupted_end, read_receipt, tidied_run, tidy
@@ -87,12 +88,12 @@ def finished(job: Job, joined: str = "") -> WriteResult | None:
         # The same dask name may stand for other data by now, and the user asked to replace.
         return None
     # The document is not parsed: if it is not valid, it differs, and so the array is another one.
-    found = job.target.document
+    found = without_keys(job.target.document)
     planned = job.plan.metadata.document
     wanted = receipt.accepted or planned
     # An update may have made the array grow.
     shape = receipt.shape if receipt.updates and receipt.shape else wanted["shape"]
-    if found != {**wanted, "shape": shape}:
+    if found != without_keys({**wanted, "shape": shape}):
         return None
     return result_from_receipt(receipt.result, job.target.label)
 
@@ -138,7 +139,7 @@ def refuse_another(job: Job) -> None:
         If there is an array. The error names the fields in which it differs from the new array.
     """
     if job.options.mode == "w-" and job.target.place.kind() == "array":
-        found = job.target.document
+        found = without_keys(job.target.document)
         changed = differences(found, job.plan.metadata.document)
         what = (
             f"an array exists there; it differs in {'; '.join(changed)}"

@@ -11,24 +11,32 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.format.manifest import has_manifest
 from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.stopping import note_committed
 from shardwrite.journal import (
+    DocumentChange,
     Ledger,
     RunDirectory,
+    all_listed,
     cause_of,
     elements_in_shards,
     end_run,
+    enlarged,
     journal_for,
+    list_before,
     own_journals,
+    present_listed,
     read_receipt,
     recover_changes,
     replay,
@@ -261,11 +269,13 @@ class Session:
                 as_store_error(directory.target.label, "cannot publish"),
                 contextlib.ExitStack() as stack,
             ):
-                if self.job.is_update:
+                metadata = self.job.plan.metadata
+                listed = present_listed(metadata, self.job.target.store)
+                if self.job.makes_array:
+                    directory.publish(self.job.durability, self.driver, listed)
+                elif self.job.is_update or has_manifest(metadata.document):
                     stack.enter_context(directory.ending())
-                    directory.grow(directory.document["shape"], self.job.durability, self.driver)
-                elif options.mode != "r+":
-                    directory.publish(self.job.durability, self.driver)
+                    self._change_document(listed)
                 receipt = make_receipt(directory, self.job, self.ledger, result)
                 report = self._report() if options.keep_report else None
                 directory.leave(receipt, self.job.durability, self.driver, report)
@@ -281,6 +291,50 @@ class Session:
                     "another run has taken this one's place", path=str(directory.path)
                 ) from error
         return result
+
+    def _change_document(self, listed: DocumentChange) -> None:
+        """Enlarge the array by what an update has appended, and make its manifest exact."""
+        directory = self.directory
+        shape, label = directory.document["shape"], directory.target.label
+
+        def change(document: Document) -> Document:
+            return listed(enlarged(shape, label, document) if self.job.is_update else document)
+
+        directory.change(change, self.job.durability, self.driver)
+
+    def list_before(self) -> None:
+        """List the chunks that the job may write in the array's manifest, if it keeps one.
+
+        A new array gets its manifest when it is published.
+
+        Raises
+        ------
+        RunEndedError
+            If the run has ended meanwhile.
+        StoreError
+            If the storage refuses.
+        """
+        if self.job.makes_array or self.directory.keeps_values:
+            return
+        plan = self.job.plan
+        region = plan.array_region or plan.metadata.grid.whole
+        list_before(self.directory, plan.metadata, region, self.job.durability, self.driver)
+
+    def publish_first(self) -> None:
+        """Publish the document of a new array before anything is written.
+
+        Its manifest, if it keeps one, lists all chunks until the run ends.
+
+        Raises
+        ------
+        RunEndedError
+            If the run has ended meanwhile.
+        StoreError
+            If the storage refuses.
+        """
+        metadata = self.job.plan.metadata
+        listed = partial(all_listed, metadata, metadata.grid.whole)
+        self.directory.publish(self.job.durability, self.driver, listed)
 
     def _report(self) -> bytes:
         """Content of the file with the report of the run."""

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.codecs.documents import JSON
+from shardwrite.codecs.documents import JSON, Document
 from shardwrite.codecs.stages import Buffer
 from shardwrite.encode.unit import Pieces, encode_unit, ranks_in_shard
 from shardwrite.errors import IncompleteError
@@ -25,17 +25,23 @@ from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.journal import (
+    DocumentChange,
     Intent,
     Ledger,
     RunDirectory,
+    all_listed,
     begin_beside,
     begin_run,
     end_run,
+    enlarged,
+    list_before,
     make_way,
     own_journals,
+    present_listed,
     take_back,
     taking_part,
 )
+from shardwrite.place.nodes import shape_of
 from shardwrite.place.target import Target
 from shardwrite.plan import BATCH_NBYTES, Identity, ShardWindow
 from shardwrite.read.stored_shard import Backdrop, open_shard
@@ -299,10 +305,37 @@ class Window:
         take_back(self.directory, is_claimed=True)
         self.lease.close()
 
-    def publish(self, shape: Sequence[int]) -> None:
+    def list_before(self) -> None:
+        """List the inner chunks of the stretch in the array's manifest, if it keeps one.
+
+        Raises
+        ------
+        StoreError
+            If the metadata cannot be written.
+        """
+        spec = self.spec
+        with as_store_error(self.directory.target.label, "cannot begin"):
+            list_before(self.directory, spec.metadata, self.box, spec.durability, spec.driver)
+
+    def _grown(self, shape: Sequence[int], document: Document) -> Document:
+        """Document of the array with a larger shape; a manifest lists all chunks that are new."""
+        label = self.directory.target.label
+        grown = enlarged(shape, label, document)
+        start = list(self.box.start)
+        start[self.axis] = max(start[self.axis], shape_of(document, label)[self.axis])
+        return all_listed(self.spec.metadata, Box(tuple(start), self.box.stop), grown)
+
+    def publish(self, shape: Sequence[int], listed: DocumentChange = lambda same: same) -> None:
         """Grow the array to a shape in its metadata, so that readers see it.
 
         The array never shrinks.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Shape of the array.
+        listed : callable
+            Makes the manifest exact, when the stretch ends.
 
         Raises
         ------
@@ -313,7 +346,11 @@ class Window:
             as_store_error(self.directory.target.label, "cannot publish"),
             self.directory.ending(),
         ):
-            self.directory.grow(shape, self.spec.durability, self.spec.driver)
+            self.directory.change(
+                lambda document: listed(self._grown(shape, document)),
+                self.spec.durability,
+                self.spec.driver,
+            )
 
     def end(self, shape: Sequence[int], result: Mapping[str, JSON]) -> None:
         """Publish the shape and the receipt, end the run, and release the lease.
@@ -330,7 +367,9 @@ class Window:
         StoreError
             If the metadata or the receipt cannot be written.
         """
-        self.publish(shape)
+        with as_store_error(self.directory.target.label, "cannot publish"):
+            listed = present_listed(self.spec.metadata, self.spec.store)
+        self.publish(shape, listed)
         with as_store_error(self.directory.target.label, "cannot end"):
             with self.directory.ending():
                 receipt = updated_receipt(

@@ -442,6 +442,7 @@ class ShardWriter:
         # Between two stretches, another process may have appended where this stream goes on.
         if self._n_blocks == 0 or box.stop[self._axis] > self._shape[self._axis]:
             self._check_shape(self._window)
+        self._window.list_before()
         return self._window
 
     def _check_shape(self, window: Window) -> None:

@@ -198,7 +198,7 @@ def test_a_group_that_others_write_all_the_time(tmp_path, x, monkeypatch):
         write(self, leaf, data, **options)
 
     monkeypatch.setattr(Directory, "write", late)
-    monkeypatch.setattr("shardwrite.journal.rundir._MAX_TRIES", 2)
+    monkeypatch.setattr("shardwrite.journal.documents._MAX_TRIES", 2)
     with pytest.raises(StoreError, match="make the same call again"):
         x.to_sharded_zarr(path, name="one", **GOOD)
     monkeypatch.undo()

@@ -1,0 +1,198 @@
+"""Documents of nodes that a run changes while others may change them, too."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from shardwrite.codecs.documents import Document
+from shardwrite.errors import JournalError, SpecError, StoreError
+from shardwrite.format.manifest import rendered
+from shardwrite.format.node import (
+    DOCUMENT,
+    add_member,
+    is_consolidated,
+    kind_of_document,
+    with_shape,
+)
+from shardwrite.place.base import Place
+from shardwrite.place.nodes import shape_of
+from shardwrite.place.target import document_of
+from shardwrite.stores import parse_document
+
+__all__ = [
+    "DocumentChange",
+    "consolidate",
+    "dump",
+    "enlarged",
+    "has_consolidated",
+    "replace_document",
+    "wait_for_others",
+]
+
+DocumentChange: TypeAlias = Callable[[Document], Document]
+"""Function that makes a new document of the one that is there."""
+
+_MAX_TRIES = 100
+
+
+def enlarged(to: Sequence[int], label: str, document: Document) -> Document:
+    """Document of an array, whose shape is enlarged if it is smaller than another one.
+
+    Parameters
+    ----------
+    to : sequence of int
+        Shape that the array has at least.
+    label : str
+        Text that names the array in errors.
+    document : dict
+        Document of the array.
+
+    Raises
+    ------
+    JournalError
+        If the array has another number of axes.
+    """
+    before = shape_of(document, label)
+    if len(before) != len(to):
+        raise JournalError(f"{label} is not the array that this run was begun for", path=label)
+    shape = [max(sizes) for sizes in zip(before, to, strict=True)]
+    return document if shape == before else with_shape(document, shape)
+
+
+def consolidate(
+    place: Place, document: Document, put: Callable[[Place, bytes | None, Document], bool]
+) -> None:
+    """Add an array to the consolidated metadata of each group above that has such metadata.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the array.
+    document : dict
+        Document of the array.
+    put : callable
+        Writes the document of a group; False if it is not the given one any more.
+
+    Raises
+    ------
+    SpecError
+        If consolidated metadata are not valid.
+    StoreError
+        If the storage refuses.
+    """
+    for group in place.groups_above():
+        name = place.name_in(group)
+        for n_tries in itertools.count(1):
+            data = group.read(DOCUMENT)
+            metadata = {} if data is None else parse_document(data, f"{group.label}/{DOCUMENT}")
+            if kind_of_document(metadata) != "group":
+                return
+            if not has_consolidated(metadata, group):
+                break
+            if metadata["consolidated_metadata"]["metadata"].get(name) == document:
+                break
+            add_member(metadata, name, document, partial(_document_in, group))
+            if put(group, data, metadata):
+                break
+            wait_for_others(group, n_tries)
+
+
+def wait_for_others(place: Place, n_tries: int) -> None:
+    """Wait before a document is changed again that another process has just changed.
+
+    Raises
+    ------
+    StoreError
+        If it was tried too many times.
+    """
+    if n_tries == _MAX_TRIES:
+        raise StoreError(
+            f"{place.label}/{DOCUMENT} is written by others all the time; make the same call again",
+            key=place.label,
+            errno=errno.EBUSY,
+        )
+    # The pause is random so that one of several runs is alone.
+    time.sleep(random.uniform(0.01, 0.1))  # noqa: S311
+
+
+class _ChangedError(Exception):
+    """Another process has changed a document since it was read."""
+
+
+def replace_document(
+    place: Place,
+    old: bytes | None,
+    new: Document,
+    durability: str,
+    attempt: str,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Write the document of a node, unless another process has changed it.
+
+    Parameters
+    ----------
+    place : Place
+        The node.
+    old : bytes or None
+        The document that the new one is made from; None if there was none.
+    new : Document
+        The new document.
+    durability, attempt : str
+        See :meth:`Place.write`.
+    check : callable
+        Raises if the document must not be written any more.
+
+    Returns
+    -------
+    bool
+        False if the document is not `old` any more; nothing is written then.
+    """
+    data = dump(new)
+
+    def guard() -> None:
+        check()
+        if place.read(DOCUMENT) not in (old, data):  # a guard is also called after the write
+            raise _ChangedError
+
+    try:
+        place.write(DOCUMENT, data, durability=durability, attempt=attempt, guard=guard)
+    except _ChangedError:
+        return False
+    return True
+
+
+def has_consolidated(metadata: Document, group: Place) -> bool:
+    """Whether the document of a group has consolidated metadata.
+
+    Raises
+    ------
+    SpecError
+        If it has, and they are not valid.
+    """
+    try:
+        return is_consolidated(metadata)
+    except ValueError as error:
+        raise SpecError(
+            str(error),
+            field="consolidated_metadata",
+            value=f"{group.label}/{DOCUMENT}",
+            remedy="consolidate the group again, or remove it",
+        ) from None
+
+
+def _document_in(group: Place, name: str = "") -> Document:
+    """Document of a group, or of a node inside it."""
+    node = group.member(name) if name else group
+    found: Document = document_of(node)
+    return found
+
+
+def dump(document: Document) -> bytes:
+    """Bytes of a JSON document of the run."""
+    return rendered(document).encode()

@@ -1,0 +1,49 @@
+"""A kill before every effect on an array that keeps a manifest: the list never lacks a chunk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from forks import python
+
+SCRIPT = Path(__file__).with_name("manifests.py")
+OPERATIONS = ("write, published first", "update", "append in place", "stream", "erase")
+
+
+def run(tmp_path, *arguments):
+    """Kill operations in a process of its own, which has no threads when it forks."""
+    out = tmp_path / "out.json"
+    done = subprocess.run(
+        [*python(), SCRIPT, *arguments, "--json", out],
+        capture_output=True,
+        text=True,
+        timeout=1700,
+        check=False,
+    )
+    found = json.loads(out.read_text())
+    assert not done.returncode, done.stdout
+    return found
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_list_never_lacks_a_chunk(tmp_path, operation):
+    """Before some effects, and before the last ones, in which the list becomes exact."""
+    assert len(run(tmp_path, "--operations", operation, "--every", "41", "--last", "3")) >= 6
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("share", range(4))
+def test_every_effect_of_every_operation(tmp_path, share):
+    """All of them, in four shares."""
+    names = [
+        *("write", "write, published first", "shard", "reshard in place", "update"),
+        *("update in place", "append in place", "erase", "append", "stream", "compaction"),
+        *("repair", "salvage", "update by restart"),
+    ]
+    found = run(tmp_path, "--operations", *names[share::4], "--every", "1")
+    assert len(found) > 300
+    assert {case["operation"] for case in found} == set(names[share::4])
