@@ -126,6 +126,15 @@ COVERED: dict[str, str] = {
         f"{_IN_PLACE}::test_a_disk_that_is_full_leaves_the_old_tree"
     ),
     "the new array differs from {}": f"{_IN_PLACE}::test_a_change_by_another_program_is_found",
+    "another program has removed the array {} meanwhile": (
+        "tests/operations/test_consume.py::test_an_array_that_was_consumed_since_it_was_planned"
+    ),
+    "Write it again from its source with repair": (
+        "tests/operations/test_transfer.py::test_a_bad_shard_is_told_and_nothing_is_published"
+    ),
+    'give another place, or mode="w" to replace its document': (
+        "tests/operations/test_transfer.py::test_what_exists_is_refused_and_replaced_on_request"
+    ),
     "another program has changed {} in {} meanwhile": (
         f"{_IN_PLACE}::test_what_another_program_adds_is_not_lost"
     ),

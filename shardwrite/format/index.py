@@ -38,7 +38,7 @@ class ShardIndex:
     __slots__ = ("__dict__", "table")
 
     def __init__(self, table: npt.NDArray[np.uint64]) -> None:
-        self.table = table
+        self.table: npt.NDArray[np.uint64] = table
 
     @classmethod
     def build(cls, offsets: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> ShardIndex:
@@ -232,8 +232,8 @@ class IndexCodec:
                 remedy='use "bytes" and checksums such as "crc32c" only',
             )
         self.encoded_nbytes: int = self._pipeline.encoded_nbytes
-        self.base_nbytes = self.encoded_nbytes if location == "start" else 0
-        self.has_checksum = self.encoded_nbytes > 16 * math.prod(chunks_per_shard)
+        self.base_nbytes: int = self.encoded_nbytes if location == "start" else 0
+        self.has_checksum: bool = self.encoded_nbytes > 16 * math.prod(chunks_per_shard)
 
     def seal(self, index: ShardIndex) -> Seal:
         """Encode the index of a shard."""

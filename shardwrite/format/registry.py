@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 from shardwrite.errors import SpecError
-from shardwrite.format.order import ORDER_ALIASES, ORDERS
+from shardwrite.format.order import BY_CHUNK_ID, ORDER_ALIASES, ORDERS
 from shardwrite.format.strategy import Strategy
 
 __all__ = [
@@ -104,8 +104,11 @@ def registered(name: str) -> type[Strategy] | None:
 
 
 def registered_names() -> list[str]:
-    """Names of the strategies that are registered in this process."""
-    return sorted(_REGISTERED)
+    """Names of the registered strategies that users can choose.
+
+    The strategy that belongs to a shard format is not among them.
+    """
+    return sorted(name for name in _REGISTERED if name != BY_CHUNK_ID)
 
 
 def check_strategy(value: object) -> Strategy:

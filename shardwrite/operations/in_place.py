@@ -202,7 +202,7 @@ def convert_in_place(
             return _left_out(made, _FINISHED)
         try:
             refuse_runs(tree)
-            _check_unchanged(tree, path, "Make the call again")
+            _check_unchanged(tree, path, is_begun=False)
         except ShardwriteError:
             work.give_up()
             raise
@@ -214,7 +214,7 @@ def convert_in_place(
             for one in made:
                 _compare(one, work.new, call)
             _keep_rights(tree, path, work.new)
-            _check_unchanged(tree, path, "Make the call again with restart=True (--restart)")
+            _check_unchanged(tree, path, is_begun=True)
             work.exchange()
             _finish(work)
         except ShardwriteError as error:
@@ -384,10 +384,11 @@ def _compare(one: One, new: Path, call: Call) -> None:
         )
 
 
-def _check_unchanged(tree: Hierarchy, path: Path, remedy: str) -> None:
+def _check_unchanged(tree: Hierarchy, path: Path, *, is_begun: bool) -> None:
     """Refuse a tree if it is another one than was opened, or another program has added to it.
 
-    This looks at documents, and for files that would be lost. It does not compare values.
+    This looks at documents, and for files that would be lost. It does not compare values. With
+    `is_begun`, something of the new tree may be there, and is to be removed.
     """
     now = open_hierarchy(tree.place, lambda _: True)
     before, after = _documents_of(tree), _documents_of(now)
@@ -398,7 +399,7 @@ def _check_unchanged(tree: Hierarchy, path: Path, remedy: str) -> None:
         shown = ", ".join(repr(name or "/") for name in changed[:_MAX_SHOWN])
         raise StoreError(
             f"another program has changed {shown} in {tree.place.label} meanwhile; that tree stays "
-            f"as it is. {remedy}",
+            f"as it is. Make the call again{' with restart=True (--restart)' if is_begun else ''}",
             key=changed[0],
             errno=errno.EBUSY,
         )

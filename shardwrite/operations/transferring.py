@@ -16,6 +16,7 @@ from typing import Any
 from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
+from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT
 from shardwrite.journal import read_receipt
 from shardwrite.operations.consume import consume_into
@@ -33,7 +34,7 @@ from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
 from shardwrite.place.run_state import run_state_beside
-from shardwrite.place.target import Target, resolve_place, target_at
+from shardwrite.place.target import Target, document_of, resolve_place, target_at
 from shardwrite.place.transformer import TransformerPlace
 from shardwrite.read.hierarchy import Hierarchy, open_hierarchy
 from shardwrite.read.inspection import stored_sizes
@@ -195,7 +196,7 @@ def transfer(
         if place.read(DOCUMENT) != documents[name]:
             put_document(place, documents[name], run.durability)
     if documents:
-        enter_above(wanted.place, lambda: _nodes_of(tree), jobs[0].durability)
+        enter_above(wanted.place, lambda: _nodes_of(wanted), jobs[0].durability)
     if wanted.is_default:
         _remove_if_empty(wanted.run_dir)
     arrays = tuple(
@@ -277,10 +278,13 @@ def _check_group(place: Place, document: bytes, mode: str) -> None:
         )
 
 
-def _nodes_of(tree: Hierarchy) -> dict[str, Document]:
-    """Documents of the nodes of a hierarchy, without those below a group that has none."""
-    found = {group.name: group.document for group in tree.groups}
-    found |= {name: source.array.metadata.document for name, source in tree.arrays}
+def _nodes_of(wanted: Transferring) -> dict[str, Document]:
+    """Documents of the nodes of a copy, without those below a group that has none."""
+    found = {group.name: group.document for group in wanted.tree.groups}
+    for name, source in wanted.tree.arrays:
+        document = source.array.metadata.document
+        # What a manifest lists stands only in the document that was published.
+        found[name] = document_of(wanted.at(name)) if has_manifest(document) else document
     return {
         name: node
         for name, node in found.items()

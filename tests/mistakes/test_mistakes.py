@@ -335,7 +335,7 @@ ON_THE_COMMAND_LINE = {
     "write x.npy out --shards 8 --chunks 4x4": (2, "--chunks 4x4", "give a shape as 4,4"),
     "write x.npy out --shards '256 MBB'": (2, "--shards '256 MBB'", '"256MB"'),
     "write x.npy out --shards 10 --chunks 4": (2, "with --chunks 4,4", "give 12 instead of 10"),
-    "write x.npy out --strategy sideways": (2, "--strategy sideways: no such", "use one of append-only, fixed-order"),
+    "write x.npy out --strategy sideways": (2, "--strategy sideways: no such", "use one of append-only, fixed-order, hdf5"),
     "update x.npy array.zarr --append 0 --in-place --strategy Z": (2, "--strategy Z", "morton"),
     "compact array.zarr --order Z": (2, "--order Z: no such order", "use one of C, F"),
     "write x.npy out --durability fsync": (2, "'fsync' is not one of", "'full', 'batch', 'none'"),

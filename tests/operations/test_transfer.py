@@ -28,11 +28,16 @@ VALUES = np.random.default_rng(0).integers(1, 2**32, (40, 24), dtype="u4")
 
 def make_array(path, **options):
     """An array in which some shards are missing, and some inner chunks of others."""
+    layout = {"shards": 16, "chunks": 4, **options}
+    shardwrite.to_sharded_zarr(source(), path, **layout)
+
+
+def source():
+    """What `make_array` writes."""
     values = VALUES.copy()
     values[:16, :16] = 0
     values[16:20] = 0
-    layout = {"shards": 16, "chunks": 4, **options}
-    shardwrite.to_sharded_zarr(da.from_array(values, chunks=(16, 24)), path, **layout)
+    return da.from_array(values, chunks=(16, 24))
 
 
 def make_hierarchy(path, *, is_consolidated=True):
@@ -248,7 +253,7 @@ def test_a_bad_shard_is_told_and_nothing_is_published(tmp_path, bucket, damage):
     (note,) = [note for note in caught.value.__notes__ if "repair" in note]
     assert "nothing is published" in note
     assert not [key for key in keys(bucket) if key.endswith("zarr.json")]
-    shard.write_bytes(whole)
+    shardwrite.repair(tmp_path / "h" / "a", source())
     shardwrite.upload(tmp_path / "h", bucket)
     assert in_bucket(bucket) == wanted
 
