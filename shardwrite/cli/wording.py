@@ -41,7 +41,7 @@ _PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r'mode="w"', "--overwrite"),
     (r"restart=True \(--restart\)", "--restart"),
     (r'region="append"', "--append"),
-    (r", FixedOrder\(order=\.\.\.\), AppendOnly\(\), an order", " or an order"),
+    (r", FixedOrder\(order=\.\.\.\), AppendOnly\(\), Hdf5\(\), an order", " or an order"),
     (r", or import the module that registers the strategy", ""),
     (r'convert it with astype\("[^"]*"\), or allow', "allow"),
     (r'convert it with astype\("([^"]*)"\)', r"convert it to \1 first"),
