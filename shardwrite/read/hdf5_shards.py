@@ -10,8 +10,8 @@ import contextlib
 from collections.abc import Iterable
 
 from shardwrite.encode.reader import Ranges
-from shardwrite.errors import SpecError
-from shardwrite.format.hdf5_file import SIGNATURE, signature_places
+from shardwrite.errors import SpecError, StoreError
+from shardwrite.format.hdf5_file import SIGNATURE, describe, signature_places
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
@@ -54,7 +54,7 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
     SpecError
         If the shard is such a file, and the strategy is not `Hdf5`.
     """
-    if not isinstance(strategy, Hdf5) and is_hdf5(metadata, source):
+    if not isinstance(strategy, Hdf5) and _fits(metadata) and is_hdf5(metadata, source):
         raise SpecError(
             f"the shard {key!r} is also a file of HDF5, and would not be one afterwards",
             field="strategy",
@@ -69,17 +69,29 @@ def refuse_hdf5_among(
 ) -> None:
     """Refuse to change shards of which one is a file of HDF5; see `refuse_hdf5`.
 
+    A shard that cannot be read may be replaced, since no program could read it as such a file. No
+    shard is looked at if HDF5 has no counterpart of the array.
+
     Raises
     ------
     SpecError
         If one of these shards is such a file, and the strategy is not `Hdf5`.
     """
-    if isinstance(strategy, Hdf5):
+    if isinstance(strategy, Hdf5) or not _fits(metadata):
         return
     for index in indices:
         key = metadata.shard_key(index)
-        with contextlib.ExitStack() as stack:
+        with contextlib.suppress(StoreError), contextlib.ExitStack() as stack:
             reader = store.open(key)
             if reader is not None:
                 stack.push(reader)
                 refuse_hdf5(metadata, strategy, key, reader)
+
+
+def _fits(metadata: ArrayMetadata) -> bool:
+    """Whether shards of an array can be files of HDF5."""
+    try:
+        describe(metadata, Hdf5())
+    except SpecError:
+        return False
+    return True

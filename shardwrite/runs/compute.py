@@ -125,9 +125,11 @@ def compute_waves(
 
 
 def compute_again(session: Session, engine: Engine, on_report: OnReport) -> None:
-    """Write those shards of a session again that were done, and have been lost since."""
-    groups = range(session.job.plan.partition.n_groups)
-    _compute_wave(session, engine, "again", groups, on_report)
+    """Compare all objects with the journal, and write once more those that are not what it says."""
+    if session.look_again(engine):
+        groups = range(session.job.plan.partition.n_groups)
+        _compute_wave(session, engine, "again", groups, on_report)
+        session.look_again(engine)
 
 
 def _compute_wave(

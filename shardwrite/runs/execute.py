@@ -42,8 +42,7 @@ def execute(
 ) -> list[WriteResult]:
     """Write arrays.
 
-    Jobs of one wave each that are not staged share one graph, so work on a common source is done
-    once.
+    Jobs of one wave share one graph if they are not staged. Work on a common source is done once.
 
     Parameters
     ----------
@@ -54,8 +53,7 @@ def execute(
     on_report : callable
         Called with the report of each group.
     looks_again : bool
-        Compare all objects with the journal before an array is published. Those that are not what
-        was written are written once more.
+        See `compute_again`; it is done before any array is published.
 
     Returns
     -------
@@ -86,13 +84,10 @@ def execute(
                 tell_found(on_report, session.resumed_nbytes)
             together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged]
             compute_together(together, engine, on_report)
-            for session in sessions:
-                if session not in together:
-                    compute_waves(session, engine, on_report)
+            for session in (s for s in sessions if s not in together):
+                compute_waves(session, engine, on_report)
             for session in sessions if looks_again else ():
-                if session.look_again(engine):
-                    compute_again(session, engine, on_report)
-                    session.look_again(engine)
+                compute_again(session, engine, on_report)
             for session in sessions:
                 session.n_retried = sum(session.driver in key[0] for key in engine.retried)
             seconds = [time.perf_counter() - start] * len(sessions)

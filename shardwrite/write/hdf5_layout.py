@@ -8,6 +8,7 @@ image of the file is ever in memory. The emitter then writes the parts in sequen
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
 import threading
 from dataclasses import dataclass
@@ -140,7 +141,9 @@ def require_h5py() -> Any:
     if not _registered:
         # Files hold the names that filters give themselves. So the same filters are used wherever
         # other libraries have registered theirs.
-        hdf5plugin.register(_FILTERS, force=True)
+        for name in _FILTERS:
+            with contextlib.suppress(RuntimeError):  # a dataset that is open needs the present one
+                hdf5plugin.register(name, force=True)
         _registered.append(hdf5plugin)
     return h5py
 

@@ -63,6 +63,7 @@ def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x = np.arange(64.0).reshape(8, 8)
     np.save("x.npy", x)
+    np.save("cube.npy", np.ones((4, 4, 4), "u1"))
     layout = {"shards": (4, 4), "chunks": (2, 2)}
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "a.zarr", **layout)
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "bad.zarr", **layout)
@@ -114,6 +115,11 @@ CASES = {
     "reshard": (["a.zarr", "new.zarr", "--shards", 4], 0, ""),
     "upload": (["a.zarr", "memory://a.zarr"], 0, "PUT"),
     "download": (["a.zarr", "new.zarr"], 0, "copied as they are"),
+    "precomputed": (
+        ["cube.npy", "volume", "--axes", "zyx", "--resolution", "4,4,40", "--chunks", 2],
+        0,
+        "shards",
+    ),
     "demo": ([], 0, "would be written"),
     "slurm cancel": (["parts.zarr"], 0, "no jobs are known"),
 }

@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import subprocess
+import textwrap
 import threading
 from pathlib import Path
 
@@ -681,3 +682,19 @@ def test_parts_and_staged_plans_write_the_same_files(tmp_path):
     assert {at: f.read_bytes() for at, f in shard_files(tmp_path / "parts").items()} == whole
     receipts = [json.loads(Path(p).read_text()) for p in (tmp_path / "x").rglob("*.json")]
     assert receipts
+
+
+def test_a_dataset_that_is_open_with_the_same_filter(tmp_path):
+    """HDF5 does not give up a filter that is in use, such as that of the source."""
+    script = f"""
+        import dask.array as da, h5py, hdf5plugin, numpy as np, shardwrite
+        if __name__ == "__main__":
+            with h5py.File({str(tmp_path / "a.h5")!r}, "w") as file:
+                made = file.create_dataset("x", (8, 8), "u2", chunks=(4, 4), **hdf5plugin.Zstd())
+                made[...] = np.arange(64).reshape(8, 8)
+                x = da.from_array(made, chunks=4)
+                x.to_sharded_zarr({str(tmp_path / "x.zarr")!r}, shards=8, chunks=4, strategy="hdf5")
+    """
+    subprocess.run([*python(), "-c", textwrap.dedent(script)], check=True)
+    with h5py.File(tmp_path / "x.zarr" / "c" / "0" / "0") as file:
+        np.testing.assert_array_equal(file["data"][...], np.arange(64).reshape(8, 8))
