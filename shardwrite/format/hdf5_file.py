@@ -136,7 +136,8 @@ def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
     grid, dtype = metadata.grid, metadata.dtype
     chunk_nbytes = math.prod(grid.chunks) * metadata.itemsize
     _check_shapes(grid.chunks, chunk_nbytes)
-    if dtype.newbyteorder("=") not in _DTYPES:
+    # Only numbers have an order of bytes; text of variable length has none.
+    if dtype.kind not in "biufc" or dtype.newbyteorder("=") not in _DTYPES:
         raise SpecError(
             "HDF5 has no counterpart of this type",
             field="dtype",
