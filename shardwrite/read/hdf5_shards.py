@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from shardwrite.encode.reader import Ranges
 from shardwrite.errors import SpecError, StoreError
@@ -88,6 +89,7 @@ def refuse_hdf5_among(
                 refuse_hdf5(metadata, strategy, key, reader)
 
 
+@lru_cache(maxsize=32)
 def _fits(metadata: ArrayMetadata) -> bool:
     """Whether shards of an array can be files of HDF5."""
     try:
