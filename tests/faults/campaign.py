@@ -277,6 +277,8 @@ def rows() -> Iterator[Row]:
         yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
     yield Row(name, 1, 1, "ends.py --every 3 --last 10", of_ends)
+    name = "SIGKILL before every effect on an array that keeps a manifest"
+    yield Row(name, 1, 1, "manifests.py", of_ends)
     for way, groups in {"--one-array": "small", "--groups": "four"}.items():
         name = f"a job of 10,000 shards in {groups} groups, killed 20 times"
         yield Row(name, 20, 20, f"kills.py {way} --kills {{n}} --seed {{seed}}", of_kills)
