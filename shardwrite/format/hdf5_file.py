@@ -114,8 +114,8 @@ def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
     Raises
     ------
     SpecError
-        If the array cannot have such shards: it has no shards, or its index lies elsewhere than the
-        strategy says, or HDF5 has no counterpart of its dtype, of its shapes or of a codec.
+        If the array cannot have such shards. It has no shards, or its index lies elsewhere than the
+        strategy says. Or HDF5 has no counterpart of its dtype, of its shapes or of a codec.
     """
     if not metadata.is_sharded or metadata.document["codecs"][0]["name"] != "sharding_indexed":
         raise SpecError(

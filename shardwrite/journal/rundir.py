@@ -278,7 +278,7 @@ class RunDirectory:
         Parameters
         ----------
         make : callable
-            Returns the new document, given the one that is there. It may be called repeatedly.
+            Returns the new document, given the one that is there. It may be called more than once.
         durability : str
             Durability level of the documents.
         driver : str

@@ -21,8 +21,8 @@ def check_needs(job: Job, engine: Engine) -> None:
     ------
     SpecError
         If it cannot. The message names the capability and the remedy. Also if a library that the
-        strategy needs is not installed, or if the first shard or the last one is a file of HDF5
-        that the strategy would make something else.
+        strategy needs is not installed. Or if the first shard or the last one is a file of HDF5,
+        and the strategy would make something else of it.
     StoreError
         If the store cannot be written or read. The message says what to set.
     """

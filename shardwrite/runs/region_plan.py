@@ -166,7 +166,7 @@ def check_can_update(metadata: ArrayMetadata, strategy: Strategy) -> None:
     ------
     SpecError
         If the strategy changes shards in place and the index has no checksum, or if it does not
-        replace objects and the array has no shards, or if it makes files of HDF5 and the shards
+        replace objects and the array has no shards. Or if it makes files of HDF5 and the shards
         cannot be any.
     """
     if metadata.placed is not None:
