@@ -102,11 +102,14 @@ def make_directory(path: Path, rights: Rights | None) -> None:
     Raises
     ------
     OSError
-        If the directory cannot be made, for instance because a file exists at `path`.
+        If the directory cannot be made, for instance because a file exists at `path`;
+        FileNotFoundError also if another process removes it meanwhile.
     """
     try:
         os.mkdir(path, 0o777 if rights is None else 0o700)
     except FileExistsError:
+        if not mode_of(path, follow=False):  # another process has removed it since
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
         if not stat.S_ISDIR(mode_of(path)):
             raise
         return
