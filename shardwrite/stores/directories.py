@@ -108,9 +108,10 @@ def make_directory(path: Path, rights: Rights | None) -> None:
     try:
         os.mkdir(path, 0o777 if rights is None else 0o700)
     except FileExistsError:
-        if not mode_of(path, follow=False):  # another process has removed it since
+        mode = mode_of(path, follow=False)
+        if not mode:  # another process has removed it since
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
-        if not stat.S_ISDIR(mode_of(path)):
+        if not stat.S_ISDIR(mode_of(path) if stat.S_ISLNK(mode) else mode):
             raise
         return
     if rights is not None:
