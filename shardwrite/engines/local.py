@@ -10,7 +10,7 @@ from typing import Any
 import dask
 import dask.multiprocessing
 import dask.threaded
-from dask.callbacks import Callback
+from dask.callbacks import local_callbacks
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 
@@ -75,8 +75,11 @@ class LocalEngine:
         if is_draining():
             raise Stopped
         try:
-            with Callback(pretask=started, posttask=finished), self._pool() as pool:
-                self._get(graph.cull(set(keys)), list(keys), **pool)
+            # dask has one set of callbacks for all threads of a process, and the first run to begin
+            # takes them all. So ours are given to our run only, beside those of the user.
+            with local_callbacks() as others, self._pool() as pool:
+                ours = (None, None, started, finished, None)
+                self._get(graph.cull(set(keys)), list(keys), callbacks={*others, ours}, **pool)
         except Stopped:
             raise
         except Exception as error:

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dask
@@ -15,6 +16,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from dask.callbacks import Callback
 from dask.highlevelgraph import HighLevelGraph
 from dask.sizeof import sizeof
 from dask.task_spec import DataNode, Task, TaskRef
@@ -376,3 +378,42 @@ def test_a_cluster_without_workers_is_told(tmp_path, array, monkeypatch):
         coming.join()
     assert len([one for one in told if "no workers" in str(one.message)]) == 1
     np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], array)
+
+
+@pytest.mark.parametrize("kind", ["threads", "sync"])
+def test_runs_in_two_threads_keep_their_results(kind):
+    """Both have begun before either computes; dask's own callbacks belong to the whole process."""
+    meet, found = threading.Barrier(2), {"a": [], "b": []}
+
+    def run(name):
+        engine = LocalEngine(kind)
+        get = engine._get
+
+        def late(*arguments, **keywords):
+            meet.wait(30)
+            return get(*arguments, **keywords)
+
+        engine._get = late
+        tasks = {(name, i): Task((name, i), int, i) for i in range(5)}
+        graph = HighLevelGraph({name: tasks}, {name: set()})
+        engine.run(graph, list(tasks), lambda key, value: found[name].append((key, value)))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, found))
+    assert {name: sorted(told) for name, told in found.items()} == {
+        name: [((name, i), i) for i in range(5)] for name in found
+    }
+
+
+@pytest.mark.parametrize("kind", ["threads", "sync"])
+def test_callbacks_of_the_user_are_called(kind):
+    tasks = {("a", i): Task(("a", i), int, i) for i in range(3)}
+    seen, told = set(), []
+    with Callback(posttask=lambda key, *_: seen.add(key)):
+        LocalEngine(kind).run(
+            HighLevelGraph({"a": tasks}, {"a": set()}),
+            list(tasks),
+            lambda key, value: told.append(key),
+        )
+        assert len(Callback.active) == 1
+    assert seen == set(told) == set(tasks)
