@@ -30,7 +30,7 @@ from shardwrite.read.stored_array import stored_at
 from shardwrite.runs.outcome import INCOMPLETE
 from shardwrite.sources.opening import place_of
 
-__all__ = ["census", "check", "exit_unless_good", "repair", "verify"]
+__all__ = ["census", "check", "exit_unless_good", "repair", "tell_written", "verify"]
 
 
 @click.command(cls=Grouped)
@@ -117,6 +117,18 @@ def check(
             progress.update(task, advance=n)
 
         return verify_opened(opened, deep=deep, against=against, accept=accept, on_shards=advance)
+
+
+def tell_written(
+    result: shardwrite.WriteResult, report: shardwrite.Report | None, *, as_json: bool
+) -> None:
+    """Print what was written and the report on it, if there is one; exit if that is not good."""
+    if as_json:
+        told = {**result.to_dict(), **({"verify": report.to_dict()} if report else {})}
+        echo(json.dumps(told, indent=2))
+    else:
+        echo(f"{result}\n{report}" if report else str(result))
+    exit_unless_good(report)
 
 
 def exit_unless_good(report: shardwrite.Report | None) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 import shardwrite
-from shardwrite.cli.checks import check, exit_unless_good
+from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.helping import Grouped
@@ -137,12 +136,7 @@ def precomputed(
             x, dst, source_id=identity, progress=not as_json, **options
         )
     report = check(result.path, None, deep=True, quiet=as_json) if checks else None
-    if as_json:
-        told = {**result.to_dict(), **({"verify": report.to_dict()} if report else {})}
-        echo(json.dumps(told, indent=2))
-    else:
-        echo(f"{result}\n{report}" if report else str(result))
-    exit_unless_good(report)
+    tell_written(result, report, as_json=as_json)
 
 
 def _opened(src: str, options: dict[str, Any]) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from typing import Any
 
 import click
 
 import shardwrite
-from shardwrite.cli.checks import check, exit_unless_good
+from shardwrite.cli.checks import check, tell_written
 from shardwrite.cli.common import command, engine, open_to_write, requeueing
 from shardwrite.cli.completion import directories, files
 from shardwrite.cli.elastic import cluster_options, taken, write_with_jobs
@@ -148,15 +147,7 @@ def write(
                 x, dst, source_id=identity, progress=not as_json, **options
             )
     report = check(dst, options["name"], deep=True, quiet=as_json) if checks else None
-    if as_json:
-        echo(
-            json.dumps(
-                {**result.to_dict(), **({"verify": report.to_dict()} if report else {})}, indent=2
-            )
-        )
-    else:
-        echo(f"{result}\n{report}" if report else str(result))
-    exit_unless_good(report)
+    tell_written(result, report, as_json=as_json)
 
 
 def _show_plan(x: Any, dst: str, identity: str, options: dict[str, Any], *, as_json: bool) -> None:

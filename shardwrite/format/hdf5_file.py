@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 
 __all__ = [
+    "LOOKED_AT",
     "SIGNATURE",
     "Hdf5File",
     "block_for",
@@ -37,10 +39,11 @@ __all__ = [
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """First bytes of a file of HDF5, after its user block."""
 
+LOOKED_AT = 8192
+"""Offset up to which the signature is looked for in files of other programs, in one read."""
+
 _COMPRESSORS = ({"name": "zstd", "configuration": {"level": 0, "checksum": False}},)
 _LEAST_BLOCK = 512
-# places of the signature in files of other programs are looked for up to here, in one read
-_LOOKED_AT = 8192
 _NUMBERS = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
 _DTYPES = tuple(np.dtype(name) for name in ("?", *_NUMBERS))
 _MAX_DIMENSIONS = 32
@@ -108,6 +111,7 @@ class Hdf5File:
         return found.ravel()
 
 
+@lru_cache(maxsize=32)
 def describe(metadata: ArrayMetadata, strategy: Hdf5) -> Hdf5File:
     """Describe the files of HDF5 that the shards of an array are.
 
@@ -208,7 +212,7 @@ def signature_places(metadata: ArrayMetadata) -> list[int]:
     User blocks that are more than twice as large as the index needs are looked for up to 8 KiB.
     """
     index = metadata.index_codec
-    limit = _LOOKED_AT
+    limit = LOOKED_AT
     if metadata.is_sharded and index.location == "start":
         limit = max(limit, 2 * block_for(index.encoded_nbytes))
     places = [0]

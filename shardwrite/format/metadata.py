@@ -235,11 +235,16 @@ class ArrayMetadata:
         sizes = zip(start, grid.chunks, self.document["shape"], strict=True)
         return Box(start, tuple(max(a, min(a + c, n)) for a, c, n in sizes))
 
+    @property
+    def first_shard(self) -> Shape:
+        """Position of the first shard in the shard grid of the whole array."""
+        return self.window[0] if self.window else (0,) * self.grid.ndim
+
     def _in_array(self, index: Sequence[int]) -> Shape:
         """Position of a shard in the whole array."""
         if self.window is None:
             return tuple(index)
-        return tuple(i + f for i, f in zip(index, self.window[0], strict=True))
+        return tuple(i + f for i, f in zip(index, self.first_shard, strict=True))
 
     @cached_property
     def shard_format(self) -> ShardFormat | None:

@@ -107,9 +107,8 @@ def present_listed(part: ArrayMetadata, store: Store) -> DocumentChange:
     if not has_manifest(part.document):
         return _same
     grid = part.grid
-    first = part.window[0] if part.window else (0,) * grid.ndim
     per_shard = grid.chunks_per_shard
-    start = tuple(a * n for a, n in zip(first, per_shard, strict=True))
+    start = tuple(a * n for a, n in zip(part.first_shard, per_shard, strict=True))
     stop = tuple(a + k * n for a, k, n in zip(start, grid.counts, per_shard, strict=True))
     coords = stored_coords_here(ShardedArray(part, store))
     return partial(_exact, part, Box(start, stop), coords + np.array(start, dtype=np.int64))

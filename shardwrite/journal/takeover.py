@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, StoreError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
-from shardwrite.grid import Box, Shape, ShardGrid, ravel
+from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
@@ -359,7 +359,7 @@ def _clear_edges(
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
     array = parse_metadata(json.dumps(over.target.document))
-    first, counts = _first(part), part.grid.counts
+    first, counts = part.first_shard, part.grid.counts
     shards = [
         tuple(int(i) + f for i, f in zip(index, first, strict=True))
         for index in np.argwhere(_touched(part, found, is_begun)).tolist()
@@ -376,11 +376,6 @@ def _clear_edges(
             found.ledger.nbytes[rank] = size
 
 
-def _first(part: ArrayMetadata) -> Shape:
-    """Position in the array's shard grid of the first shard of a part."""
-    return part.window[0] if part.window else (0,) * part.grid.ndim
-
-
 def _remove_outside(
     over: RunDirectory, part: ArrayMetadata, store: Store, grid: ShardGrid, found: Replay
 ) -> None:
@@ -390,7 +385,7 @@ def _remove_outside(
     them into the store before. Shards of no task are not: the window of a stream holds thousands.
     """
     indexes = np.argwhere(_touched(part, found, _shards_in(begun(over, part), part)))
-    is_outside = (indexes + _first(part) >= grid.counts).any(axis=1)
+    is_outside = (indexes + part.first_shard >= grid.counts).any(axis=1)
     outside = [part.shard_key(tuple(index)) for index in indexes[is_outside].tolist()]
     with store.transaction(
         "none", uuid.uuid4().hex, proof=over.proof(lambda: outside)
@@ -424,9 +419,9 @@ def _tell_receipt(
         # of a repair may be missing because it was lost before, so nothing is known of it.
         if size is not None or over.target.update:
             is_known[index], nbytes[index] = True, size or 0
-    told = receipt.updated(grid, _first(part), nbytes, is_known)
+    told = receipt.updated(grid, part.first_shard, nbytes, is_known)
     changes = changed_region(
-        over.record.identity, part.grid, _first(part), _touched(part, found, is_begun)
+        over.record.identity, part.grid, part.first_shard, _touched(part, found, is_begun)
     )
     if changes is not None and not over.keeps_values:
         told = _given_up(told, over, changes)

@@ -20,7 +20,6 @@ from shardwrite.entry.public import public
 from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions
 from shardwrite.format.precomputed.boxes import PrecomputedShards
-from shardwrite.format.precomputed.by_chunk_id import ByChunkId
 from shardwrite.format.precomputed.new import (
     NewScale,
     ScaleOptions,
@@ -228,7 +227,6 @@ def plan_precomputed(
     )
     return volume.plan(
         PlanOptions(
-            strategy=ByChunkId(),
             write_empty_chunks=write_empty_chunks,
             memory_limit=memory_limit,
             source_id=source_id,
@@ -370,7 +368,6 @@ def to_precomputed(
     )
     made = volume.plan(
         PlanOptions(
-            strategy=ByChunkId(),
             write_empty_chunks=write_empty_chunks,
             memory_limit=memory_limit,
             source_id=source_id,

@@ -208,7 +208,7 @@ def _begin(
         for places, s, n in zip(along, grid.shards, grid.shape, strict=True)
     )
     part, _ = metadata.part(Box(start, stop))
-    first = part.window[0] if part.window else (0,) * grid.ndim
+    first = part.first_shard
     name = uuid.uuid4().hex
     intent = Intent(
         digest=name,
@@ -227,8 +227,7 @@ def _begin(
 def _box_of(part: ArrayMetadata) -> Box:
     """Box of a part of an array, in coordinates of the array."""
     grid = part.grid
-    first = part.window[0] if part.window else (0,) * grid.ndim
-    start = tuple(a * s for a, s in zip(first, grid.shards, strict=True))
+    start = tuple(a * s for a, s in zip(part.first_shard, grid.shards, strict=True))
     return Box(start, tuple(a + n for a, n in zip(start, grid.shape, strict=True)))
 
 

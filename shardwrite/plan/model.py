@@ -89,7 +89,7 @@ class PlanFacts:
     @property
     def first_shard(self) -> Shape:
         """Position of the plan's first shard in the shard grid of the array."""
-        return self.metadata.window[0] if self.metadata.window else (0,) * self.metadata.grid.ndim
+        return self.metadata.first_shard
 
     @property
     def origin(self) -> Shape:

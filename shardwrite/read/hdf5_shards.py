@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from shardwrite.encode.reader import Ranges
 from shardwrite.errors import SpecError, StoreError
-from shardwrite.format.hdf5_file import SIGNATURE, describe, signature_places
+from shardwrite.format.hdf5_file import LOOKED_AT, SIGNATURE, describe, signature_places
 from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.format.strategy import Strategy
@@ -21,7 +21,7 @@ from shardwrite.stores import Store
 
 __all__ = ["is_hdf5", "refuse_hdf5", "refuse_hdf5_among"]
 
-_FIRST_NBYTES = 8192 + len(SIGNATURE)
+_FIRST_NBYTES = LOOKED_AT + len(SIGNATURE)
 
 
 def is_hdf5(metadata: ArrayMetadata, source: Ranges) -> bool:

@@ -163,7 +163,7 @@ class Window:
         reach = tuple(max(n, box.stop[axis]) if i == axis else n for i, n in enumerate(grid.shape))
         whole = metadata.with_shape(reach)
         part, _ = whole.part(box)
-        first = part.window[0] if part.window else (0,) * grid.ndim
+        first = part.first_shard
         name = uuid.uuid4().hex
         intent = Intent(
             digest=name,
@@ -195,8 +195,7 @@ class Window:
         return cls(axis, box, directory, spec, Ledger(part.grid), lease, buffers)
 
     def _local(self, shard: Shape) -> Shape:
-        first = self.spec.metadata.window[0] if self.spec.metadata.window else (0,) * len(shard)
-        return tuple(i - f for i, f in zip(shard, first, strict=True))
+        return tuple(i - f for i, f in zip(shard, self.spec.metadata.first_shard, strict=True))
 
     def encode(self, layer: Layer, number: int, *, is_whole: bool) -> Encoded:
         """Encode the inner chunks of a layer that its blocks touch.
