@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -32,6 +33,8 @@ from two_writers import OPERATIONS, TAKEOVERS, Place
 
 AT_ONCE = 24
 N_NEXT = 6
+RANDOM = re.compile(r"[0-9a-f]{8,}|(?<=[,-])\d+(?![0-9a-z])")
+"""Parts of names that differ from run to run: tokens, processes and when they started."""
 
 
 @dataclass
@@ -82,6 +85,15 @@ class Bench:
         shutil.copytree(self.before(operation), home, dirs_exist_ok=True, symlinks=True)
         return home
 
+    def nth(self, operation: str, k: int) -> tuple[str, int]:
+        """A pattern of the k-th effect, and how many effects up to it fit that pattern.
+
+        A process that is slow has more effects than the one that told them, since it keeps its
+        lease alive; so effects are found by what they are.
+        """
+        patterns = [pattern(effect) for effect in self.effects(operation)[:k]]
+        return patterns[-1], patterns.count(patterns[-1])
+
     def effects(self, operation: str) -> list[str]:
         """Effects of an operation that nobody disturbs."""
         if operation not in self._effects:
@@ -99,12 +111,14 @@ def freeze_all(bench: Bench, freezes: list[Freeze], *, readers: float) -> None:
     frozen = []
     for case in freezes:
         home = bench.fresh(case.operation)
+        of, at = bench.nth(case.operation, case.k)
+        first = Place(home, "first")
         pid = two_writers.start(
-            OPERATIONS[case.operation].run, Place(home, "first"), at=case.k, strike=signal.SIGSTOP
+            OPERATIONS[case.operation].run, first, of=of, at=at, strike=signal.SIGSTOP
         )
         _, status = os.waitpid(pid, os.WUNTRACED)
         is_frozen = os.WIFSTOPPED(status)
-        case.before = Place(home, "first").effects()[0] if is_frozen else "nothing"
+        case.before = first.effects()[0] if is_frozen else "nothing"
         frozen.append((case, home, pid if is_frozen else 0))
     time.sleep(two_writers.TTL + 0.1)
     for case, home, pid in frozen:
@@ -133,6 +147,12 @@ def end(case: Freeze, home: Path, pid: int, *, with_readers: bool) -> None:
             lambda: two_writers.judge(home, case.operation, case.takeover, readers=with_readers)
         )
         case.trouble = found.removeprefix("AssertionError: ")[:600].replace(str(home), "")
+
+
+def pattern(effect: str) -> str:
+    """What an effect looks like in any run, as a pattern of file names."""
+    call, _, path = RANDOM.sub("*", effect).partition(" ")
+    return f"{call} *{path.replace(' -> ', ' -> *')}"
 
 
 def weight(effect: str) -> float:

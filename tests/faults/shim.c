@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -67,12 +68,14 @@ static int at_is_below(int at, const char *path) {
 
 /* Effects of this process are counted; before one of them it gets a signal, or before each it asks whether it may. */
 static int is_watched, n_effects, struck_at, strike, ask_fd = -1, go_fd = -1;
+static char counted[4 * PATH_MAX];
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-/* Before effect number `at` get the signal `number`, and tell `ask` which it is; with 0 tell them all, and get none. Where `go` is a
- * descriptor, wait for a byte from it before each: g to go on, r to go on without asking again. */
-void shim_watch(const char *where, int at, int number, int ask, int go) {
+/* Before effect number `at` of those whose line fits the pattern `which` get the signal `number`, and tell `ask` which it is; with 0 tell
+ * them all, and get none. Where `go` is a descriptor, wait for a byte from it before each: g to go on, r to go on without asking again. */
+void shim_watch(const char *where, const char *which, int at, int number, int ask, int go) {
     snprintf(root, sizeof root, "%s", where);
+    snprintf(counted, sizeof counted, "%s", which);
     n_effects = 0;
     struck_at = at, strike = number, ask_fd = ask, go_fd = go;
     is_watched = 1;
@@ -80,6 +83,11 @@ void shim_watch(const char *where, int at, int number, int ask, int go) {
 void shim_unwatch(void) { is_watched = 0; }
 int shim_effects(void) { return n_effects; }
 
+static int is_counted(const char *call, const char *path) {
+    char line[4 * PATH_MAX + 64];
+    snprintf(line, sizeof line, "%s %s", call, path);
+    return fnmatch(counted, line, FNM_NOESCAPE) == 0;
+}
 static void tell(const char *call, const char *path) {
     char line[4 * PATH_MAX + 64];
     int n = snprintf(line, sizeof line, "%s %s\n", call, path);
@@ -87,7 +95,7 @@ static void tell(const char *call, const char *path) {
 }
 static void effect(const char *call, const char *path) {
     pthread_mutex_lock(&one_at_a_time);
-    if (is_watched) {
+    if (is_watched && is_counted(call, path)) {
         n_effects++;
         if (go_fd >= 0) {
             char answer = 0;

@@ -477,6 +477,7 @@ def library():
     loaded = ctypes.CDLL(os.environ["SHIM"])
     loaded.shim_watch.argtypes = [
         ctypes.c_char_p,
+        ctypes.c_char_p,
         ctypes.c_int,
         ctypes.c_int,
         ctypes.c_int,
@@ -485,13 +486,13 @@ def library():
     return loaded
 
 
-def start(run, place: Place, *, at=0, strike=0, ask=-1, go=-1, closes=()) -> int:
+def start(run, place: Place, *, of="*", at=0, strike=0, ask=-1, go=-1, closes=()) -> int:
     """Run something in a process of its own; its pid.
 
-    Before effect number `at` on the array it gets the signal `strike`, and with 0 none; or, where
-    `ask` and `go` are descriptors, it asks before each. The effects are told in the file
-    ``ask-<who>``, or to `ask`. `closes` are descriptors that it does not need. What it came to is
-    in its notes. It dies with this process.
+    Before effect number `at` of those that fit the pattern `of` it gets the signal `strike`, and
+    with 0 none; or, where `ask` and `go` are descriptors, it asks before each. The effects are told
+    in the file ``ask-<who>``, or to `ask`. `closes` are descriptors that it does not need. What it
+    came to is in its notes. It dies with this process.
     """
     pid = os.fork()
     if pid:
@@ -503,7 +504,7 @@ def start(run, place: Place, *, at=0, strike=0, ask=-1, go=-1, closes=()) -> int
         shim = library()
         if ask < 0:
             ask = os.open(place.home / f"ask-{place.who}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        shim.shim_watch(str(place.home / "x").encode(), at, strike, ask, go)
+        shim.shim_watch(str(place.home / "x").encode(), of.encode(), at, strike, ask, go)
         try:
             run(place)
             outcome = "done"
