@@ -24,7 +24,7 @@ from shardwrite.cli.options import json_option
 from shardwrite.cli.parts import MEMORY_OF_A_THREAD
 from shardwrite.cli.slurm_options import settings_from, settings_options
 from shardwrite.cli.slurm_submit import parts_settings, scripts_of, show_scripts, submit_scripts
-from shardwrite.engines import local_threads
+from shardwrite.engines import LocalEngine
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
 from shardwrite.place.target import resolve_target
@@ -71,33 +71,33 @@ def _submit(
     directory, at_once = options.pop("directory"), options.pop("at_once")
     dry_run, as_json = options.pop("dry_run"), options.pop("as_json")
     options["memory_limit"] = options["memory_limit"] or settings.cores * MEMORY_OF_A_THREAD
-    with local_threads() as engine:
-        parts = plan_parts(src, call_of(dst, **run, **options), engine)
-        if n_parts is None:
-            n_parts = parts_for(
-                parts.raw_nbytes,
-                parts.n_groups,
-                parse_nbytes(throughput, "throughput"),
-                max_array_size(),
-            )
-        scripts = scripts_of(
-            ArrayJob(
-                src=_absolute(src),
-                dst=str(target.directory.root),
-                n_parts=n_parts,
-                at_once=at_once,
-                source_options=arguments,
-                conversion=conversion,
-            ),
-            settings,
+    engine = LocalEngine("threads")
+    parts = plan_parts(src, call_of(dst, **run, **options), engine)
+    if n_parts is None:
+        n_parts = parts_for(
+            parts.raw_nbytes,
+            parts.n_groups,
+            parse_nbytes(throughput, "throughput"),
+            max_array_size(),
         )
-        where = Path(directory or default_directory(target)).absolute()
-        check_directory(where, target)
-        if dry_run:
-            show_scripts(where, scripts)
-            return
-        refuse_second(target)  # before anything is changed
-        parts.begin(engine)
+    scripts = scripts_of(
+        ArrayJob(
+            src=_absolute(src),
+            dst=str(target.directory.root),
+            n_parts=n_parts,
+            at_once=at_once,
+            source_options=arguments,
+            conversion=conversion,
+        ),
+        settings,
+    )
+    where = Path(directory or default_directory(target)).absolute()
+    check_directory(where, target)
+    if dry_run:
+        show_scripts(where, scripts)
+        return
+    refuse_second(target)  # before anything is changed
+    parts.begin(engine)
     runs = {parts.target_of(one): among for one, among in parts.stretches()}
     submit_scripts(target, runs, where, n_parts, as_json, scripts)
 

@@ -16,9 +16,9 @@ from dask.local import get_sync
 
 from shardwrite.engines.base import Engine, Stopped
 from shardwrite.engines.cluster import ClusterEngine
-from shardwrite.engines.local import LocalEngine, local_threads
+from shardwrite.engines.local import LocalEngine
 
-__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine", "local_threads"]
+__all__ = ["ClusterEngine", "Engine", "LocalEngine", "Stopped", "active_engine"]
 
 
 def active_engine() -> Engine:

@@ -14,11 +14,11 @@ from dask.callbacks import local_callbacks
 from dask.highlevelgraph import HighLevelGraph
 from dask.local import get_sync
 
-from shardwrite.engines.base import Engine, Explain, OnResult, Stopped
+from shardwrite.engines.base import Explain, OnResult, Stopped
 from shardwrite.host.resources import memory_limit_nbytes, n_cores
 from shardwrite.host.stopping import is_draining
 
-__all__ = ["LocalEngine", "local_threads"]
+__all__ = ["LocalEngine"]
 
 
 class LocalEngine:
@@ -108,13 +108,3 @@ class LocalEngine:
         All workers are on this machine, and have the same view of its files.
         """
         return {"this process": function(*args)}
-
-
-@contextlib.contextmanager
-def local_threads() -> Iterator[Engine]:
-    """Engine that uses threads of this process, whichever scheduler is active.
-
-    While the block runs, threads are dask's scheduler.
-    """
-    with dask.config.set(scheduler="threads"):
-        yield LocalEngine("threads")

@@ -15,7 +15,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from shardwrite.engines import Engine, local_threads
+from shardwrite.engines import Engine, LocalEngine
 from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import IncompleteError, JournalError, SpecError
@@ -179,8 +179,8 @@ def prepare_conversion(src: Any, dst: Any, shards: Sized = "auto", **keywords: A
     >>> shardwrite.prepare_conversion(path + "/a", path + "/b", 10)
     """
     _refuse_unknown("prepare_conversion", keywords, without=("recheck", "progress"))
-    with local_threads() as engine:
-        plan_parts(src, call_of(dst, shards, **keywords), engine).begin(engine)
+    engine = LocalEngine("threads")
+    plan_parts(src, call_of(dst, shards, **keywords), engine).begin(engine)
 
 
 @public
@@ -239,13 +239,13 @@ def convert_part(
     """
     _refuse_unknown("convert_part", keywords, without=(*_OF_THE_BEGIN, "recheck"))
     start, arrays = time.perf_counter(), []
-    with local_threads() as engine:
-        parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
-        _check_part(index, count)
-        with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
-            for one, among in parts.stretches():
-                found = _convert_one(parts, one, among, (index, count), engine, on_report)
-                arrays += [] if found is None else [found]
+    engine = LocalEngine("threads")
+    parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
+    _check_part(index, count)
+    with reporting(parts.call.progress, parts.raw_nbytes // count) as on_report:
+        for one, among in parts.stretches():
+            found = _convert_one(parts, one, among, (index, count), engine, on_report)
+            arrays += [] if found is None else [found]
     return _result(parts, arrays, start)
 
 
@@ -309,13 +309,13 @@ def finalize_conversion(
             remedy="give their number, or None",
         )
     start, arrays, failed = time.perf_counter(), [], []
-    with local_threads() as engine:
-        parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
-        for one, among in parts.stretches():
-            try:
-                arrays.append(_finish_one(parts, one, among, n_parts, engine))
-            except IncompleteError as error:
-                failed.append((one, error))
+    engine = LocalEngine("threads")
+    parts = plan_parts(src, call_of(dst, shards, **keywords), engine)
+    for one, among in parts.stretches():
+        try:
+            arrays.append(_finish_one(parts, one, among, n_parts, engine))
+        except IncompleteError as error:
+            failed.append((one, error))
     if failed:
         raise _incomplete(parts, failed, n_parts)
     done = [(one.name, one.planned) for one in parts.made]

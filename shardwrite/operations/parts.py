@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from shardwrite.engines import local_threads
+from shardwrite.engines import LocalEngine
 from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.transformer import same_today
@@ -90,13 +90,13 @@ def prepare(
     target = resolve_new(store, name, run_dir, format)
     if format is not None:
         same_today(plan.metadata.document)
-    with local_threads() as engine:
-        options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
-        prepare_jobs(
-            [Job(ArrayChunks(take(x).array), plan, target, options)],
-            engine,
-            stripe_count,
-        )
+    engine = LocalEngine("threads")
+    options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
+    prepare_jobs(
+        [Job(ArrayChunks(take(x).array), plan, target, options)],
+        engine,
+        stripe_count,
+    )
 
 
 def _check_plan(plan: object) -> None:
@@ -168,23 +168,23 @@ def write_part(
     """
     x, target = take(x).array, resolve_target(store, name, run_dir)
     identity = identity_of(x, source_id)
-    with local_threads() as engine:
-        limit = memory_limit_of(memory_limit)
+    engine = LocalEngine("threads")
+    limit = memory_limit_of(memory_limit)
 
-        def write(run: RunDirectory) -> WriteResult:
-            plan = plan_begun(run, resources_of(engine, limit), x, identity)
-            part = plan.part(index, count)
-            plan.check_fits()
-            with reporting(progress, part.raw_nbytes) as on_report:
-                return execute_part(
-                    Job(ArrayChunks(x), plan, target, options_of_run(run)),
-                    run,
-                    part,
-                    engine,
-                    on_report,
-                )
+    def write(run: RunDirectory) -> WriteResult:
+        plan = plan_begun(run, resources_of(engine, limit), x, identity)
+        part = plan.part(index, count)
+        plan.check_fits()
+        with reporting(progress, part.raw_nbytes) as on_report:
+            return execute_part(
+                Job(ArrayChunks(x), plan, target, options_of_run(run)),
+                run,
+                part,
+                engine,
+                on_report,
+            )
 
-        return working_on(target, write, lambda receipt: receipt.identity.source == identity)
+    return working_on(target, write, lambda receipt: receipt.identity.source == identity)
 
 
 @public
@@ -234,15 +234,15 @@ def finalize(
             value=n_parts,
             remedy="give their number, or None",
         )
-    with local_threads() as engine:
+    engine = LocalEngine("threads")
 
-        def finish(run: RunDirectory) -> WriteResult:
-            plan = plan_begun(run, resources_of(engine))
-            options = replace(options_of_run(run), keep_report=keep_report)
-            job = Job(NoChunks(), plan, target, options)
-            return finish_parts(job, run, engine, n_parts)
+    def finish(run: RunDirectory) -> WriteResult:
+        plan = plan_begun(run, resources_of(engine))
+        options = replace(options_of_run(run), keep_report=keep_report)
+        job = Job(NoChunks(), plan, target, options)
+        return finish_parts(job, run, engine, n_parts)
 
-        return working_on(target, finish, look=partial(check_kept, target, engine))
+    return working_on(target, finish, look=partial(check_kept, target, engine))
 
 
 def options_of_run(run: RunDirectory) -> RunOptions:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardwrite.engines import local_threads
+from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError
 from shardwrite.journal import find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
@@ -133,7 +133,7 @@ def preview_part(
             "call prepare first (shardwrite init)",
             missing=[],
         )
-    with local_threads() as engine:
-        resources = resources_of(engine, memory_limit_of(None))
-        made = plan_begun(run, resources, array, identity_of(array, source_id))
+    engine = LocalEngine("threads")
+    resources = resources_of(engine, memory_limit_of(None))
+    made = plan_begun(run, resources, array, identity_of(array, source_id))
     return made.part(*part)

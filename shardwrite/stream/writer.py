@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwrite.engines import local_threads
+from shardwrite.engines import LocalEngine
 from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, JournalError, ShardwriteError, SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
@@ -179,12 +179,12 @@ class ShardWriter:
             )
         self._durability = self._target.durability(RunOptions(durability=durability).durability)
         self._casting, self._write_empty = casting, write_empty_chunks
-        with local_threads() as engine:
-            self._limit = memory_limit_of(memory_limit) or min(
-                _DEFAULT_NBYTES, engine.memory_limit_nbytes // 4
-            )
-            check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)
-            self._jobs = Jobs(n_threads or engine.n_threads)
+        engine = LocalEngine("threads")
+        self._limit = memory_limit_of(memory_limit) or min(
+            _DEFAULT_NBYTES, engine.memory_limit_nbytes // 4
+        )
+        check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)
+        self._jobs = Jobs(n_threads or engine.n_threads)
         give_up_passing(self._target)
         self._shape = list(grid.shape)
         self._layers = Layers(grid, self._axis)

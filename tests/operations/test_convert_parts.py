@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 import shardwrite
-from shardwrite.engines import local_threads
+from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError, JournalError, PlanError, SpecError
 from shardwrite.operations.convert_parts import plan_parts
 from shardwrite.operations.converting import call_of
@@ -70,8 +70,8 @@ def test_all_parts_together_are_the_conversion(tmp_path, tree, count):
 
 def test_the_cut_is_over_all_shards_of_all_arrays(tmp_path, tree):
     """Each shard belongs to one part, and parts are of about one size."""
-    with local_threads() as engine:
-        parts = plan_parts(tree, call_of(tmp_path / "new", 1, memory_limit="600kB"), engine)
+    engine = LocalEngine("threads")
+    parts = plan_parts(tree, call_of(tmp_path / "new", 1, memory_limit="600kB"), engine)
     for count in (1, 2, 3, 7, 40):
         sizes = []
         found = {one.name: [] for one in parts.made}

@@ -3,11 +3,11 @@ themselves."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -35,13 +35,12 @@ def on_machine(monkeypatch):
     """Pretend to be a machine with so many cores and bytes."""
 
     def become(n_threads, memory_nbytes):
-        @contextlib.contextmanager
-        def engine():
-            made = LocalEngine("threads")
+        def engine(kind):
+            made = LocalEngine(kind)
             made.n_threads, made.memory_limit_nbytes = n_threads, memory_nbytes
-            yield made
+            return made
 
-        monkeypatch.setattr(parts, "local_threads", engine)
+        monkeypatch.setattr(parts, "LocalEngine", engine)
 
     return become
 
@@ -288,3 +287,19 @@ def test_a_part_that_is_none(tmp_path, x, index, count):
     shardwrite.prepare(x, tmp_path / "x", shardwrite.plan(x, **KEYWORDS))
     with pytest.raises(SpecError, match="part"):
         shardwrite.write_part(x, tmp_path / "x", index, count)
+
+
+def test_the_configuration_of_dask_is_not_changed(tmp_path):
+    """It belongs to all threads of the process, so two calls side by side would mix it up."""
+    seen = set()
+
+    def block(values):
+        seen.add(dask.config.get("scheduler", None))
+        return values
+
+    x = da.from_array(VALUES, chunks=12).map_blocks(block, dtype=VALUES.dtype, meta=VALUES[:0])
+    with dask.config.set(scheduler="sync"):
+        shardwrite.prepare(x, tmp_path / "x.zarr", shardwrite.plan(x, **KEYWORDS))
+        shardwrite.write_part(x, tmp_path / "x.zarr", 0, 1)
+        shardwrite.finalize(tmp_path / "x.zarr")
+    assert seen == {"sync"}
