@@ -12,7 +12,13 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
-from shardwrite.journal.consuming import CONSUMES, Checked, Consumption, Listed
+from shardwrite.journal.consuming import (
+    CONSUMES,
+    Checked,
+    Consumption,
+    Listed,
+    consumption_of,
+)
 from shardwrite.journal.documents import (
     DocumentChange,
     enlarged,
@@ -22,6 +28,7 @@ from shardwrite.journal.documents import (
 from shardwrite.journal.in_place import (
     InPlace,
     find_in_place,
+    layout_of,
     new_tree_of,
     refuse_in_place,
     work_of,
@@ -123,6 +130,7 @@ __all__ = [
     "change_info",
     "changed_region",
     "close_journals",
+    "consumption_of",
     "differences",
     "drivers_on",
     "elements_in_shards",
@@ -137,6 +145,7 @@ __all__ = [
     "histories",
     "interrupted_end",
     "journal_for",
+    "layout_of",
     "list_before",
     "live_holders",
     "look_beside",

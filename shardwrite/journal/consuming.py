@@ -11,6 +11,9 @@ are refused, and a process that was frozen and taken over removes nothing.
 ``checked-<token>.jsonl``
     A synced line for each group of new shards that were compared with the array.
 
+If a whole hierarchy is consumed, the conversion is one of its root, and each of its groups and
+arrays has such files in a directory ``node-<digest of its path>/``.
+
 The steps in order, and in italics what a crash after each leaves:
 
 1. Record the conversion, and list the objects, durably. *The array.*
@@ -28,6 +31,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import uuid
@@ -42,7 +46,12 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, StoreError
-from shardwrite.format.node import ATTRIBUTES_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.node import (
+    ATTRIBUTES_OF_V2,
+    CONSOLIDATED_OF_V2,
+    DOCUMENT,
+    DOCUMENTS_OF_V2,
+)
 from shardwrite.journal.records import encode_line, parse_lines
 from shardwrite.place.base import RECEIPT_NAME
 from shardwrite.stores import (
@@ -60,13 +69,13 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["CONSUMES", "Checked", "Consumption", "Listed"]
+__all__ = ["CONSUMES", "Checked", "Consumption", "Listed", "consumption_of"]
 
 CONSUMES = "consumes.json"
 """File in the directory of the run whose shards hold what was removed elsewhere."""
 
 _LISTED, _ASIDE, _LINES = "listed.json", "aside", "checked-"
-_DOCUMENTS = (DOCUMENT, DOCUMENTS_OF_V2[0])
+_DOCUMENTS = (DOCUMENT, *DOCUMENTS_OF_V2)
 _NBYTES_PER_SHARD = 256
 
 
@@ -147,18 +156,21 @@ class Checked:
 
 
 class Consumption:
-    """State of the consumption of an array.
+    """State of the consumption of an array, or of a group of a hierarchy that is consumed.
 
     Parameters
     ----------
     path : pathlib.Path
-        Directory of the array.
+        Directory of the array or group.
     work : pathlib.Path
         Directory of the work of this process; see `InPlace.work`.
+    state : pathlib.Path, optional
+        Directory of this state in it, by default `work` itself.
     """
 
-    def __init__(self, path: Path, work: Path) -> None:
-        self.path, self.work = path, work
+    def __init__(self, path: Path, work: Path, state: Path | None = None) -> None:
+        self.path, self._moved_to = path, work
+        self.work = work if state is None else state
         self._fd = -1
 
     @property
@@ -199,10 +211,10 @@ class Consumption:
         aside = self.work / _ASIDE
         with as_store_error(str(self.path), "cannot set aside the document of"):
             make_directories(aside, "full")
-            attributes = read_file(self.path / ATTRIBUTES_OF_V2)
-            if attributes is not None:
-                copy = aside / ATTRIBUTES_OF_V2
-                write_file(copy, attributes, durability="full", attempt=uuid.uuid4().hex)
+            for leaf in (ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2):
+                data = read_file(self.path / leaf)
+                if data is not None:
+                    write_file(aside / leaf, data, durability="full", attempt=uuid.uuid4().hex)
             for leaf in _DOCUMENTS:
                 if not is_there(self.path / leaf):
                     continue
@@ -214,9 +226,27 @@ class Consumption:
                         errno=errno.EEXIST,
                     )
                 os.rename(self.path / leaf, aside / leaf)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self.path / CONSOLIDATED_OF_V2, aside / CONSOLIDATED_OF_V2)
             fsync_directory(aside)
             if is_there(self.path):  # and not removed already
                 fsync_directory(self.path)
+
+    def check_whole(self) -> None:
+        """Refuse to give up if objects may have been removed.
+
+        Raises
+        ------
+        JournalError
+            If objects may have been removed.
+        """
+        n = sum(len(checked.shards) for checked in self.checked())
+        if n:
+            raise JournalError(
+                f"objects of {self.path} were removed, and {n:,} new shards hold what was in them. "
+                "This cannot be given up. Make the same call again to finish it",
+                path=str(self.work),
+            )
 
     def give_back(self) -> None:
         """Move the documents back, unless objects may have been removed.
@@ -228,15 +258,11 @@ class Consumption:
         StoreError
             If the storage refuses.
         """
-        n = sum(len(checked.shards) for checked in self.checked())
-        if n:
-            raise JournalError(
-                f"objects of {self.path} were removed, and {n:,} new shards hold what was in them. "
-                "This cannot be given up. Make the same call again to finish it",
-                path=str(self.work),
-            )
+        self.check_whole()
         with as_store_error(str(self.path), "cannot put back the document of"):
-            for leaf in reversed(_DOCUMENTS):
+            if self.aside is not None and not is_there(self.path):  # of an array without elements
+                make_directories(self.path, "full")
+            for leaf in (ATTRIBUTES_OF_V2, CONSOLIDATED_OF_V2, *reversed(_DOCUMENTS)):
                 if is_there(self.work / _ASIDE / leaf) and not is_there(self.path / leaf):
                     os.rename(self.work / _ASIDE / leaf, self.path / leaf)
             if is_there(self.path):
@@ -274,7 +300,7 @@ class Consumption:
             except BaseException:
                 self.close()  # the line may be torn or lost, so the next one goes to a new file
                 raise
-        return Proof(self.work, fields)
+        return Proof(self._moved_to, fields)
 
     def again(self) -> Proof:
         """Proof by a line that was synced before, for objects that a crash has left.
@@ -290,7 +316,7 @@ class Consumption:
                 f"nothing in {self.work} says that objects of {self.path} may be removed",
                 path=str(self.work),
             )
-        return Proof(self.work, line.to_dict("again"))
+        return Proof(self._moved_to, line.to_dict("again"))
 
     def _open(self) -> None:
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
@@ -345,3 +371,22 @@ class Consumption:
                             raise
                 fsync_directory(self.path.parent)
         return not is_there(self.path)
+
+
+def consumption_of(path: Path, work: Path, name: str) -> Consumption:
+    """State of a node of a hierarchy that is consumed, or of a single array.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        Directory of the hierarchy, or of the single array.
+    work : pathlib.Path
+        Directory of the work of this process; see `InPlace.work`.
+    name : str
+        Path of the node in the hierarchy. That of a group ends with a slash. It is empty for a
+        single array.
+    """
+    if not name:
+        return Consumption(path, work)
+    digest = hashlib.sha256(name.encode()).hexdigest()[:32]
+    return Consumption(path / name.strip("/"), work, work / f"node-{digest}")

@@ -59,7 +59,7 @@ from shardwrite.stores import (
     write_file,
 )
 
-__all__ = ["InPlace", "find_in_place", "new_tree_of", "refuse_in_place", "work_of"]
+__all__ = ["InPlace", "find_in_place", "layout_of", "new_tree_of", "refuse_in_place", "work_of"]
 
 _RECORD, _WORK = "record.json", "work.json"
 _ENDED, _DRAFT = "ended-", "draft-"
@@ -179,6 +179,19 @@ def work_of(path: Path) -> Path | None:
         return None
     record = _parsed(path, read_file(_home(path) / _RECORD) or b"")
     return next(iter(_works(_home(path), record)), None)
+
+
+def layout_of(path: Path) -> Mapping[str, str]:
+    """What a conversion of the tree at a path was begun with; empty if there is none.
+
+    Raises
+    ------
+    JournalError
+        If its record is damaged, or another user has begun it.
+    """
+    if not find_in_place(path):
+        return {}
+    return _parsed(path, read_file(_home(path) / _RECORD) or b"").layout
 
 
 def refuse_in_place(path: Path) -> None:

@@ -98,8 +98,8 @@ def shard(
     consume : bool
         Remove the files of `src` as soon as what was made of them is durable and was compared with
         them. This is for those without room for two copies; there is no way back. `src` must be
-        a single array in a directory, with `dst` elsewhere, and its chunks must be copied as they
-        are. In the end `src` is gone.
+        a directory, with `dst` elsewhere, and all chunks must be copied as they are. A hierarchy is
+        consumed as a whole, array by array. In the end `src` is gone.
     while_growing : int or str, optional
         Axis, by its number or name, along which another program still writes `src` step by step.
         Shards are left alone into which chunks may still come: those behind the last step of

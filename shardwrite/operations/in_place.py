@@ -36,8 +36,8 @@ from shardwrite.format.node import (
     add_member,
 )
 from shardwrite.journal import (
-    Consumption,
     InPlace,
+    consumption_of,
     find_in_place,
     has_consolidated,
     look_beside,
@@ -67,6 +67,7 @@ __all__ = [
     "convert_in_place",
     "enter_above",
     "finish_in_place",
+    "give_back",
     "refuse_runs",
     "taken_over",
 ]
@@ -151,13 +152,36 @@ def abandon_in_place(place: Place) -> bool:
         return False
     with InPlace.begun(path, None) as work:
         if INTO in work.layout:
-            Consumption(path, work.work).give_back()
+            give_back(work)
             work.give_up()
         elif work.is_new:
             _finish(work)
         else:
             work.give_up()
     return True
+
+
+def give_back(work: InPlace) -> None:
+    """Put the documents back of what was to be consumed, unless something of it was removed.
+
+    Parameters
+    ----------
+    work : InPlace
+        The conversion that consumes it.
+
+    Raises
+    ------
+    JournalError
+        If objects may have been removed.
+    StoreError
+        If the storage refuses.
+    """
+    names = [name for name in work.layout if name != INTO]
+    states = [consumption_of(work.path, work.work, name) for name in names]
+    for state in states:
+        state.check_whole()
+    for state in reversed(states):
+        state.give_back()
 
 
 def convert_in_place(

@@ -20,6 +20,7 @@ from shardwrite.format.notes import with_note, without_note
 from shardwrite.grid import Sized
 from shardwrite.journal import replace_document
 from shardwrite.operations.consume import convert_and_consume
+from shardwrite.operations.consume_trees import consume_tree, is_tree
 from shardwrite.operations.conversion import Conversion
 from shardwrite.operations.converting import Call, convert_all, plan_all
 from shardwrite.operations.in_place import convert_in_place, enter_above, finish_in_place
@@ -116,11 +117,16 @@ def convert_tree(src: Any, call: Call, engine: Engine) -> Conversion:
     start = time.perf_counter()
     source = place_of(src)
     if call.consume:
-        array, n_removed = convert_and_consume(source, call, engine)
+        if is_tree(source, call):
+            arrays, n_removed = consume_tree(source, call, engine)
+            path = resolve_place(call.dst, None).label
+        else:
+            array, n_removed = convert_and_consume(source, call, engine)
+            arrays, path = (array,), array.path
         return Conversion(
             source=source.label,
-            path=array.path,
-            arrays=(array,),
+            path=path,
+            arrays=arrays,
             seconds=time.perf_counter() - start,
             n_removed=n_removed,
         )

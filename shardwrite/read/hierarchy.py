@@ -21,7 +21,7 @@ from shardwrite.read.array import is_being_made
 from shardwrite.read.stored_array import StoredArray, parsed_at, stored_at
 from shardwrite.stores import InsideStore, listed, mode_of
 
-__all__ = ["Group", "Hierarchy", "open_hierarchy"]
+__all__ = ["Group", "Hierarchy", "group_at", "open_hierarchy"]
 
 _ARRAY_OF_V2, _GROUP_OF_V2 = DOCUMENTS_OF_V2
 _CONSOLIDATED = "consolidated_metadata"
@@ -95,7 +95,7 @@ def open_hierarchy(place: Place, is_wanted: Callable[[str], bool]) -> Hierarchy:
     for name, kind in _nodes(place):
         node = place.member(name) if name else place
         if kind == "group":
-            groups.append(_group_at(node, name))
+            groups.append(group_at(node, name))
         elif kind == "link":
             left_out.append((name, "a symbolic link"))
         elif not name or is_wanted(name):
@@ -214,8 +214,21 @@ def _nodes_in_store(place: Place) -> Iterator[tuple[str, str]]:
         yield name, kind
 
 
-def _group_at(node: Place, name: str) -> Group:
-    """The group at a place, as one of Zarr v3."""
+def group_at(node: Place, name: str) -> Group:
+    """The group at a place, as one of Zarr v3.
+
+    Parameters
+    ----------
+    node : Place
+        The place.
+    name : str
+        Path of the group in its hierarchy.
+
+    Raises
+    ------
+    SpecError
+        If its documents are not valid.
+    """
     if node.has(DOCUMENT):
         document = dict(parsed_at(node, DOCUMENT))
         is_consolidated = bool(document.pop(_CONSOLIDATED, None))

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from unittest import mock
 import dask
 import dask.array as da
 import numpy as np
+import zarr
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, SpecError
@@ -69,11 +71,14 @@ class Operation:
         The call that is interrupted, and made again.
     wanted : numpy.ndarray
         The array's values after it.
+    at : str
+        Where the array lies.
     """
 
     prepare: Callable[[Path], object]
     perform: Callable[[Path], object]
     wanted: np.ndarray
+    at: str = "x"
 
 
 def source(values: np.ndarray) -> da.Array:
@@ -181,6 +186,32 @@ def consume(path: Path, **keywords) -> object:
     return done
 
 
+def make_tree(path: Path) -> None:
+    """A group with a flat array, a sharded one in a group below, and one without elements."""
+    group = zarr.create_group(path.parent.with_name("source"), attributes={"of": "tests"})
+    source(NEW).to_sharded_zarr(group, name="x", shards=None, chunks=5)
+    source(OLD).to_sharded_zarr(group, name="b/y", shards=10, chunks=5)
+    source(OLD[:0]).to_sharded_zarr(group, name="b/zero", shards=None, chunks=5)
+    with warnings.catch_warnings():  # that consolidated metadata are no part of Zarr v3
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(group.store)
+
+
+def consume_tree(path: Path) -> None:
+    """Consume a hierarchy; when that has ended, nothing is left of it, and all is in the new one."""
+    old = path.parent.with_name("source")
+    shardwrite.shard(old, path.parent, shards=2, consume=True, memory_limit="10kB")
+    assert not list(old.parent.glob("source*")), list(old.parent.glob("source*"))
+    new = zarr.open_consolidated(path.parent, mode="r")
+    assert dict(new.attrs) == {"of": "tests"}
+    assert new["b/zero"].shape == (0, 20)
+    np.testing.assert_array_equal(new["b/y"][...], OLD)
+    left = [
+        p.name for p in (path.parent / "b").iterdir() if p.name not in ("y", "zero", "zarr.json")
+    ]
+    assert not left, left
+
+
 def make_flat(path: Path) -> None:
     source(NEW).to_sharded_zarr(path, shards=None, chunks=5)
 
@@ -255,6 +286,9 @@ OPERATIONS = {
     "shard and consume": Operation(make_source, lambda path: consume(path, shards=2), NEW),
     "reshard and consume": Operation(
         lambda path: make_source(path, 10), lambda path: consume(path, shards=(3, 1)), NEW
+    ),
+    "consume a hierarchy": Operation(
+        lambda path: in_child(lambda: make_tree(path)), consume_tree, NEW, at="made/x"
     ),
     "shard in place": Operation(make_flat, shard_in_place, NEW),
     "shard by two renames": Operation(make_flat, shard_by_two_renames, NEW),
@@ -370,7 +404,8 @@ class Case:
 
 def run_case(name: str, made: Path, home: Path, kill_at: int, again_at: int = 0) -> Case | None:
     """Kill an operation, and call it again; None where it had ended before."""
-    operation, path, stage = OPERATIONS[name], home / "x", home / "trouble"
+    operation, stage = OPERATIONS[name], home / "trouble"
+    path = home / operation.at
     shutil.copytree(made, home)
     try:
         ended = in_child(lambda: operation.perform(path), kill_at, stage)
@@ -398,7 +433,9 @@ def n_effects(name: str, made: Path, home: Path) -> int:
     try:
         count = home / "count"
         in_child(
-            lambda: count_effects(lambda: OPERATIONS[name].perform(home / "x"), count),
+            lambda: count_effects(
+                lambda: OPERATIONS[name].perform(home / OPERATIONS[name].at), count
+            ),
             stage=home / "trouble",
         )
         return int(count.read_text())
@@ -425,7 +462,7 @@ def run(names: list[str], every: int = 1, last: int = 0, twice: int = 0) -> list
         for name in names:
             made = top / "made"
             made.mkdir()
-            OPERATIONS[name].prepare(made / "x")
+            OPERATIONS[name].prepare(made / OPERATIONS[name].at)
             n = n_effects(name, made, top / "home")
             for kill_at in sorted({*range(1, n + 1, every), *range(max(1, n + 1 - last), n + 1)}):
                 done += filter(None, [run_case(name, made, top / "home", kill_at)])

@@ -90,6 +90,11 @@ class Place:
         return self.home / "x-source"
 
     @property
+    def made(self) -> Path:
+        """The array in a group that a conversion of a hierarchy makes."""
+        return self.home / "x-made" / "a"
+
+    @property
     def acks(self) -> oracle.Acks:
         """Shards that were acknowledged to this process."""
         return oracle.Acks(self.home / f"acks-{self.who}")
@@ -276,6 +281,27 @@ def convert(version, **keywords) -> Operation:
     return Operation(run, lambda before: VALUES[version], prepare)
 
 
+def consume_tree() -> Operation:
+    """Make a hierarchy of the encoded chunks of another, which is consumed."""
+
+    def prepare(place):
+        group = zarr.create_group(place.source)
+        x = da.from_array(VALUES[1], chunks=SHARD)
+        sizes = {**LAYOUT, "shards": None}
+        x.to_sharded_zarr(group, name=place.made.name, durability="none", **sizes)
+
+    def run(place):
+        shardwrite.shard(
+            place.source,
+            place.made.parent,
+            shards=SHARD // CHUNK,
+            progress=place.acks,
+            consume=True,
+        )
+
+    return Operation(run, lambda before: VALUES[1], prepare)
+
+
 def make_bad(place: Place) -> None:
     """One of the two shards is torn."""
     make(place)
@@ -403,6 +429,7 @@ def _operations() -> dict[str, Operation]:
         "conversion": in_place(),
         "shard": convert(1),
         "consume": convert(1, consume=True),
+        "consume tree": consume_tree(),
         "stream": stream(1),
         "stream raw": stream(1, **RAW),
         "stream replace": stream(1, FixedOrder()),
@@ -436,6 +463,7 @@ TAKEOVERS = {
     "compact": compact(restart=True),
     "conversion": in_place(),
     "consume": convert(1, consume=True),
+    "consume tree": consume_tree(),
     # Its shards are numbered in one way before a conversion in place, and in another after it.
     "update, shards untold": update(2, WIDE, "replace", restart=True, is_told=False),
     "stream": stream(2),
@@ -455,7 +483,7 @@ def takeovers_of(operation: str) -> list[str]:
     if kind == "conversion":
         return ["conversion", "abandon, part"]
     if kind == "consume":
-        return ["consume"]
+        return [operation]
     if kind == "repair":
         return ["update bad shard"]
     if kind == "salvage":
@@ -568,7 +596,7 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
     one, two = first.notes()["outcome"], second.notes()["outcome"]
     assert two == "done", f"stuck: the second process could not take over: {two[-600:]}"
     assert "Traceback" not in one, f"bare: the first process raised {one[-600:]}"
-    path = first.path
+    path = first.made if operation == "consume tree" else first.path
     report = shardwrite.verify(path, deep=True)
     assert report.is_good, f"unreadable: {[problem.message for problem in report.problems]}"
     found = shardwrite.open_sharded(path)[:, :]
@@ -584,7 +612,7 @@ def judge(home: Path, operation: str, takeover: str, *, readers: bool) -> None:
         for reader, seen in oracle.read_everywhere(path, oracle.metadata_of(path)).items():
             np.testing.assert_array_equal(seen, found, err_msg=reader)
     oracle.check_tidy(path)
-    if operation == "consume":
+    if operation in ("consume", "consume tree"):
         oracle.check_tidy(first.source)
         assert not first.source.exists(), "left: what was consumed is still there"
 

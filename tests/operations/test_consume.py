@@ -327,6 +327,7 @@ def test_what_is_refused_before_anything_happens(tmp_path):
     group.create_array("x", shape=4, chunks=1, dtype="i4")[...] = 1
     zarr.consolidate_metadata(tmp_path / "g")
     os.symlink(src, tmp_path / "link")
+    flat(tmp_path / "below/x")
     with zarr.storage.ZipStore(tmp_path / "z.zip", mode="w") as store:
         zarr.create_array(store, shape=4, chunks=1, dtype="i4")[...] = 1
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
@@ -337,9 +338,9 @@ def test_what_is_refused_before_anything_happens(tmp_path):
         (src, {"mode": "w"}, "could be replaced"),
         (src, {"chunks": 5}, "inner chunks differ"),
         (src, {"compressors": "gzip"}, "codecs"),
-        (src, {"include": "a"}, "single arrays"),
+        (src, {"include": "a"}, "as a whole"),
         (src, {"consume": "yes"}, "True or False"),
-        (tmp_path / "g", {}, "it is a group"),
+        (tmp_path / "below", {}, "only below"),
         (tmp_path / "g/x", {}, "consolidated metadata"),
         (tmp_path / "link", {}, "symbolic link"),
         (tmp_path / "z.zip", {}, "no directory"),

@@ -404,11 +404,13 @@ class PickledInSilence(MemoryStore):
 
 
 class NoSnapshot(MemoryStore):
+    """Whoever has an object open that is replaced finds bytes of the new one in it."""
+
     def put_object(self, name, data):
-        if name in self._objects:
-            old, _ = self._objects[name]
-            old[: len(data)] = data[: len(old)] + old[len(data) : len(data)]
+        old, _ = self._objects.get(name, (bytearray(), 0))
         super().put_object(name, data)
+        n = min(len(old), len(data))
+        old[:n] = data[:n]
 
 
 class NotExclusive(MemoryStore):
