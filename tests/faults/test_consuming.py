@@ -3,7 +3,9 @@ same call again finishes."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import shutil
 import sys
 from pathlib import Path
 
@@ -65,6 +67,29 @@ def fail_at(tmp_path, monkeypatch, effects, shards) -> int:
 
 def test_some_calls_fail(tmp_path, monkeypatch):
     assert fail_at(tmp_path, monkeypatch, range(3, 230, 13), 2) >= 15
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_every_eleventh_call_fails_under_a_hierarchy(tmp_path):
+    struck = []
+
+    def strike(name):
+        struck.append(name)
+        raise OSError(ERRORS[len(struck) % len(ERRORS)], f"made to fail: {name}")
+
+    pauses = {"shardwrite.retry-pauses": [0.0, 0.0, 0.0]}
+    with dask.config.set({"scheduler": "sync", **pauses}):
+        for k in range(1, 640, 11):
+            path = tmp_path / str(k) / "made" / "x"
+            path.parent.parent.mkdir()
+            ends.make_tree(path)
+            with ends.before_effect(k, strike), contextlib.suppress(ShardwriteError):
+                ends.consume_tree(path)
+            ends.consume_tree_wholly(path)
+            ends.check(path, ends.NEW)
+            shutil.rmtree(tmp_path / str(k))
+    assert len(struck) >= 50
 
 
 @pytest.mark.long
