@@ -41,8 +41,8 @@ __all__ = ["census", "check", "exit_unless_good", "repair", "tell_written", "ver
     "--against",
     shell_complete=files,
     metavar="SRC",
-    help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC could have been "
-    "copied, and values otherwise.",
+    help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC could have "
+    "been copied, and values otherwise.",
 )
 @click.option(
     "--accept",

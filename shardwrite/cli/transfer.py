@@ -89,8 +89,9 @@ def upload(src: str, dst: str, **options: Any) -> None:
 def download(src: str, dst: str, **options: Any) -> None:
     """Copy the array or group at URL to the directory DST, as it is.
 
-    This brings back what `upload` has copied. Nothing is decoded: all objects and documents stay as they are.
-    The index of each shard is checked, and all objects are compared at the end, before the copy is
-    published. If the command was interrupted, run it again: it continues where it stopped.
+    This brings back what `upload` has copied. Nothing is decoded: all objects and documents stay as
+    they are. The index of each shard is checked, and all objects are compared at the end, before
+    the copy is published. If the command was interrupted, run it again: it continues where it
+    stopped.
     """
     _transfer(shardwrite.download, src, dst, options)

@@ -144,8 +144,8 @@ def download(
 ) -> Transfer:
     """Copy an array or a group to a directory as it is, shard by shard.
 
-    This is the way back of an :func:`upload`, and makes the same promises. The state of the download lies
-    beside each array, as that of every run in a directory.
+    This is the way back of an :func:`upload`, and makes the same promises. The state of the
+    download lies beside each array, as that of every run in a directory.
 
     Parameters
     ----------
