@@ -108,10 +108,10 @@ def shard(
         chunks must be copied as they are.
     while_growing : int or str, optional
         Axis, by its number or name, along which another program still writes `src` step by step.
-        Only shards whose steps are complete are written. A step is complete if all of its chunks
-        are there and a later step has begun. Make the same call again to convert what has come
-        since. When `src` is whole, make the call without this keyword. Then `dst` appears. The
-        shape of `src` must not change meanwhile.
+        Only shards whose steps are complete are written. Complete are the last step whose chunks
+        are all there, and after which another one has begun, and all steps before it. Make the
+        same call again to convert what has come since. When `src` is whole, make the call without
+        this keyword. Then `dst` appears. The shape of `src` must not change meanwhile.
 
     Returns
     -------
