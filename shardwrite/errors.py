@@ -262,7 +262,7 @@ class JournalError(ShardwriteError):
 
 
 class ChangedError(ShardwriteError):
-    """A finished array is not what its last run left, so a call that was done is not done now.
+    """A finished array has changed since its last run, so a repeated call stops.
 
     Attributes
     ----------

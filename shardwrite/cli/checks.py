@@ -41,13 +41,13 @@ __all__ = ["census", "check", "exit_unless_good", "repair", "tell_written", "ver
     "--against",
     shell_complete=files,
     metavar="SRC",
-    help="Compare with this source, bit by bit: encoded chunks if ARRAY could have taken those of "
-    "SRC, else values.",
+    help="Compare with SRC, bit by bit. Encoded chunks are compared if those of SRC could have "
+    "been copied, and values otherwise.",
 )
 @click.option(
     "--accept",
     is_flag=True,
-    help="Unless a shard is bad: take the array as another program has left it for right.",
+    help="Accept the array as another program has left it, unless a shard is bad.",
 )
 @dry_run_option
 @source_options

@@ -39,14 +39,14 @@ def _converting(function: Callable[..., None]) -> Callable[..., None]:
             click.option(
                 "--consume",
                 is_flag=True,
-                help="Remove the files of SRC, a single array, as soon as what was made of them is "
-                "durable and was compared. There is no way back.",
+                help="Remove each file of SRC as soon as the shards with its data "
+                "are durable and were compared with it. There is no way back.",
             ),
             click.option(
                 "--while-growing",
                 metavar="AXIS",
-                help="Leave alone shards into which chunks may still come, while a program writes "
-                "SRC step by step along this axis, a number or a name.",
+                help="A program still writes SRC step by step along this axis, a number or a name. "
+                "Convert only the steps that are complete.",
             ),
             click.option("--dry-run", is_flag=True, help="Show the plan, and write nothing."),
             click.option(

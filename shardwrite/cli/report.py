@@ -61,11 +61,11 @@ def report(
 ) -> None:
     """Show how the run on ARRAY goes or went, and what could be changed.
 
-    This works while the run goes on, after it was interrupted, and after it has ended. Of a run
-    that has ended, write --keep-report keeps the timeline. Nothing is changed.
+    This works while the run goes on, after it was interrupted, and after it has ended. To keep the
+    timeline of a run beyond its end, give --keep-report to `write`. Nothing is changed.
 
-    With --live, a page that loads itself again is served on the loopback interface. On a cluster,
-    forward the port from your own machine: ssh -L PORT:localhost:PORT LOGIN-NODE.
+    With --live, the command serves a page that follows the run, on the loopback interface. On a
+    cluster, forward the port from your own machine: ssh -L PORT:localhost:PORT LOGIN-NODE.
     """
     if port is not None and (as_json or html_path):
         raise click.UsageError("--live goes with neither --json nor --html")

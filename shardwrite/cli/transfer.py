@@ -65,8 +65,8 @@ def _transfer(transfer: Callable[..., Any], src: str, dst: str, options: dict[st
 @click.option(
     "--consume",
     is_flag=True,
-    help="Remove the files of SRC, a single array, as soon as their copies are durable and were "
-    "compared. There is no way back.",
+    help="Remove each file of SRC, a single array, as soon as its copy is durable and was compared "
+    "with it. There is no way back.",
 )
 @_options
 @command
@@ -89,8 +89,9 @@ def upload(src: str, dst: str, **options: Any) -> None:
 def download(src: str, dst: str, **options: Any) -> None:
     """Copy the array or group at URL to the directory DST, as it is.
 
-    It is the way back of upload. Nothing is decoded: all objects and documents stay as they are.
-    The index of each shard is checked, and all objects are compared at the end, before the copy is
-    published. If the command was interrupted, run it again: it continues where it stopped.
+    This brings back what `upload` has copied. Nothing is decoded: all objects and documents stay as
+    they are. The index of each shard is checked, and all objects are compared at the end, before
+    the copy is published. If the command was interrupted, run it again: it continues where it
+    stopped.
     """
     _transfer(shardwrite.download, src, dst, options)

@@ -255,7 +255,7 @@ def abandon(array: str, name: str | None, dry_run: bool, as_json: bool) -> None:
     """Give up interrupted updates of ARRAY.
 
     Each shard stays as it is, in its old or in its new state. To finish an update instead, run its
-    command again. A conversion of ARRAY in its place is given up, too; ARRAY may then be a group.
+    command again. This also gives up a conversion in place, of an array or a group.
     """
     found = preview_abandon(array, name=name) if dry_run else None
     if found.in_place if found else abandon_in_place(resolve_place(array, name)):

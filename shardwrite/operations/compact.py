@@ -118,7 +118,8 @@ def compact(
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     name : str, optional
         Path of the array in the store.
     above : float
@@ -131,6 +132,7 @@ def compact(
     Returns
     -------
     Compaction
+        Number of rewritten shards, and sizes before and after.
 
     Raises
     ------

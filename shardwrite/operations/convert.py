@@ -49,63 +49,69 @@ def shard(
     while_growing: int | str | None = None,
     progress: Progress = False,
 ) -> Conversion:
-    """Make a sharded array of one that exists, and copy its encoded chunks as they are.
+    """Put the chunks of an existing array into shards, and copy them as they are.
 
-    Nothing is decoded. Chunks that are missing stay missing, and a stored chunk of the fill value
-    stays stored. If the source is sharded already, its inner chunks are put into the new shards.
-    Of a group, each array is converted, one after the other, and appears as soon as it is whole;
-    groups and attributes are made anew.
+    Nothing is decoded, except for data in HDF5 files for which Zarr has no codecs. Chunks that are
+    missing stay missing, and a stored chunk of the fill value stays stored. If the source has
+    shards, its inner chunks are put into the new shards.
+
+    If the source is a group, its arrays are converted one after the other. Each appears as soon
+    as it is whole. Groups and attributes are copied, too.
 
     Parameters
     ----------
     src : str, path, or store or node of zarr-python
-        The array that exists, or a group with all that it holds: a directory or ``file://`` URL;
-        or a store of zarr-python, or a node in one. It may be of Zarr v2, and lie in a ZIP file.
-        Or a file of HDF5 or NetCDF-4. ``file.h5::path`` is a group or an array in a file.
+        The existing array, or a group with all arrays in it: a directory; a URL; a store of
+        zarr-python or obstore; or a node of zarr-python. It may be of Zarr v2, and lie in a ZIP
+        file. A file of HDF5 or NetCDF-4 is also a source. ``file.h5::path`` names a group or an
+        array in a file.
     dst : str, path, or store or node of zarr-python, optional
-        Where the new array or group goes. Without it, `src` is converted in its place, unless it
-        has the layout already. The new data are written beside the old data, compared with them,
-        and take their name. Then the old data are removed. This needs room for both.
+        Where the new array or group goes. Without it, `src` is converted in place, unless it has
+        these shards already. The new data are written beside the old data, and are compared with
+        them. Then they take the old name, and the old data are removed. This needs room for both.
     shards : int, sequence of int, or str
         Shape of a shard in inner chunks: ``8`` along each axis, or ``(4, 4, 16)``. Or its decoded
-        size, such as ``"256MB"``. Or the dimensions that a shard spans whole, such as ``"XYZ"`` or
-        ``"lat,lon"``; it has one inner chunk along each other axis. ``"auto"`` is 64 MiB.
+        size, such as ``"256MB"``. Or the dimensions that a shard spans as a whole, such as
+        ``"XYZ"`` or ``"lat,lon"``; it has one inner chunk along every other axis. ``"auto"`` makes
+        shards of at most 64 MiB.
     checksum : bool, optional
-        True ends each chunk with a crc32c. False drops that, after a check. None leaves it as it
-        is. A crc32c that is added vouches for bytes that nobody has decoded; see `check`.
+        True adds a crc32c at the end of each chunk. False checks it and drops it. None leaves
+        chunks as they are. A new crc32c cannot show that the bytes were damaged before; see
+        `check`.
     index_location : {"end", "start"}, optional
         Position of the index in each shard. By default as in the source, or at the end.
     dimension_names : sequence of str or None, optional
         Names of the dimensions. By default as in the source.
     manifest : {"nonempty_chunks"}, optional
         Keep the list of the inner chunks that hold data in an attribute of this name, as
-        zarr-vectors does. Runs of this package keep it up to date. Where the source has the list,
-        the new array has it too.
+        zarr-vectors does. shardwrite keeps it up to date. If the source has the list, the new
+        array has it, too.
     check : bool
         Decode each chunk before it is copied.
     drop_empty : bool
         Leave out chunks that hold only the fill value. All chunks are decoded for that.
     include, exclude : str or sequence of str
-        Patterns for the paths of arrays in a hierarchy, such as ``"images/*"``. Arrays that fit
-        none of the first, if there are any, or one of the second, are left out.
+        Patterns for the paths of arrays in a group, such as ``"images/*"``. With `include`, only
+        arrays that fit one of its patterns are converted. Arrays that fit a pattern of `exclude`
+        are left out.
     min_chunks : int
-        In a hierarchy, arrays of fewer inner chunks keep the shards that they have.
+        In a group, arrays with fewer inner chunks keep the shards that they have.
     strategy, mode, durability, run_dir, restart, recheck, memory_limit, progress
         See :func:`to_sharded_zarr`.
     source_id : str, optional
         Identifier of the source. Runs with the same identifier have the same data. By default it is
         derived from the place, the document of the array, and its time.
     consume : bool
-        Remove the files of `src` as soon as what was made of them is durable and was compared with
-        them. This is for those without room for two copies; there is no way back. `src` must be
-        a directory, with `dst` elsewhere, and all chunks must be copied as they are. A hierarchy is
-        consumed as a whole, array by array. In the end `src` is gone.
+        Remove each file of `src` as soon as the shards with its data are durable and were compared
+        with it. Use this if there is no room for two copies. There is no way back: in the end,
+        `src` is gone. `src` must be a directory, with `dst` elsewhere, and all its chunks must be
+        copied as they are. A hierarchy is converted as a whole, array by array.
     while_growing : int or str, optional
         Axis, by its number or name, along which another program still writes `src` step by step.
-        Shards are left alone into which chunks may still come: those behind the last step of
-        which all chunks are there, and after which another one was begun. Make the same call again
-        to convert what has come since, and without this keyword when `src` is whole. Then `dst`
-        appears. The shape of `src` must not change meanwhile.
+        Only shards whose steps are complete are written. Complete are the last step whose chunks
+        are all there, and after which another one has begun, and all steps before it. Make the
+        same call again to convert what has come since. When `src` is whole, make the call without
+        this keyword. Then `dst` appears. The shape of `src` must not change meanwhile.
 
     Returns
     -------
@@ -114,15 +120,15 @@ def shard(
 
     Notes
     -----
-    A conversion in place can be interrupted at any time: the old data or the new data stand at the
-    name, and the same call finishes. Until then, nothing else may write there;
+    A conversion in place can be interrupted at any time: the old data or the new data are at the
+    old name, and the same call finishes. Until then, nothing else may write there;
     :func:`abandon` gives the conversion up. Where the file system cannot exchange two names,
-    nothing stands at the name between two renames.
+    nothing is at the name for a moment, between two renames.
 
-    With ``consume=True``, `src` has no document from the first removal on, so that nobody reads
-    removed chunks as the fill value. After an interruption the same call finishes. Until then,
-    parts of the data lie in `src` and others in `dst`: remove neither. :func:`abandon` gives it up
-    only if nothing was removed yet.
+    With ``consume=True``, `src` has no ``zarr.json`` or ``.zarray`` from the first removal on, so
+    that nobody reads removed chunks as the fill value. After an interruption, the same call
+    finishes. Until then, some of the data are in `src` and others in `dst`: remove neither.
+    :func:`abandon` gives it up only if nothing was removed yet.
 
     Raises
     ------
@@ -175,7 +181,7 @@ def shard(
 
 @public
 def unshard(src: Any, dst: Any = None, **keywords: Any) -> Conversion:
-    """Make an array without shards of a sharded one, and copy its encoded chunks as they are.
+    """Make one file of each chunk of a sharded array, and copy the chunks as they are.
 
     Parameters
     ----------
@@ -187,6 +193,7 @@ def unshard(src: Any, dst: Any = None, **keywords: Any) -> Conversion:
     Returns
     -------
     Conversion
+        What was done, and why something was skipped or re-encoded.
 
     Raises
     ------
@@ -242,9 +249,9 @@ def reshard(
     while_growing: int | str | None = None,
     progress: Progress = False,
 ) -> Conversion:
-    """Make an array with other shards, inner chunks or codecs of one that exists.
+    """Write an existing array with other shards, inner chunks or codecs.
 
-    As long as inner chunks and codecs stay, encoded chunks are copied as they are. Otherwise all
+    If inner chunks and codecs stay the same, encoded chunks are copied as they are. Otherwise all
     chunks are decoded and re-encoded, and the result says why.
 
     ``reshard(path, 4)`` is :func:`shard_store`, and ``reshard(path, None)`` is
@@ -255,8 +262,8 @@ def reshard(
     src
         See :func:`shard`.
     dst : str, path, or store or node of zarr-python, optional
-        See :func:`shard`. An int or a sequence of int stands for `shards`, and None for
-        ``shards=None`` unless `shards` is given; then `src` is converted in its place.
+        See :func:`shard`. In its place you can give `shards`, as a number, a sequence of numbers
+        or None. Then, and if you leave `dst` out, `src` is converted in place.
     shards : int, sequence of int, str or None
         See :func:`shard`. None makes an array without shards.
     chunks : int, sequence of int or str, optional
@@ -277,6 +284,7 @@ def reshard(
     Returns
     -------
     Conversion
+        What was done, and why something was skipped or re-encoded.
 
     Notes
     -----

@@ -47,12 +47,13 @@ def create(
     restart: bool = False,
     **layout: Any,
 ) -> None:
-    """Create a sharded array without shards; every element reads as the fill value.
+    """Create a sharded array that holds no data yet. Every element reads as the fill value.
 
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     shape : tuple of int
         Shape of the array. Give 0 for an axis along which a stream will make it grow.
     dtype : dtype_like

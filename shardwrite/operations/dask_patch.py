@@ -32,10 +32,10 @@ _replaced: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def patch_dask() -> DaskPatch:
-    """Have `dask.array.to_zarr` and the method ``to_zarr`` write whole shards.
+    """Patch `dask.array.to_zarr` and the method ``to_zarr`` so that they write whole shards.
 
-    A call that writes shards is then made by :func:`to_sharded_zarr`: one with ``shards=``, or one
-    into a `zarr.Array` that has shards. All other calls are dask's own, as before.
+    :func:`to_sharded_zarr` then makes each call that writes shards: a call with ``shards=``, or one
+    that writes into a `zarr.Array` with shards. All other calls stay dask's own.
 
     Returns
     -------
@@ -45,18 +45,18 @@ def patch_dask() -> DaskPatch:
 
     Notes
     -----
-    A call that is made here differs from dask's in five ways:
+    A call that writes shards then differs from dask's own in five ways:
 
     - The chunks of the dask array need not fit the shards, and it is never rechunked.
     - Inner chunks carry a crc32c, unless `compressors` are given.
     - With ``compute=True``, the call returns a `WriteResult`.
     - A cast that loses more than precision is an error, unless ``casting="unsafe"`` is given.
-    - An interrupted call goes on when it is made again.
+    - An interrupted call continues when you make it again.
 
-    Keywords of :func:`to_sharded_zarr`, such as `source_id`, are taken, too. Without
-    `chunks`, an inner chunk is a chunk of the dask array, as in dask.
+    You can also give keywords of :func:`to_sharded_zarr`, such as `source_id`. Without `chunks`,
+    an inner chunk is a chunk of the dask array, as in dask.
 
-    A reference to dask's function that was taken before the patch is not changed by it.
+    If you keep a reference to dask's function from before the patch, it stays dask's own.
 
     Examples
     --------

@@ -65,8 +65,8 @@ def prepare(
         See :func:`to_sharded_zarr`. They hold for all parts.
     stripe_count : int, optional
         Number of Lustre targets over which each shard is spread; 1 suits shards below about a
-        gigabyte. By default the setting of the directory holds. Without effect on other file
-        systems.
+        gigabyte. By default the setting of the directory holds. On other file systems, this has
+        no effect.
     format : {"transformer-2022"}, optional
         The format, if the plan was made with one.
 
@@ -217,7 +217,7 @@ def finalize(
     Raises
     ------
     SpecError
-        If `n_parts` is less than 1, or the store is not a path.
+        If `n_parts` is less than 1.
     ChangedError
         If the array was finished before, and is not what its last run left.
     IncompleteError

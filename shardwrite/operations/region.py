@@ -178,7 +178,8 @@ def write_region(
         text or another scalar is written to the whole region. A source that names its axes, as an
         `xarray.DataArray` does, in another order than the array is refused.
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     region : tuple of slice or int, slice, int, Ellipsis, or "append"
         The region in the array's coordinates, as numpy and zarr take it. An integer drops its
         axis, so the source has one axis less; it may also keep that axis, with length 1. Negative
@@ -307,15 +308,18 @@ def abandon(
 ) -> list[tuple[tuple[int, int], ...]]:
     """Give up the interrupted updates and repairs of an array, or its conversion in place.
 
-    Each of their shards stays as it is, old or new. A run that makes the array is not given up:
-    repeat its call to finish it. A conversion in place, of an array or a group, leaves the old
-    data; if they were already replaced, it is finished. A conversion with ``consume=True`` is given
-    up at its source, as long as nothing of that was removed.
+    - Each shard of an update or a repair stays as it is, old or new.
+    - A run that makes the array is not given up: repeat its call to finish it.
+    - If a conversion in place of an array or a group is given up, the old data stay. If they were
+      already replaced, the conversion is finished.
+    - To give up a conversion or an upload with ``consume=True``, name its source. This is possible
+      only as long as nothing was removed.
 
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     name : str, optional
         Path of the array in the store.
     run_dir : str or path, optional
@@ -376,7 +380,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     region : tuple of slice or int, slice, int or Ellipsis
         The region to erase; see :func:`write_region`.
     name : str, optional

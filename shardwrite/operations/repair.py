@@ -233,7 +233,8 @@ def repair(
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     x : array_like, optional
         The source, as in :func:`to_sharded_zarr`, with the array's shape and dtype. Without `x`,
         `salvage` and `scan`, the call changes nothing and only reports the shards that need repair.

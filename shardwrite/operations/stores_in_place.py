@@ -17,7 +17,7 @@ __all__ = ["shard_store", "unshard_store"]
 def shard_store(
     path: Any, shard_shape: int | Sequence[int] = 8, *, manifest: Manifest = None
 ) -> Conversion:
-    """Put all arrays of a store into shards, in its place, and note that in its attributes.
+    """Put all arrays of a store into shards, in place, and note that in the store's attributes.
 
     It is the same as ``reshard(path, shard_shape)``. Encoded chunks are copied as they are. Arrays
     that have these shards are skipped. Under ``"notes"``, the attributes of the root then say that
@@ -28,8 +28,8 @@ def shard_store(
     path : str or path
         The array, or the group with all that it holds.
     shard_shape : int or sequence of int
-        Shape of a shard in inner chunks: ``8`` along each axis, or ``(4, 4, 16)``. Arrays with
-        another number of dimensions than a sequence has keep the shards that they have, and the
+        Shape of a shard in inner chunks: ``8`` along each axis, or ``(4, 4, 16)``. If you give a
+        sequence, arrays with another number of dimensions keep the shards that they have, and the
         result says so.
     manifest : {"nonempty_chunks"}, optional
         See :func:`shard`.
@@ -41,7 +41,7 @@ def shard_store(
 
     Notes
     -----
-    The call can be interrupted at any time: the old data or the new data stand at the path, and the
+    The call can be interrupted at any time: the old data or the new data are at the path, and the
     same call finishes. The note is written last. :func:`shard` has more options, and writes no
     note. Errors are those of :func:`shard`.
 
@@ -69,9 +69,9 @@ def shard_store(
 
 @public
 def unshard_store(path: Any) -> Conversion:
-    """Make one file of each chunk of a store again, in its place, and remove the note on sharding.
+    """Make one file of each chunk of a store again, in place, and remove the note on sharding.
 
-    It is the same as ``reshard(path, None)``. Nothing is done with arrays that have no shards.
+    It is the same as ``reshard(path, None)``. Arrays without shards stay as they are.
 
     Parameters
     ----------

@@ -60,8 +60,8 @@ def upload(
         Remove what an interrupted upload has written, and start over.
     consume : bool
         Remove each file of `src` as soon as its copy is durable, and was read back and compared.
-        This is for those without room for two copies; there is no way back. `src` must be a single
-        array in a directory. In the end `src` is gone.
+        Use this if there is no room for two copies. There is no way back: in the end, `src` is
+        gone. `src` must be a single array in a directory.
     progress : bool or callable
         See :func:`to_sharded_zarr`.
 
@@ -79,10 +79,10 @@ def upload(
     `src` must not change meanwhile. Files that do not belong to an array or a group are not copied.
     The receipt of each array is a new one.
 
-    With ``consume=True``, `src` has no document from the first removal on, so that nobody reads
-    removed objects as the fill value. After an interruption the same call finishes. Until then,
-    parts of the data lie in `src` and others in `dst`: remove neither. :func:`abandon` gives it up
-    only if nothing was removed yet.
+    With ``consume=True``, `src` has no ``zarr.json`` from the first removal on, so that nobody
+    reads removed objects as the fill value. After an interruption, the same call finishes. Until
+    then, some of the data are in `src` and others in `dst`: remove neither. :func:`abandon` gives
+    the upload up only if nothing was removed yet.
 
     Raises
     ------
@@ -144,8 +144,8 @@ def download(
 ) -> Transfer:
     """Copy an array or a group to a directory as it is, shard by shard.
 
-    It is the way back of :func:`upload`, and has the same promises. The state of the download lies
-    beside each array, as that of every run in a directory.
+    This is the way back of an :func:`upload`, and makes the same promises. The state of the
+    download lies beside each array, as that of every run in a directory.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ __all__ = ["UInt64Report", "UInt64Written"]
 
 @dataclass(frozen=True, slots=True)
 class UInt64Written:
-    """What a call has written.
+    """Result of :meth:`UInt64Shards.write` and :meth:`UInt64Shards.remove`.
 
     Attributes
     ----------

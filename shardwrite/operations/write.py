@@ -157,13 +157,15 @@ def to_sharded_zarr(
         `xarray.DataArray`, or any object with ``__array__`` and a shape. `dimension_names`,
         `attributes` and `fill_value` that are left out are those of a zarr or xarray array.
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
-        An array is filled, as with ``mode="r+"``, unless `mode` is ``"w"``.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python. Such an array is filled, as with ``mode="r+"``, unless
+        `mode` is ``"w"``.
     component : str, optional
         Another word for `name`, as in `dask.array.to_zarr`.
     storage_options : mapping, optional
-        Options of fsspec. With them, `store` may be any URL of fsspec. For a local path they have
-        no effect, as in dask.
+        Options for a URL. For a bucket they are options of obstore, or the usual ones of fsspec,
+        such as ``key``. With options, ``{}`` included, `store` may also be any other URL that
+        fsspec knows. For a local path they have no effect, as in dask.
     shards, chunks : tuple of int, int, str or None
         Shape of a shard and of an inner chunk, in elements: a shape, one size for all axes,
         a decoded size in bytes such as ``"256MB"``, or ``"auto"``. ``shards=None`` writes an array
@@ -251,6 +253,8 @@ def to_sharded_zarr(
     Returns
     -------
     WriteResult, dask.delayed.Delayed or dask.array.Array
+        What was written. A `Delayed` of that with ``compute=False``, or a dask array with
+        ``return_stored=True``.
 
     Raises
     ------

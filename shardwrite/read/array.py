@@ -254,7 +254,8 @@ def open_sharded(store: Any, name: str | None = None) -> ShardedArray:
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     name : str, optional
         Path of the array in the store or group.
 
@@ -388,11 +389,12 @@ def from_sharded_zarr(
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     component : str, optional
         Another word for `name`, as in `dask.array.from_zarr`.
     storage_options : mapping, optional
-        Options of fsspec for a URL that is not of a local file; see :func:`to_sharded_zarr`.
+        Options for a URL; see :func:`to_sharded_zarr`.
     chunks : optional
         Chunks of the dask array, in any form that dask accepts; the shape of a shard by default.
     name : str, optional

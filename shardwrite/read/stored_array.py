@@ -92,7 +92,8 @@ def open_stored(source: Any) -> StoredArray:
     Parameters
     ----------
     source : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL, any store of zarr-python, or one of its groups and arrays.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
 
     Raises
     ------

@@ -85,7 +85,8 @@ class ShardWriter:
     Parameters
     ----------
     store : str, path, or store or node of zarr-python
-        A directory or ``file://`` URL; or a store of zarr-python, or a group or array in one.
+        A directory; a URL such as ``s3://bucket/x.zarr``; a store of zarr-python or obstore; or a
+        group or array of zarr-python.
     name : str, optional
         Path of the array in the store.
     axis : int
