@@ -349,6 +349,18 @@ def goes_on(case: Case, home: Path, played: Iterator[None]) -> bool:
     return False
 
 
+def sampled(cases: list[Case], n: int, seed: int) -> list[Case]:
+    """Some schedules, of each way in turn, whatever number of effects the processes have today."""
+    drawn = random.Random(seed)
+    of_ways: dict[str, list[Case]] = {}
+    for case in cases:
+        of_ways.setdefault(case.way, []).append(case)
+    for found in of_ways.values():
+        drawn.shuffle(found)
+    in_turn = itertools.chain.from_iterable(itertools.zip_longest(*of_ways.values()))
+    return [case for case in in_turn if case is not None][:n]
+
+
 def run(
     pairs, ways, depth: int, n: int, *, before: str = "", seed: int = 0, out: Path | None = None
 ) -> list[Case]:
@@ -361,7 +373,7 @@ def run(
             bench = freeze.Bench(top)
             cases = list(schedules(bench, pairs, ways, depth, before))
             if n:
-                cases = random.Random(seed).sample(cases, min(n, len(cases)))
+                cases = sampled(cases, n, seed)
             for begin in range(0, len(cases), AT_ONCE):
                 explore(bench, cases[begin : begin + AT_ONCE])
                 if out:
