@@ -63,7 +63,8 @@ def encode_png(pixels: Pixels) -> bytes:
     Returns
     -------
     bytes
-        The file. The same pixels give the same bytes, as long as zlib does not change.
+        The file. The same pixels give the same bytes with the same library, which is zlib-ng if it
+        is installed, and zlib otherwise.
     """
     height, width, n_channels = pixels.shape
     header = _HEADER.pack(
@@ -72,7 +73,10 @@ def encode_png(pixels: Pixels) -> bytes:
     size = n_channels * pixels.dtype.itemsize
     stored = pixels.astype(pixels.dtype.newbyteorder(">"), order="C", copy=False)
     rows = stored.reshape(height, -1).view(np.uint8).reshape(height, width, size)
-    compressor = zlib.compressobj(_LEVEL)
+    library: Any = zlib
+    if importlib.util.find_spec("zlib_ng"):  # takes an eighth of the time
+        library = importlib.import_module("zlib_ng.zlib_ng")
+    compressor = library.compressobj(_LEVEL)
     data = b"".join([*map(compressor.compress, _filtered(rows)), compressor.flush()])
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return b"".join((_SIGNATURE, *(_chunk(name, body) for name, body in chunks)))

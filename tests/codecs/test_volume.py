@@ -146,6 +146,13 @@ def test_pngs(number):
     read_png(encoded, pixels)
 
 
+def test_pngs_without_zlib_ng(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(png.importlib.util, "find_spec", lambda n: n != "zlib_ng" and found(n))
+    for number in range(8):
+        read_png(png.encode_png(picture(number)), picture(number))
+
+
 @pytest.mark.parametrize("number", CASES)
 def test_pngs_without_pillow(number, no_pillow):
     pixels = picture(number)
