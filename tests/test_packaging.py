@@ -27,13 +27,14 @@ EXTRAS = {
     "hdf5": "h5py, hdf5plugin",
     "tiff": "tifffile",
     "nifti": "nibabel",
+    "precomputed": "PIL",
     "netcdf3": "scipy",
     "cf": "xarray",
     "cloud": "obstore",
     "plot": "matplotlib",
     "slurm": "cryptography, dask_jobqueue",
     "demo": "nibabel, zstandard",
-    "all": "h5py, tifffile, nibabel, scipy, xarray, matplotlib, dask_jobqueue, isal",
+    "all": "h5py, tifffile, nibabel, scipy, xarray, matplotlib, dask_jobqueue, isal, PIL",
 }
 FOR_DEVELOPERS = {"test", "bench", "check", "docs"}
 # Nothing of the checkout may be seen from there.

@@ -17,6 +17,7 @@ _SECTIONS = {
         "--name --shards --chunks --compressors --filters --fill-value --dimension-names "
         "--attributes --index-location --array-format --manifest --strategy --write-empty-chunks "
         "--checksum --stripe-count --axes --resolution --voxel-offset --type --encoding "
+        "--compressed-segmentation-block-size --jpeg-quality "
         "--sharding --shard-nbytes --index-nbytes --key"
     ),
     "Which arrays": "--include --exclude --min-chunks",

@@ -57,7 +57,20 @@ _OF_RUNS = ("restart", "recheck", "durability", "keep_report")
 @click.option(
     "--encoding",
     type=click.Choice(ENCODINGS),
-    help="Encoding of the chunks. Default: what --sharding says, or gzip.",
+    help="Encoding of the chunks. compressed_segmentation is for labels of uint32 or uint64, png "
+    "for uint8 or uint16, and jpeg for uint8. jpeg changes values. Default: what --sharding says, "
+    "or gzip.",
+)
+@click.option(
+    "--compressed-segmentation-block-size",
+    type=Sizes(),
+    help="Size of a block along x, y and z, in voxels, for --encoding compressed_segmentation. "
+    "Default: 8,8,8.",
+)
+@click.option(
+    "--jpeg-quality",
+    type=click.IntRange(1, 100),
+    help="Quality, for --encoding jpeg. Default: 75.",
 )
 @click.option(
     "--chunks",

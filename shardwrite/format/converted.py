@@ -14,8 +14,10 @@ from typing import Any
 from zarr.abc.codec import ArrayArrayCodec
 
 from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.document import (
+    DEFAULT_COMPRESSORS,
     DEFAULT_INDEX_CODECS,
     ArrayOptions,
     make_metadata,
@@ -30,6 +32,7 @@ from shardwrite.grid import Shape
 __all__ = ["ConvertedLayout", "converted"]
 
 _CHECKSUM = "crc32c"
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +119,7 @@ def converted(source: ArrayMetadata, layout: ConvertedLayout) -> ArrayMetadata:
 
 
 def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]:
-    codecs: list[Codec] = list(source.inner_codecs)
+    codecs = _codecs_of(source)
     if not (isinstance(layout.compressors, str) and layout.compressors == "keep"):
         codecs = [*codecs[: _n_before_bytes(codecs)], *_rendered(source, layout)]
     if layout.checksum is False:
@@ -125,6 +128,14 @@ def _inner_codecs(source: ArrayMetadata, layout: ConvertedLayout) -> list[Codec]
     if layout.checksum and codecs[-1]["name"] != _CHECKSUM:
         codecs.append({"name": _CHECKSUM})
     return codecs
+
+
+def _codecs_of(source: ArrayMetadata) -> list[Codec]:
+    """Codecs of an array; the usual ones for those of volumes, which no reader of Zarr knows."""
+    codecs = source.inner_codecs
+    if codecs[0]["name"] not in VOLUME_CODECS:
+        return [*codecs]
+    return [_BYTES, *DEFAULT_COMPRESSORS]
 
 
 def _n_before_bytes(codecs: Sequence[Codec]) -> int:
@@ -145,7 +156,7 @@ def _n_before_bytes(codecs: Sequence[Codec]) -> int:
 
 def _rendered(source: ArrayMetadata, layout: ConvertedLayout) -> Sequence[Codec]:
     """The compressors of a layout as zarr renders them for the array."""
-    codecs = source.inner_codecs
+    codecs = _codecs_of(source)
     serializer = codecs[_n_before_bytes(codecs) - 1]
     options = ArrayOptions(
         compressors=layout.compressors,

@@ -25,10 +25,11 @@ from shardwrite.format.given import (
     as_document,
     as_list,
     document_of,
-    put_sharding,
+    put_serializer,
     refuse_numcodecs,
     sharding_in,
     unknown_name,
+    volume_codec_in,
     with_documents,
 )
 from shardwrite.format.hierarchy_2022 import FORMAT
@@ -200,9 +201,10 @@ def make_metadata(
     for field in ("filters", "serializer", "compressors"):
         refuse_numcodecs(field, getattr(options, field))
     sharding = sharding_in(options.serializer)
+    apart = sharding or volume_codec_in(options.serializer, options.shard_format)
     chosen: Mapping[str, Any] = {
         "filters": with_documents(options.filters),
-        "serializer": "auto" if sharding else with_documents(options.serializer),
+        "serializer": "auto" if apart else with_documents(options.serializer),
         "compressors": _compressors(options, is_sharding=bool(sharding)),
         "fill_value": options.fill_value,
         "chunk_key_encoding": _key_encoding(options.chunk_key_encoding),
@@ -215,8 +217,9 @@ def make_metadata(
     native = np.dtype(zarr_dtype(document["data_type"]).to_native_dtype())
     check_fill(document, native, options.fill_value)
     document["fill_value"] = exact_fill(document, native, options.fill_value)
+    if apart:
+        put_serializer(apart, document["codecs"])
     if sharding:
-        put_sharding(sharding, document["codecs"])
         _warn_of_transposed(document["codecs"], chunks)
     if shards is None:
         _refuse(options, {"format": None}, "is for sharded arrays", "leave it out, or give shards=")

@@ -11,6 +11,7 @@ from zarr.codecs import ShardingCodec
 from zarr.registry import get_codec_class
 
 from shardwrite.codecs.documents import Document
+from shardwrite.codecs.volume import VOLUME_CODECS
 from shardwrite.errors import SpecError
 from shardwrite.format.sharding import ShardingIndexed
 
@@ -20,10 +21,11 @@ __all__ = [
     "as_list",
     "codec_class",
     "document_of",
-    "put_sharding",
+    "put_serializer",
     "refuse_numcodecs",
     "sharding_in",
     "unknown_name",
+    "volume_codec_in",
     "with_documents",
 ]
 
@@ -143,11 +145,34 @@ def sharding_in(serializer: Any) -> Document | None:
         ) from error
 
 
-def put_sharding(sharding: Document, codecs: list[Document]) -> None:
-    """Replace the array-to-bytes codec in a list by a sharding."""
+def volume_codec_in(serializer: Any, shard_format: Any) -> Document | None:
+    """Document of an encoding of volumes that is given as the serializer; None if it is none.
+
+    zarr-python does not know these, so they are put into the document here.
+
+    Raises
+    ------
+    SpecError
+        If the shards are not those of a volume.
+    """
+    document = document_of(serializer)
+    if document.get("name") not in VOLUME_CODECS:
+        return None
+    if not getattr(shard_format, "cuts_edges", False):
+        raise SpecError(
+            "a codec for the shards of volumes only",
+            field="serializer",
+            value=serializer,
+            remedy="use shardwrite.to_precomputed",
+        )
+    return as_document(document)
+
+
+def put_serializer(serializer: Document, codecs: list[Document]) -> None:
+    """Replace the array-to-bytes codec in a list by another, such as a sharding."""
     at = next(
         i
         for i, codec in enumerate(codecs)
         if issubclass(get_codec_class(codec["name"]), ArrayBytesCodec)
     )
-    codecs[at] = sharding
+    codecs[at] = serializer

@@ -14,6 +14,7 @@ import numpy as np
 from shardwrite.codecs import FillPattern, Pipeline
 from shardwrite.codecs.datatypes import fill_from_json, is_same_type, zarr_dtype
 from shardwrite.codecs.documents import Codec, Document
+from shardwrite.codecs.volume import LOSSY_CODECS
 from shardwrite.errors import CodecError, SpecError
 from shardwrite.format.base import ObjectFormat
 from shardwrite.format.manifest import emptied
@@ -134,6 +135,11 @@ class ArrayMetadata:
         return [
             {**codec, "name": "bytes"} if codec["name"] == "endian" else codec for codec in codecs
         ]
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether decoded values may differ from those that were encoded."""
+        return any(codec["name"] in LOSSY_CODECS for codec in self.inner_codecs)
 
     @cached_property
     def dtype(self) -> np.dtype[Any]:

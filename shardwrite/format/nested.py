@@ -20,6 +20,7 @@ from shardwrite.codecs import FillPattern, Pipeline, build_pipeline
 from shardwrite.codecs.documents import Codec, Document
 from shardwrite.codecs.pipeline import most_added, undo
 from shardwrite.codecs.stages import Buffer, BytesStage, build_stage
+from shardwrite.codecs.volume import build_volume_pipeline
 from shardwrite.errors import CodecError, CorruptShardError
 from shardwrite.format.index import IndexCodec, ShardIndex
 from shardwrite.grid import Shape, unravel
@@ -212,6 +213,9 @@ def build_with_sharding(
     SpecError
         If the codecs of a shard index do not fit.
     """
+    of_volume = build_volume_pipeline(codecs, shape, dtype)
+    if of_volume is not None:
+        return of_volume
     at = next((i for i, codec in enumerate(codecs) if codec["name"] == _NAME), None)
     if at is None:
         return build_pipeline(codecs, shape, dtype, document)

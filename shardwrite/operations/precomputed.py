@@ -48,7 +48,6 @@ __all__ = ["plan_precomputed", "to_precomputed"]
 
 _ROW_MAJOR = "czyx"
 _NAMES = {"c": "channel"}
-_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _GZIP = {"name": "gzip", "configuration": {"level": GZIP_LEVEL}}
 
 
@@ -79,7 +78,7 @@ class _Volume:
             shards=(*channels, *shards),
             chunks=(*channels, *chunks),
             filters=(),
-            serializer=_BYTES,
+            serializer=scale.encoding.codec,
             compressors=(_GZIP,) if new.sharding.data_encoding == "gzip" else (),
             fill_value=0,
             shard_format=PrecomputedShards(new.sharding),
@@ -104,6 +103,7 @@ class _Volume:
         sharding, scale = self.new.sharding, self.new.scale
         nbytes = math.prod(scale.chunk_size) * self.new.volume.n_channels
         nbytes *= math.prod(self.new.box) * self.array.dtype.itemsize
+        is_lossy = scale.encoding.name == "jpeg"
         per_minishard = min(2**sharding.preshift_bits, math.prod(self.new.box))
         files = math.prod(-(-n // k) for n, k in zip(scale.grid, self.new.box, strict=True))
         return (
@@ -117,6 +117,7 @@ class _Volume:
                 f"{counted(per_minishard, 'chunk')}"
             ),
             f"each file begins with an index of {human(sharding.shard_index_nbytes)}",
+            *(("values change, since the encoding is jpeg",) if is_lossy else ()),
         )
 
 
@@ -167,6 +168,8 @@ def plan_precomputed(
     voxel_offset: Any = (0, 0, 0),
     type: str = "image",  # noqa: A002 (the word of the format)
     encoding: str | None = None,
+    compressed_segmentation_block_size: Any = None,
+    jpeg_quality: int | None = None,
     chunks: Any = 64,
     sharding: Any = "auto",
     shard_nbytes: int | str = "128 MiB",
@@ -185,7 +188,9 @@ def plan_precomputed(
 
     Parameters
     ----------
-    x, axes, resolution, voxel_offset, type, encoding, chunks, sharding, shard_nbytes, index_nbytes
+    x, axes, resolution, voxel_offset, type, chunks, sharding, shard_nbytes, index_nbytes
+        See :func:`to_precomputed`.
+    encoding, compressed_segmentation_block_size, jpeg_quality
         See :func:`to_precomputed`.
     key, write_empty_chunks, memory_limit, source_id, max_graph_tasks, max_source_reruns
         See :func:`to_precomputed`.
@@ -218,6 +223,8 @@ def plan_precomputed(
             resolution=resolution,
             voxel_offset=voxel_offset,
             encoding=encoding,
+            compressed_segmentation_block_size=compressed_segmentation_block_size,
+            jpeg_quality=jpeg_quality,
             chunks=chunks,
             sharding=sharding,
             key=key,
@@ -246,6 +253,8 @@ def to_precomputed(
     voxel_offset: Any = (0, 0, 0),
     type: str = "image",  # noqa: A002 (the word of the format)
     encoding: str | None = None,
+    compressed_segmentation_block_size: Any = None,
+    jpeg_quality: int | None = None,
     chunks: Any = 64,
     sharding: Any = "auto",
     shard_nbytes: int | str = "128 MiB",
@@ -285,9 +294,18 @@ def to_precomputed(
         Position of the first voxel, along x, y and z.
     type : {"image", "segmentation"}
         Kind of the volume.
-    encoding : {"gzip", "raw"}, optional
-        Encoding of the chunks. By default what `sharding` says, or else gzip. In the format, both
-        have the encoding ``raw``, and gzip is that of the shards.
+    encoding : {"gzip", "raw", "compressed_segmentation", "png", "jpeg"}, optional
+        Encoding of the chunks. By default what `sharding` says, or else gzip. In the format,
+        ``gzip`` and ``raw`` both have the encoding ``raw``, and gzip is that of the shards.
+        ``compressed_segmentation`` is for labels, ``uint32`` or ``uint64``, and the shards compress
+        it once more. ``png`` is for one to four channels of ``uint8`` or ``uint16``. ``jpeg`` is
+        for one or three channels of ``uint8``, and changes values. It needs Pillow, and is refused
+        for a segmentation.
+    compressed_segmentation_block_size : sequence of int, optional
+        Shape of a block along x, y and z, in voxels; by default ``(8, 8, 8)``. Each block has a
+        table of its labels.
+    jpeg_quality : int, optional
+        Quality of 1 to 100; by default 75. Channels are stored with all pixels (4:4:4).
     chunks : int or sequence of int
         Shape of a chunk along x, y and z. A chunk holds all channels.
     sharding : "auto", mapping or ShardingParameters
@@ -355,6 +373,8 @@ def to_precomputed(
             resolution=resolution,
             voxel_offset=voxel_offset,
             encoding=encoding,
+            compressed_segmentation_block_size=compressed_segmentation_block_size,
+            jpeg_quality=jpeg_quality,
             chunks=chunks,
             sharding=sharding,
             key=key,

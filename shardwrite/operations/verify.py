@@ -334,12 +334,31 @@ def _given(against: Any, metadata: ArrayMetadata) -> tuple[Donor | None, dask.ar
     if against is None:
         return None, None
     if not isinstance(against, str | os.PathLike):
+        _check_lossless(metadata, against)
         return None, take_for(against, metadata, "against")
     given = stored_at(place_of(against)).array
     passage = passage_between(given.metadata, metadata)
     if passage is None:
+        _check_lossless(metadata, against)
         return None, take_for(by_inner_chunks(given), metadata, "against")
     return Donor(given, passage, check=False, drop_empty=False), None
+
+
+def _check_lossless(metadata: ArrayMetadata, against: Any) -> None:
+    """Refuse to compare values that the codecs of an array have changed.
+
+    Raises
+    ------
+    SpecError
+        If they have.
+    """
+    if metadata.is_lossy:
+        raise SpecError(
+            "the chunks are stored with a loss, so that no value need be the same",
+            field="against",
+            value=against if isinstance(against, str) else type(against).__name__,
+            remedy="leave it out; deep=True decodes every chunk",
+        )
 
 
 def how_to_mend(beside: Beside) -> str:

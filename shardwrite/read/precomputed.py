@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.codecs.volume import VolumeEncoding, volume_encoding
 from shardwrite.errors import CorruptShardError, SpecError, StoreError
 from shardwrite.format.precomputed.info import INFO, Scale, Volume, parse_info
 from shardwrite.format.precomputed.parameters import ShardingParameters
@@ -78,6 +79,15 @@ def read_sharding(store: Store) -> ShardingParameters:
     return ShardingParameters.from_dict(found)
 
 
+def _encoding_of(scale: Scale, volume: Volume) -> VolumeEncoding | None:
+    """Encoding of the chunks of a scale; None if they are raw."""
+    codec = scale.encoding.codec
+    if scale.encoding.name == "raw":
+        return None
+    dtype, configuration = volume.dtype.newbyteorder("="), codec.get("configuration", {})
+    return volume_encoding(codec["name"], configuration, dtype, volume.n_channels)
+
+
 class ScaleReader:
     """Reader of a scale, as an array with the axes x, y, z and channel. Threads may share it.
 
@@ -93,19 +103,14 @@ class ScaleReader:
     Raises
     ------
     SpecError
-        If the encoding of the chunks is not supported.
+        If the encoding of the chunks is not supported, or holds no such voxels.
     StoreError
         If the key of the scale leads out of the store.
     """
 
     def __init__(self, store: Store, volume: Volume, scale: Scale) -> None:
-        if scale.encoding != "raw":
-            raise SpecError(
-                "chunks of this encoding are not decoded",
-                field="encoding",
-                value=scale.encoding,
-                remedy='choose a scale with the encoding "raw"',
-            )
+        scale.encoding.check(volume.dtype, volume.n_channels)
+        self._encoding = _encoding_of(scale, volume)
         self._store = store.at(scale.key)
         self._volume, self._scale = volume, scale
         self._code = scale.code if scale.sharding is not None else None
@@ -166,6 +171,8 @@ class ScaleReader:
     def _file(self, key: str, box: Box) -> Buffer | None:
         """Bytes of a chunk in a file of its own, which may be compressed; None if it is missing."""
         most = box.size * self._volume.n_channels * self._volume.dtype.itemsize
+        if self._encoding is not None:
+            most = self._encoding.most_nbytes((self._volume.n_channels, *box.shape[::-1]))
         data = self._store.read_whole(key, most)
         if data is not None:
             return data
@@ -184,6 +191,11 @@ class ScaleReader:
         return None
 
     def _decoded(self, data: Buffer, box: Box, position: Shape) -> npt.NDArray[Any]:
+        if self._encoding is not None:
+            try:
+                return self._encoding.decode(data, box.shape[::-1]).transpose()
+            except CorruptShardError as error:
+                raise error.located(inner_chunk=position) from error
         wanted = math.prod(box.shape) * self._volume.dtype.itemsize
         if len(memoryview(data)) != wanted:
             raise CorruptShardError(

@@ -127,13 +127,16 @@ def from_precomputed(
     SpecError
         If the ``info`` describes no volume, there is no such scale, its encoding is not supported,
         or the axes do not fit.
+    CodecError
+        If the chunks are JPEG images, and Pillow is not installed.
     StoreError
         If there is no ``info``, or it cannot be read.
 
     Notes
     -----
     Chunks may lie in shards, with either hash, or in a file each, gzipped or not. Their encoding
-    must be ``raw``. Damaged chunks raise CorruptShardError when they are read.
+    is ``raw``, ``compressed_segmentation``, ``png`` or ``jpeg``. PNG images are read faster if
+    Pillow is installed. Damaged chunks raise CorruptShardError when they are read.
 
     Examples
     --------

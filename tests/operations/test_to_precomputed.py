@@ -550,9 +550,7 @@ BAD = {
     ],
     "voxel_offset": [(source(), {"voxel_offset": value}) for value in ((0, 0), 1.5, "000")],
     "chunks": [(source(), {"chunks": value}) for value in (0, (64, 64), 1.5, "64", None)],
-    "encoding": [
-        (source(), {"encoding": value}) for value in ("jpeg", "compressed_segmentation", "zstd", 1)
-    ]
+    "encoding": [(source(), {"encoding": value}) for value in ("jpeg", "compresso", "zstd", 1)]
     + [
         (
             source(),

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwrite.codecs.documents import Document
 from shardwrite.errors import SpecError
+from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import ShardingParameters
 from shardwrite.grid import Box, Shape, ceil_div
@@ -39,7 +40,7 @@ class Scale:
         Shape of the scale, position of its first voxel, and shape of a chunk.
     resolution : tuple of float
         Size of a voxel in nanometres.
-    encoding : str
+    encoding : ChunkEncoding
         Encoding of the chunks.
     sharding : ShardingParameters or None
         Parameters of the shards; None if each chunk is a file.
@@ -50,7 +51,7 @@ class Scale:
     voxel_offset: Shape
     chunk_size: Shape
     resolution: tuple[float, ...]
-    encoding: str
+    encoding: ChunkEncoding
     sharding: ShardingParameters | None
 
     @property
@@ -166,7 +167,7 @@ def _scale(document: Any) -> Scale:
         _numbers(document.get("voxel_offset", [0, 0, 0]), "voxel_offset", 3),
         _numbers(chunk_sizes[0], "chunk_sizes", 3, least=1),
         _resolution(document),
-        str(document.get("encoding")),
+        ChunkEncoding.parse(document),
         None if sharding is None else ShardingParameters.from_dict(sharding),
     )
     if scale.sharding is not None:

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from shardwrite.codecs.documents import Document
+from shardwrite.codecs.limits import chunk_limit
 from shardwrite.errors import SpecError
 from shardwrite.format.precomputed.boxes import box_of_chunks
+from shardwrite.format.precomputed.encodings import ChunkEncoding
 from shardwrite.format.precomputed.info import INFO, VOLUME_TYPE, Scale, Volume, parse_info
 from shardwrite.format.precomputed.morton import MortonCode
 from shardwrite.format.precomputed.parameters import TYPE, ShardingParameters
@@ -31,8 +33,10 @@ __all__ = [
 ]
 
 KINDS = ("image", "segmentation")
-ENCODINGS = ("raw", "gzip")
-_NOT_WRITTEN = ("compressed_segmentation", "jpeg", "png", "compresso", "jpegxl", "zfpc")
+_OF_SHARDS = ("raw", "gzip")
+ENCODINGS = (*_OF_SHARDS, "compressed_segmentation", "png", "jpeg")
+_COMPRESSED = ("png", "jpeg")
+_NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", "zfpc")
 _DTYPES = (*(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)), "float32")
 _INSTEAD = {"bool": "uint8", "float64": "float32", "float16": "float32"}
 _COLUMN_NBYTES = 24
@@ -51,8 +55,12 @@ class ScaleOptions:
         Kind of the volume.
     resolution, voxel_offset : sequence of float, sequence of int
         Size of a voxel in nanometres, and position of the first voxel, along x, y and z.
-    encoding : {"raw", "gzip"}, optional
+    encoding : {"raw", "gzip", "compressed_segmentation", "png", "jpeg"}, optional
         Encoding of the chunks.
+    compressed_segmentation_block_size : sequence of int, optional
+        Shape of a block along x, y and z.
+    jpeg_quality : int, optional
+        Quality of 1 to 100.
     chunks : int or sequence of int
         Shape of a chunk along x, y and z.
     sharding : "auto", mapping or ShardingParameters
@@ -68,6 +76,8 @@ class ScaleOptions:
     resolution: Any
     voxel_offset: Any
     encoding: Any
+    compressed_segmentation_block_size: Any
+    jpeg_quality: Any
     chunks: Any
     sharding: Any
     key: Any
@@ -162,7 +172,7 @@ def sharding_for(
     options : ScaleOptions
         What the parameters are chosen for: its `shard_nbytes` and `index_nbytes`.
     encoding : {"raw", "gzip"}
-        Encoding of the chunks.
+        Encoding of the chunks by the shards.
     """
     n_low = max(
         0, min(code.n_bits, (options.shard_nbytes // max(1, chunk_nbytes)).bit_length() - 1)
@@ -202,16 +212,24 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
         raise SpecError("no voxels", field="x.shape", value=tuple(shape), remedy=remedy)
     chunk = _three(options.chunks, "chunks", least=1)
     resolution = _resolution(options.resolution)
+    encoding = _encoding(options, dtype, n_channels, chunk)
     entry: Document = {
         "key": _key(options.key, resolution),
         "size": [int(n) for n in shape[:3]],
         "voxel_offset": list(_three(options.voxel_offset, "voxel_offset")),
         "resolution": resolution,
         "chunk_sizes": [list(chunk)],
-        "encoding": "raw",
+        **encoding.fields,
     }
     code = MortonCode(tuple(-(-n // c) for n, c in zip(entry["size"], chunk, strict=True)))
     chunk_nbytes = math.prod(chunk) * n_channels * dtype.itemsize
+    if encoding.block_size is not None and chunk_nbytes > chunk_limit():
+        raise SpecError(
+            f"{encoding.name} is read up to a size of {chunk_limit()} bytes decoded",
+            field="chunks",
+            value=chunk,
+            remedy="make chunks smaller",
+        )
     sharding = _sharding(options, code, chunk_nbytes)
     entry["sharding"] = sharding.to_dict()
     info = {
@@ -246,23 +264,40 @@ def _check_kind(kind: object, dtype: np.dtype[Any], n_channels: int) -> None:
         raise SpecError("a segmentation has one channel", field="type", value=kind, remedy=remedy)
 
 
-def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> ShardingParameters:
-    encoding, wanted = options.encoding, options.sharding
-    if encoding in _NOT_WRITTEN:
-        remedy = 'use "gzip", which loses nothing, or "raw"'
-        raise SpecError("is not written", field="encoding", value=encoding, remedy=remedy)
-    if encoding not in (None, *ENCODINGS):
+def _encoding(
+    options: ScaleOptions, dtype: np.dtype[Any], n_channels: int, chunk: Shape
+) -> ChunkEncoding:
+    """Encoding of the chunks in the words of the format, in which gzip is one of the shards."""
+    wanted = options.encoding
+    if isinstance(wanted, str) and wanted in _NOT_WRITTEN:
         remedy = f"use one of {list(ENCODINGS)}"
-        raise SpecError("not known", field="encoding", value=encoding, remedy=remedy)
+        raise SpecError("is not written", field="encoding", value=wanted, remedy=remedy)
+    if wanted is not None and (not isinstance(wanted, str) or wanted not in ENCODINGS):
+        remedy = f"use one of {list(ENCODINGS)}"
+        raise SpecError("not known", field="encoding", value=wanted, remedy=remedy)
+    made = ChunkEncoding.new(
+        "raw" if wanted is None or wanted in _OF_SHARDS else wanted,
+        options.compressed_segmentation_block_size,
+        options.jpeg_quality,
+    )
+    made.check(dtype, n_channels)
+    made.check_new(options.type, chunk)
+    return made
+
+
+def _sharding(options: ScaleOptions, code: MortonCode, chunk_nbytes: int) -> ShardingParameters:
+    wanted = options.sharding
+    encoding = options.encoding if options.encoding in _OF_SHARDS else None
+    usual_encoding = "raw" if options.encoding in _COMPRESSED else "gzip"
     if isinstance(wanted, str) and wanted == "auto":
-        return sharding_for(code, chunk_nbytes, options, encoding or "gzip")
+        return sharding_for(code, chunk_nbytes, options, encoding or usual_encoding)
     if isinstance(wanted, ShardingParameters):
         made = wanted
     elif isinstance(wanted, Mapping):
         usual = {
             "hash": "identity",
             "minishard_index_encoding": "gzip",
-            "data_encoding": encoding or "gzip",
+            "data_encoding": encoding or usual_encoding,
         }
         made = ShardingParameters.from_dict({"@type": TYPE, **usual, **wanted})
     else:

@@ -1,0 +1,237 @@
+"""PNG images of 8 and 16 bits, of one to four channels: all that a volume can hold.
+
+They are written here, so that all four numbers of channels have 16 bits, too. Pillow reads the
+images that it can read without loss, if it is installed, since it is a hundred times as fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import CorruptShardError
+
+__all__ = ["decode_png", "encode_png", "most_png_nbytes"]
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_HEADER = struct.Struct(">IIBBBBB")
+_COLOURS = (0, 4, 2, 6)  # grey, grey and alpha, red green blue, and these with alpha
+_LEVEL = 6
+_BATCH_NBYTES = 2**18
+_FRAME_NBYTES = 12  # of each chunk of a file: its size, its name and its checksum
+
+Pixels = npt.NDArray[Any]
+Rows = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a file says of its image, and the compressed rows."""
+
+    height: int
+    width: int
+    depth: int
+    colour: int
+    is_interlaced: bool
+    data: bytes
+
+
+def most_png_nbytes(height: int, width: int, nbytes: int) -> int:
+    """Upper bound of the size of an image whose pixels take `nbytes` bytes each."""
+    raw = height * (1 + width * nbytes)
+    return raw + raw // 8 + 65536
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """Encode an image.
+
+    Parameters
+    ----------
+    pixels : numpy.ndarray of uint8 or uint16, shape (height, width, channels)
+        The image, of one to four channels.
+
+    Returns
+    -------
+    bytes
+        The file. The same pixels give the same bytes with the same library, which is zlib-ng if it
+        is installed, and zlib otherwise.
+    """
+    height, width, n_channels = pixels.shape
+    header = _HEADER.pack(
+        width, height, 8 * pixels.dtype.itemsize, _COLOURS[n_channels - 1], 0, 0, 0
+    )
+    size = n_channels * pixels.dtype.itemsize
+    stored = pixels.astype(pixels.dtype.newbyteorder(">"), order="C", copy=False)
+    rows = stored.reshape(height, -1).view(np.uint8).reshape(height, width, size)
+    library: Any = zlib
+    if importlib.util.find_spec("zlib_ng"):  # takes an eighth of the time
+        library = importlib.import_module("zlib_ng.zlib_ng")
+    compressor = library.compressobj(_LEVEL)
+    data = b"".join([*map(compressor.compress, _filtered(rows)), compressor.flush()])
+    chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
+    return b"".join((_SIGNATURE, *(_chunk(name, body) for name, body in chunks)))
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    checksum = zlib.crc32(body, zlib.crc32(name))
+    return b"".join((struct.pack(">I", len(body)), name, body, struct.pack(">I", checksum)))
+
+
+def _filtered(rows: Rows) -> Iterator[bytes]:
+    """Rows of an image, each with the filter after which its bytes are smallest."""
+    height, width, size = rows.shape
+    step = max(1, _BATCH_NBYTES // (width * size))
+    for first in range(0, height, step):
+        here = rows[first : first + step]
+        around = np.zeros((len(here) + 1, width + 1, size), np.int16)
+        around[1:, 1:] = here
+        if first:
+            around[0, 1:] = rows[first - 1]
+        left, up, corner = around[1:, :-1], around[:-1, 1:], around[:-1, :-1]
+        guesses = (0, left, up, (left + up) >> 1, _paeth(left, up, corner))
+        found = np.stack([(here - guess).astype(np.uint8) for guess in guesses])
+        found = found.reshape(len(guesses), len(here), -1)
+        weights = np.abs(found.view(np.int8).astype(np.int16)).sum(axis=2, dtype=np.int64)
+        best = np.argmin(weights, axis=0)
+        out = np.empty((len(here), 1 + width * size), np.uint8)
+        out[:, 0] = best
+        out[:, 1:] = found[best, np.arange(len(here))]
+        yield out.tobytes()
+
+
+def _paeth(left: Any, up: Any, corner: Any) -> Any:
+    """Of three neighbours of each byte, the one that is nearest to a plane through them."""
+    of_left, of_up = np.abs(up - corner), np.abs(left - corner)
+    of_corner = np.abs(left + up - 2 * corner)
+    is_left = (of_left <= of_up) & (of_left <= of_corner)
+    return np.where(is_left, left, np.where(of_up <= of_corner, up, corner))
+
+
+def decode_png(data: Buffer, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pixels:
+    """Decode an image.
+
+    Parameters
+    ----------
+    data : buffer
+        The file.
+    shape : tuple of int
+        Number of pixels, which the image may have in any height and width, and of channels.
+    dtype : numpy.dtype
+        Dtype of the pixels, ``uint8`` or ``uint16``.
+
+    Returns
+    -------
+    numpy.ndarray, shape (pixels, channels)
+        The pixels, row after row.
+
+    Raises
+    ------
+    CorruptShardError
+        If it is no such image, or is damaged. Its size is checked before anything is decoded.
+    """
+    n_pixels, n_channels = shape
+    found = _parts(data)
+    if found.height * found.width != n_pixels:
+        raise CorruptShardError(
+            f"png: an image of {found.width} by {found.height} pixels, where {n_pixels} must be"
+        )
+    if (found.depth, found.colour) != (8 * dtype.itemsize, _COLOURS[n_channels - 1]):
+        raise CorruptShardError(
+            f"png: an image of {found.depth} bits and colour type {found.colour}, which is not "
+            f"{dtype} with {n_channels} channels"
+        )
+    is_known = found.depth == 8 or n_channels == 1
+    if is_known and importlib.util.find_spec("PIL"):
+        return _by_pillow(data).reshape(n_pixels, n_channels).astype(dtype)
+    stored = _unfiltered(found, n_channels * dtype.itemsize).view(dtype.newbyteorder(">"))
+    return stored.reshape(n_pixels, n_channels).astype(dtype)
+
+
+def _parts(data: Buffer) -> _Parts:
+    view = memoryview(data).cast("B")
+    if view[: len(_SIGNATURE)] != _SIGNATURE:
+        raise CorruptShardError("png: begins with another signature")
+    at, header, rows = len(_SIGNATURE), None, list[memoryview]()
+    while True:
+        if len(view) < at + _FRAME_NBYTES:
+            raise CorruptShardError("png: torn")
+        nbytes, name = int.from_bytes(view[at : at + 4], "big"), bytes(view[at + 4 : at + 8])
+        end = at + _FRAME_NBYTES + nbytes
+        if end > len(view):
+            raise CorruptShardError(f"png: {name!r} claims {nbytes} bytes, past the end")
+        if zlib.crc32(view[at + 4 : end - 4]) != int.from_bytes(view[end - 4 : end], "big"):
+            raise CorruptShardError(f"png: the checksum of {name!r} does not fit")
+        body, at = view[at + 8 : end - 4], end
+        if header is None:
+            if name != b"IHDR" or nbytes != _HEADER.size:
+                raise CorruptShardError("png: begins with no header")
+            header = _HEADER.unpack(body)
+        elif name == b"IDAT":
+            rows.append(body)
+        elif name == b"IEND":
+            break
+    width, height, depth, colour, method, filters, interlace = header
+    if method or filters or interlace > 1 or not width or not height:
+        raise CorruptShardError("png: a header of no known image")
+    return _Parts(height, width, depth, colour, bool(interlace), b"".join(rows))
+
+
+def _by_pillow(data: Buffer) -> Pixels:
+    plugin = importlib.import_module("PIL.PngImagePlugin")
+    try:
+        with plugin.PngImageFile(BytesIO(data)) as image:
+            image.load()
+            return np.asarray(image)
+    # The library raises many types here; each of them means wrong bytes.
+    except Exception as error:
+        raise CorruptShardError(f"png: {error}") from error
+
+
+def _unfiltered(found: _Parts, size: int) -> Rows:
+    """Bytes of the pixels of an image, of which each pixel has `size`.
+
+    The bytes on a diagonal depend on those of the diagonals before it only, so each diagonal is
+    decoded at once.
+    """
+    if found.is_interlaced:
+        raise CorruptShardError("png: an interlaced image, which is read by Pillow only")
+    height, width = found.height, found.width
+    wanted = height * (1 + width * size)
+    stream = zlib.decompressobj()
+    try:
+        raw = stream.decompress(found.data, wanted + 1)
+    except zlib.error as error:
+        raise CorruptShardError(f"png: {error}") from error
+    if len(raw) != wanted or not stream.eof:
+        raise CorruptShardError(f"png: decodes to other than {wanted} bytes")
+    table = np.frombuffer(raw, np.uint8).reshape(height, -1)
+    kinds = table[:, 0]
+    if kinds.max() > 4:
+        raise CorruptShardError(f"png: a row has the filter {int(kinds.max())}")
+    filtered = table[:, 1:].reshape(height * width, size)
+    stride = width + 1
+    out = np.zeros(((height + 1) * stride, size), np.int16)  # a row and a column of zeros before it
+    for diagonal in range(height + width - 1):
+        top, last = max(0, diagonal - width + 1), min(height - 1, diagonal)
+        n, step = last - top + 1, stride - 1
+        here = (top + 1) * stride + 1 + diagonal - top
+        left, up, corner = (
+            out[start : start + (n - 1) * step + 1 : step]
+            for start in (here - 1, here - stride, here - stride - 1)
+        )
+        guesses: Any = (0, left, up, (left + up) >> 1, _paeth(left, up, corner))
+        guess: Any = np.choose(kinds[top : last + 1, None], guesses)
+        source = top * width + diagonal - top
+        bytes_here = filtered[source : source + (n - 1) * max(1, width - 1) + 1 : max(1, width - 1)]
+        out[here : here + (n - 1) * step + 1 : step] = (bytes_here + guess) & 255
+    return np.ascontiguousarray(out.reshape(height + 1, stride, size)[1:, 1:].astype(np.uint8))

@@ -1,0 +1,298 @@
+"""Encodings of the chunks of volumes: golden bytes, random values, foreign writers, bad bytes."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+
+from shardwrite.codecs import jpeg, png, segmentation
+from shardwrite.codecs.segmentation import CompressedSegmentation
+from shardwrite.codecs.volume import build_volume_pipeline, image_shape, volume_encoding
+from shardwrite.errors import CodecError, CorruptShardError
+
+CASES = [pytest.param(n, marks=() if n < 12 else pytest.mark.long) for n in range(400)]
+SEGMENTATION = "neuroglancer_compressed_segmentation"
+
+
+@pytest.fixture
+def no_pillow(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(png.importlib.util, "find_spec", lambda name: name != "PIL" and found(name))
+
+
+def labels(number):
+    rng = np.random.default_rng(number)
+    dtype = np.dtype(["uint32", "uint64"][number % 2])
+    shape = (int(rng.integers(1, 3)), *rng.integers(1, 30, 3).tolist())
+    block = tuple(rng.choice([1, 2, 3, 4, 8, 16], 3).tolist()) if number % 3 else (8, 8, 8)
+    values = rng.integers(0, int(rng.choice([2, 3, 10, 300, 2**31])), shape).astype(dtype)
+    if dtype.itemsize == 8:
+        values = values * np.uint64(2**33) + values
+    if number % 5 == 0:
+        values[:, : shape[1] // 2] = 7
+    return values, block
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_segmentations(number):
+    values, block = labels(number)
+    codec = CompressedSegmentation(block, values.dtype)
+    encoded = codec.encode(values)
+    assert len(encoded) <= codec.most_nbytes(values.shape)
+    np.testing.assert_array_equal(codec.decode(encoded, values.shape), values)
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_segmentations_of_another_library(number):
+    library = pytest.importorskip("compressed_segmentation")
+    values, block = labels(number)
+    codec = CompressedSegmentation(block, values.dtype)
+    theirs = np.asfortranarray(values.transpose())
+    if len(values) == 1:
+        plain = library.compress(theirs, block_size=block, order="F")
+        assert codec.encode(values) == plain, "the same bytes"
+    keywords = {"dtype": values.dtype, "block_size": block, "order": "F"}
+    size = theirs.shape[:3] if len(values) == 1 else theirs.shape
+    back = library.decompress(codec.encode(values), volume_size=size, **keywords)
+    np.testing.assert_array_equal(np.asarray(back).reshape(theirs.shape, order="F"), theirs)
+
+
+def test_a_segmentation_byte_by_byte():
+    """Four blocks of 2 by 1 by 1 voxels. Two of them are cut, and two share a table."""
+    codec = CompressedSegmentation((2, 1, 1), np.dtype("uint32"))
+    encoded = codec.encode(np.array([[[[9, 5, 5]], [[5, 5, 9]]]], "uint32"))
+    headers = [(9 | 1 << 24, 8), (11, 11), (11, 12), (12, 12)]
+    words = [1, *(word for header in headers for word in header), 0b01, 5, 9, 5, 9]
+    assert encoded == np.array(words, "<u4").tobytes()
+    back = codec.decode(encoded, (1, 2, 1, 3))
+    assert back.tolist() == [[[[9, 5, 5]], [[5, 5, 9]]]]
+
+
+def test_more_labels_than_a_header_can_address(monkeypatch):
+    monkeypatch.setattr(segmentation, "_TABLE_LIMIT", 1000)
+    codec = segmentation.CompressedSegmentation((8, 8, 8), np.dtype("uint64"))
+    with pytest.raises(CodecError, match="make chunks smaller"):
+        codec.encode(np.arange(4096, dtype="uint64").reshape(1, 16, 16, 16))
+
+
+@pytest.mark.parametrize(
+    ("at", "word", "message"),
+    [
+        (0, 2**32 - 1, "do not fit"),
+        (0, 500, "do not fit"),
+        (0, 0, "before the first"),
+        (1, 3 << 24, "3 bits"),
+        (1, 255 << 24, "255 bits"),
+        (1, 2**24 - 1 | 8 << 24, "past its end"),
+        (2, 2**32 - 1, "past its end"),
+        (2, 300, "past its end"),
+    ],
+)
+def test_hostile_segmentations(at, word, message):
+    values = np.arange(512, dtype="uint64").reshape(1, 8, 8, 8) % 9
+    codec = CompressedSegmentation((8, 8, 8), values.dtype)
+    words = np.frombuffer(codec.encode(values), "<u4").copy()
+    words[at] = word
+    with pytest.raises(CorruptShardError, match=message):
+        codec.decode(words.tobytes(), values.shape)
+
+
+def test_torn_segmentations():
+    values = np.arange(16 * 16 * 16, dtype="uint32").reshape(1, 16, 16, 16) % 77
+    codec = CompressedSegmentation((8, 8, 8), values.dtype)
+    encoded = codec.encode(values)
+    for n in [*range(70), len(encoded) // 2, len(encoded) - 4, len(encoded) - 1]:
+        with pytest.raises(CorruptShardError):
+            codec.decode(encoded[:n], values.shape)
+
+
+def test_a_bomb_of_equal_labels():
+    codec = CompressedSegmentation((2**10, 2**11, 2**11), np.dtype("uint32"))
+    with pytest.raises(CorruptShardError, match="are allowed"):
+        codec.decode(np.array([1, 2, 2, 42], "<u4").tobytes(), (1, 2**11, 2**11, 2**10))
+
+
+def test_huge_blocks_take_no_memory():
+    """Of a block that is larger than the chunk, only what lies in the chunk is decoded."""
+    codec = CompressedSegmentation((2**10, 2**11, 2**11), np.dtype("uint32"))
+    encoded = np.array([1, 2, 2, 42], "<u4").tobytes()
+    assert codec.decode(encoded, (1, 2, 2, 2)).tolist() == [[[[42, 42]] * 2] * 2]
+
+
+def picture(number):
+    rng = np.random.default_rng(number)
+    dtype, n_channels = ["uint8", "uint16"][number % 2], 1 + number // 2 % 4
+    shape = (*rng.integers(1, 40, 2).tolist(), n_channels)
+    noise = rng.integers(0, 60_000 if number % 3 else 9, shape)
+    return (noise if number % 5 else np.cumsum(noise, axis=number % 2)).astype(dtype)
+
+
+def read_png(data, pixels):
+    found = png.decode_png(data, (pixels.shape[0] * pixels.shape[1], pixels.shape[2]), pixels.dtype)
+    np.testing.assert_array_equal(found.reshape(pixels.shape), pixels)
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_pngs(number):
+    pixels = picture(number)
+    encoded = png.encode_png(pixels)
+    assert len(encoded) <= png.most_png_nbytes(*pixels.shape[:2], pixels[0, 0].nbytes)
+    assert encoded == png.encode_png(pixels.copy())
+    read_png(encoded, pixels)
+
+
+def test_pngs_without_zlib_ng(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(png.importlib.util, "find_spec", lambda n: n != "zlib_ng" and found(n))
+    for number in range(8):
+        read_png(png.encode_png(picture(number)), picture(number))
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_pngs_without_pillow(number, no_pillow):
+    pixels = picture(number)
+    read_png(png.encode_png(pixels), pixels)
+
+
+@pytest.mark.parametrize("number", CASES)
+def test_pngs_of_pillow(number, no_pillow):
+    image = pytest.importorskip("PIL.Image")
+    pixels, stream = picture(number), io.BytesIO()
+    if pixels.shape[2] > 1:
+        pixels = pixels.astype("uint8")
+    image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(stream, "PNG")
+    read_png(stream.getvalue(), pixels)
+
+
+def test_a_png_byte_by_byte():
+    encoded = png.encode_png(np.array([[[1], [2]], [[1], [2]]], "uint8"))
+    assert encoded[:8] == b"\x89PNG\r\n\x1a\n"
+    assert encoded[8:33] == chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0))
+    n = int.from_bytes(encoded[33:37], "big")
+    rows = zlib.decompress(encoded[41 : 41 + n])
+    assert rows == bytes([1, 1, 1, 2, 0, 0])  # the first by the left pixel, the second by the upper
+    assert encoded[33 + 12 + n :] == chunk(b"IEND", b"")
+
+
+def chunk(name, body):
+    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+
+
+def made(header=(4, 4, 8, 0, 0, 0, 0), rows=b"\0" * 20, *, data=None):
+    body = zlib.compress(rows) if data is None else data
+    parts = (
+        chunk(b"IHDR", struct.pack(">IIBBBBB", *header)),
+        chunk(b"IDAT", body),
+        chunk(b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+HOSTILE = {
+    "size": made((2**31 - 1, 2**31 - 1, 8, 0, 0, 0, 0)),
+    "depth": made((4, 4, 16, 0, 0, 0, 0)),
+    "palette": made((4, 4, 8, 3, 0, 0, 0)),
+    "method": made((4, 4, 8, 0, 1, 0, 0)),
+    "nothing": made((0, 4, 8, 0, 0, 0, 0)),
+    "rows": made(rows=b"\0" * 7),
+    "filter": made(rows=b"\7" * 20),
+    "zlib": made(data=b"nonsense"),
+    "signature": b"JUNK" + made()[4:],
+    "checksum": made()[:-1] + b"x",
+    "no header": made()[:8] + chunk(b"IEND", b""),
+    "claim": made()[:8] + struct.pack(">I", 2**31) + made()[12:],
+}
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+@pytest.mark.parametrize("has_pillow", [True, False])
+def test_hostile_pngs(fault, has_pillow, request):
+    if not has_pillow:
+        request.getfixturevalue("no_pillow")
+    read_png(made(), np.zeros((4, 4, 1), "uint8"))
+    with pytest.raises(CorruptShardError):
+        png.decode_png(HOSTILE[fault], (16, 1), np.dtype("uint8"))
+
+
+def test_bombs_and_interlaced_pngs(no_pillow):
+    bomb = made(data=zlib.compress(bytes(2**26), 9))
+    for fault in (bomb, made((4, 4, 8, 0, 0, 0, 1)), *(made()[:n] for n in range(len(made())))):
+        with pytest.raises(CorruptShardError):
+            png.decode_png(fault, (16, 1), np.dtype("uint8"))
+
+
+@pytest.mark.parametrize("n_channels", [1, 3])
+def test_jpegs(n_channels):
+    pytest.importorskip("PIL")
+    y, x = np.mgrid[:40, :30]
+    pixels = np.stack([(3 * x + c * y) % 256 for c in range(n_channels)], axis=2).astype("uint8")
+    encoded = jpeg.encode_jpeg(pixels, 95)
+    assert encoded == jpeg.encode_jpeg(np.asfortranarray(pixels), 95)
+    assert len(jpeg.encode_jpeg(pixels, 20)) < len(encoded)
+    found = jpeg.decode_jpeg(encoded, 1200, n_channels).reshape(pixels.shape)
+    assert np.abs(found.astype(int) - pixels).mean() < 3
+    for fault in (
+        encoded[:-1],
+        encoded[: len(encoded) // 2] + b"\xff\xd9",
+        encoded[:9] + b"\xff\xd9",
+        b"",
+        b"\xff\xd9",
+    ):
+        with pytest.raises(CorruptShardError):
+            jpeg.decode_jpeg(fault, 1200, n_channels)
+    with pytest.raises(CorruptShardError, match="30 by 40"):
+        jpeg.decode_jpeg(encoded, 1201, n_channels)
+    with pytest.raises(CorruptShardError, match="must be"):
+        jpeg.decode_jpeg(encoded, 1200, 4 - n_channels)
+
+
+def test_the_missing_library_is_named(monkeypatch):
+    monkeypatch.setitem(jpeg.importlib.sys.modules, "PIL.JpegImagePlugin", None)
+    with pytest.raises(CodecError, match=r"shardwrite\[precomputed\]"):
+        volume_encoding("neuroglancer_jpeg", {"quality": 75}, np.dtype("uint8"), 1)
+
+
+def test_images_of_chunks():
+    assert image_shape((64, 32, 16), 65_500) == (2048, 16)
+    assert image_shape((128, 1024, 16), 65_500) == (128, 2**14)
+    with pytest.raises(CodecError, match="smaller"):
+        image_shape((512, 512, 512), 65_500)
+
+
+@pytest.mark.parametrize(
+    ("name", "configuration", "dtype", "n_channels"),
+    [
+        ("neuroglancer_png", {}, "uint32", 1),
+        ("neuroglancer_png", {}, "uint8", 5),
+        ("neuroglancer_jpeg", {"quality": 75}, "uint16", 1),
+        ("neuroglancer_jpeg", {"quality": 75}, "uint8", 2),
+        ("neuroglancer_jpeg", {"quality": 0}, "uint8", 1),
+        ("neuroglancer_jpeg", {}, "uint8", 1),
+        (SEGMENTATION, {"block_size": [8, 8, 8]}, "uint16", 1),
+        (SEGMENTATION, {"block_size": [8, 8]}, "uint32", 1),
+        (SEGMENTATION, {"block_size": [8, 0, 8]}, "uint32", 1),
+        (SEGMENTATION, {"block_size": [2**20] * 3}, "uint32", 1),
+        (SEGMENTATION, {}, "uint32", 1),
+    ],
+)
+def test_what_does_not_fit(name, configuration, dtype, n_channels):
+    with pytest.raises(CodecError):
+        volume_encoding(name, configuration, np.dtype(dtype), n_channels)
+
+
+def test_pipelines():
+    codecs = [{"name": "neuroglancer_png"}, {"name": "gzip", "configuration": {"level": 5}}]
+    made = build_volume_pipeline(codecs, (2, 3, 4, 5), np.dtype("uint16"))
+    batch = np.arange(360, dtype="uint16").reshape(3, 2, 3, 4, 5)
+    for row, buffer in zip([2, 0], made.encode(batch, np.array([2, 0])), strict=True):
+        assert len(buffer) <= made.most_encoded_nbytes
+        np.testing.assert_array_equal(made.decode(buffer), batch[row])
+    assert build_volume_pipeline([{"name": "bytes"}], (2, 2, 2), np.dtype("u1")) is None
+    for shape, wrong in (((4, 5), codecs), ((2, 2, 2), [codecs[0], {"name": "transpose"}])):
+        with pytest.raises(CodecError):
+            build_volume_pipeline(wrong, shape, np.dtype("uint16"))
