@@ -35,6 +35,7 @@ from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, St
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.journal.bucket_runs import confirm
 from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.manifest import present_listed
@@ -197,6 +198,7 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
 def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
         if is_there(over.document_path):  # otherwise the removal has begun already
+            confirm(over.target)
             metadata = metadata_of(over)
             store = over.target.store
             for token in listed(over.path, TOKEN):

@@ -20,6 +20,7 @@ from shardwrite.journal import (
     InPlace,
     has_consolidated,
     read_receipt,
+    refuse_in_store,
     tidy,
     work_of,
 )
@@ -112,6 +113,7 @@ def consume_into(
     """
     path = _path_of(place, call)
     target = resolve_target(call.dst, None, call.run_dir)
+    refuse_in_store(target)
     check_apart(place, target.place)
     level = target.durability(call.run.durability)
     if level == "none":

@@ -22,6 +22,7 @@ from shardwrite.journal import (
     RunDirectory,
     begin_beside,
     begin_run,
+    confirm,
     differences,
     give_up,
     live_holders,
@@ -88,6 +89,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             as_store_error(str(session.directory.path), "cannot go on with"),
         ):
             session.directory.make_room(session.job.durability)
+            confirm(session.job.target)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
             session.list_before()
