@@ -1,9 +1,9 @@
 """Runs whose state lies in the bucket of their array.
 
 Such a run works on a directory that belongs to its process alone. While it works, it holds the
-lease of the array (`journal.bucket_lease`), and a thread puts what changes in the directory into
-the bucket (`journal.bucket_log`): at most one small object in some seconds. These are the steps of
-a process:
+lease of the array (`journal.bucket_lease`). A thread puts what changes in the directory into the
+bucket (`journal.bucket_log`), at most one small object in some seconds. These are the steps of a
+process:
 
 1. Take the lease. It names the holder whose log counts. *A lease without a state of its own.*
 2. Make the directory again from that log, and go on as with any directory.
@@ -141,6 +141,8 @@ def check_held(target: Target) -> None:
         If the state should lie in the bucket, and this operation does not keep it there.
     RunEndedError
         If another process has taken the lease over.
+    JournalError
+        If the state should lie in a directory, and that of another run lies in the bucket.
     """
     if target.in_store:
         hold = _holds.get(target.beside)
@@ -148,6 +150,14 @@ def check_held(target: Target) -> None:
             refuse_in_store(target)
         else:
             hold.check()
+    elif isinstance(target.place.store, BucketStore) and not target.place.store.is_in_memory:
+        found = read_lease(target.place.store)
+        if found is not None and (found[0].holder or found[0].state):
+            raise JournalError(
+                f"a run on {target.label} keeps its state in the bucket, and has not ended. Finish "
+                "it by the same call without run_dir",
+                path=target.label,
+            )
 
 
 def refuse_in_store(target: Target) -> None:

@@ -255,8 +255,8 @@ class InStore(Place):
         if found not in ("", run.run):
             raise JournalError(
                 f"run {found} writes {self.label}, and its state is not in this run_dir. Finish it "
-                f"with the run_dir that it was begun with. If it is lost, remove {MARK_NAME} and "
-                "what that run has written",
+                "with the run_dir that it was begun with, or with none. If it is lost, remove "
+                f"{MARK_NAME} and what that run has written",
                 path=str(run.path),
             )
         data = json.dumps({"run": run.run, "state": str(run.path.parent)}).encode()

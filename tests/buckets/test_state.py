@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from datetime import timedelta
 
 import dask
 import dask.array as da
@@ -85,9 +86,9 @@ def told(process):
 
 
 def others(server, url):
-    """Keys in the place of an array that are not those of shards."""
+    """Keys in the place of an array that are not those of shards, nor of a probe that was killed."""
     keys = server.keys(url.removeprefix("s3://bucket/"))
-    return [key for key in keys if not key.startswith("c/")]
+    return [key for key in keys if not key.startswith(("c/", ".probe-"))]
 
 
 def values_of(server, url):
@@ -331,8 +332,6 @@ def test_what_is_not_kept_in_a_bucket_names_the_remedy(moto, url, x):
 
 
 def test_a_failed_put_is_an_error_and_the_same_call_goes_on(moto_server, environment, url, x):
-    from datetime import timedelta
-
     soon = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
     given = {"shardwrite.storage": {"retry_config": soon}, "scheduler": "sync"}
     broken = []
@@ -388,3 +387,47 @@ def test_another_process_may_have_taken_over_right_before_the_end(moto, url, x, 
     with pytest.raises(RunEndedError):
         x.to_sharded_zarr(url, **LAYOUT)
     assert "zarr.json" not in others(moto, url)
+
+
+def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
+    moto_server, environment, url, x
+):
+    soon = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+    given = {
+        "shardwrite.storage": {"retry_config": soon},
+        "shardwrite.retry-pauses": [],
+        "shardwrite.lease.heartbeat": 0.2,
+        "shardwrite.lease.ttl": 0.6,
+        "scheduler": "sync",
+    }
+    down = threading.Event()
+
+    def plan(method, path, number):
+        if "/c/1/" in path:
+            down.set()
+        return "503" if down.is_set() and "shardwrite-run" in path else None
+
+    slow = x.map_blocks(lambda block: (time.sleep(0.5), block)[1], dtype=x.dtype)
+    with proxy.before(moto_server, plan) as (server, faults), dask.config.set(given):
+        environment(server)
+        call = {"source_id": "it", "memory_limit": "30kB", **LAYOUT}
+        with pytest.raises(StoreError, match=r"could not be renewed in time.*make the same call"):
+            slow.to_sharded_zarr(url, **call)
+        faults.plan = None
+        assert slow.to_sharded_zarr(url, **call).n_resumed_shards >= 8
+    np.testing.assert_array_equal(values_of(moto_server, url), VALUES)
+    assert others(moto_server, url) == KEPT
+
+
+def test_a_directory_does_not_go_along_with_a_state_in_the_bucket(moto, program, url, x, tmp_path):
+    x.to_sharded_zarr(url, **LAYOUT)
+    process = program(moto, url, "region", pause=1)
+    wait_for(lambda: any(key.endswith("-00000000") for key in others(moto, url)))
+    process.kill()
+    process.wait(30)
+    one = da.ones((1, 1), dtype="u4")
+    with pytest.raises(JournalError, match="Finish it by the same call without run_dir"):
+        one.to_sharded_zarr(url, region=np.s_[63:, 63:], run_dir=tmp_path)
+    assert told(program(moto, url, "region")).isdigit()
+    one.to_sharded_zarr(url, region=np.s_[63:, 63:], run_dir=tmp_path)
+    assert others(moto, url) == KEPT
