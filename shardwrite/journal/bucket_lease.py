@@ -182,20 +182,37 @@ class BucketLease:
                 return state
         raise JournalError(f"the lease of {self._label} changes all the time", path=self._label)
 
-    def renew(self, state: str) -> bool:
+    def renew(self, state: str, proof: str | None) -> bool:
         """Renew the lease, and return whether this process still holds it.
+
+        An earlier holder that was frozen amid its end may remove the lease. It is made again if
+        nobody else has taken it meanwhile.
 
         Parameters
         ----------
         state : str
             See `LeaseRecord`.
+        proof : str or None
+            Key of an object that stands as long as no other process has ended the run; None if
+            this process has not put anything yet.
 
         Raises
         ------
         StoreError
             If the service refuses. The lease may be held still.
         """
-        return self._replace(self.holder, state)
+        if self._replace(self.holder, state):
+            return True
+        is_gone = read_lease(self._store) is None
+        if is_gone and (proof is None or self._store.version(proof) is not None):
+            return self._put(None)
+        return False
+
+    def remove(self) -> None:
+        """Remove the lease that this process has given back, unless another one has taken it."""
+        found = read_lease(self._store)
+        if found is not None and found[1] == self._version:
+            self._store.remove_object(self._store.prefix + LEASE)
 
     def release(self, state: str) -> bool:
         """Give the lease back, and return whether this process held it until now.

@@ -31,7 +31,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -217,10 +217,10 @@ def ensure_held(target: Target) -> None:
             )
 
 
-def is_resumed(target: Target) -> bool:
-    """Whether the run state of a target was there when this process took the lease."""
+def is_resumed(target: Target, run: str) -> bool:
+    """Whether a run was there already when this process took the lease."""
     hold = _holds.get(target.beside) if target.in_store else None
-    return hold is not None and hold.is_resumed
+    return hold is not None and f"run-{run}" in hold.resumed
 
 
 def fetched(target: Target) -> Target:
@@ -280,7 +280,7 @@ class _Log:
     def __init__(self, store: BucketStore) -> None:
         self._store = store
 
-    def keys(self) -> list[str]:
+    def found(self) -> list[str]:
         """Keys of all objects of run state but the lease, in the order of each log."""
         return sorted(set(self._store.list_keys(STATE_PREFIX)) - {LEASE})
 
@@ -291,18 +291,18 @@ class _Log:
     def state_after(self, lease: LeaseRecord | None) -> str:
         """Name of the holder whose log counts, after a lease; empty if there is none."""
         if lease is None:
-            firsts = [key for key in self.keys() if key.endswith(f"-{0:08d}")]
+            firsts = [key for key in self.found() if key.endswith(f"-{0:08d}")]
             newest = max(firsts, key=lambda key: self._store.changed_at(key) or 0.0, default="")
             return newest.removeprefix(STATE_PREFIX).partition("-")[0]
         has_own = lease.holder and self._store.version(self.key(lease.holder, 0)) is not None
         return lease.holder if has_own else lease.state
 
-    def restore(self, holder: str, directory: Path) -> bool:
-        """Make a directory again from a log, and return whether there is one."""
+    def restore(self, holder: str, directory: Path) -> None:
+        """Make a directory again from the log of a holder, if there is one."""
         if not holder:
-            return False
+            return
         wanted = f"{STATE_PREFIX}{holder}-"
-        found = [key for key in self.keys() if key.startswith(wanted)]
+        found = [key for key in self.found() if key.startswith(wanted)]
         for number, key in enumerate(found):
             if key != self.key(holder, number):
                 raise JournalError(
@@ -313,17 +313,15 @@ class _Log:
             data = self._store.read_whole(key, 2**40)
             with as_store_error(key, "cannot take the state from"):
                 restore(directory, decode(data or b"", key))
-        return bool(found)
 
     def put(self, holder: str, number: int, data: bytes) -> None:
         """Put an object of a log. It may be there already, because an answer was lost."""
         self._store.put_object(self._store.prefix + self.key(holder, number), data)
 
-    def remove(self, *, but: str = "") -> None:
-        """Remove all logs, or all but that of a holder."""
-        for key in reversed(self.keys()):
-            if not but or not key.startswith(f"{STATE_PREFIX}{but}-"):
-                self._store.remove_object(self._store.prefix + key)
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove some objects."""
+        for key in keys:
+            self._store.remove_object(self._store.prefix + key)
 
 
 class _Hold:
@@ -339,16 +337,16 @@ class _Hold:
         Number of blocks that need the lease.
     is_closed : bool
         Whether the lease was given back.
-    is_resumed : bool
-        Whether there was a state.
+    resumed : frozenset of str
+        Names of the directories of runs that were there.
     """
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.turn = threading.Lock()
         self.n_users = 0
-        self.is_closed = self.is_resumed = False
-        self._is_lost = False
+        self.resumed: frozenset[str] = frozenset()
+        self.is_closed = self._is_lost = False
         self._lease = BucketLease(_store_of(target), target.label)
         self._log = _Log(_store_of(target))
         self._mirror = Mirror(target.beside)
@@ -367,7 +365,8 @@ class _Hold:
             shutil.rmtree(beside, ignore_errors=True)
             with as_store_error(str(beside), "cannot make"):
                 beside.parent.mkdir(parents=True, exist_ok=True)
-            self.is_resumed = self._log.restore(self._state, beside)
+            self._log.restore(self._state, beside)
+            self.resumed = frozenset(run.name for run in _runs_in(beside))
         except BaseException:
             with contextlib.suppress(StoreError):  # the first error is the one to report
                 self._lease.release(self._state)
@@ -413,11 +412,12 @@ class _Hold:
                 is_over = self._mirror.is_empty
                 if not is_over:
                     self._put()
+                # Listed now, as another process may begin as soon as the lease is given back.
                 # Without a state in the lease, a log that is left in part is not read.
+                left = self._log.found() if is_over else []
                 if self._lease.release("" if is_over else self._state) and is_over:
-                    self._log.remove()
-                    store = _store_of(self.target)
-                    store.remove_object(store.prefix + LEASE)
+                    self._log.remove(left)
+                    self._lease.remove()
         finally:
             self._lease.forget()
             forget_deadline(beside)
@@ -470,10 +470,12 @@ class _Hold:
             self._state = self._lease.holder
             if not is_new:
                 with contextlib.suppress(StoreError):  # at the end they are removed, too
-                    self._log.remove(but=self._state)
+                    own = self._log.key(self._state, 0)
+                    self._log.remove(key for key in self._log.found() if key != own)
 
     def _renew(self) -> None:
-        if not self._lease.renew(self._state):
+        proof = self._log.key(self._lease.holder, 0) if self._n_put else None
+        if not self._lease.renew(self._state, proof):
             self._lose()
         else:
             self._prolong()

@@ -374,10 +374,10 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
         if directory.has_ended:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
+        which = "by run_dir= a directory" if directory.target.in_store else "a directory"
         raise StoreError(
             f"store={directory.target.label!r}: {len(troubles)} of {len(outcomes)} workers "
-            f"cannot write there; {worker}: {message}; give a directory that every worker can "
-            "write to",
+            f"cannot write there; {worker}: {message}; give {which} that every worker can write to",
             key=str(directory.path),
             errno=number,
         )

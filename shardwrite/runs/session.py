@@ -387,7 +387,7 @@ class Session:
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
-        if self.job.makes_array and is_resumed(self.directory.target):
+        if self.job.makes_array and is_resumed(self.directory.target, self.directory.run):
             self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
