@@ -272,7 +272,7 @@ def begin_run(
     StoreError
         If the run's files cannot be written.
     """
-    check_held(target)
+    check_held(target, makes_array=intent.makes_array)
     check_surroundings(target)
     for _ in range(_MAX_TRIES):
         found = tidied_run(target)

@@ -132,8 +132,15 @@ def _forget(hold: _Hold) -> None:
         _holds.pop(hold.target.beside, None)
 
 
-def check_held(target: Target) -> None:
+def check_held(target: Target, *, makes_array: bool) -> None:
     """Refuse to begin a run where its state would lie in this process alone.
+
+    Parameters
+    ----------
+    target : Target
+        The array, or the update of it, that the run would write.
+    makes_array : bool
+        Whether the run would make the array. A mark then keeps others away.
 
     Raises
     ------
@@ -150,7 +157,7 @@ def check_held(target: Target) -> None:
             refuse_in_store(target)
         else:
             hold.check()
-    elif isinstance(target.place.store, BucketStore) and not target.place.store.is_in_memory:
+    elif not makes_array and isinstance(target.place.store, BucketStore):
         found = read_lease(target.place.store)
         if found is not None and (found[0].holder or found[0].state):
             raise JournalError(
