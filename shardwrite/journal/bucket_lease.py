@@ -133,20 +133,19 @@ class BucketLease:
 
     Attributes
     ----------
+    holder : str
+        Unique name of this holder.
     deadline : float
         Time until which no other process takes the lease, by the clock of `deadline.now`.
     """
 
     def __init__(self, store: BucketStore, label: str) -> None:
         self._store, self._label = store, label
-        self._record = LeaseRecord(uuid.uuid4().hex, "", Process())
+        self.holder = uuid.uuid4().hex
+        self._record = LeaseRecord(self.holder, "", Process())
+        self._is_released = False
         self._version: Any = None
         self.deadline = 0.0
-
-    @property
-    def holder(self) -> str:
-        """Unique name of this holder."""
-        return self._record.holder
 
     def take(self, state_after: Callable[[LeaseRecord | None], str]) -> str:
         """Take the lease, and return the name of the holder who has left a state, if any.
@@ -201,6 +200,8 @@ class BucketLease:
         StoreError
             If the service refuses. The lease may be held still.
         """
+        if self._is_released:
+            return False
         if self._replace(self.holder, state):
             return True
         is_gone = read_lease(self._store) is None
@@ -222,11 +223,13 @@ class BucketLease:
         state : str
             Name of the holder whose log holds the state; empty if there is none.
         """
-        name = self.holder
-        _mine.discard(name)
-        return self._replace("", state, name)
+        _mine.discard(self.holder)
+        if self._is_released:
+            return False
+        self._is_released = True
+        return self._replace("", state)
 
-    def _replace(self, holder: str, state: str, name: str = "") -> bool:
+    def _replace(self, holder: str, state: str) -> bool:
         """Replace the lease, if it is still that of this process."""
         for _ in range(2):
             beat = self._record.beat + 1
@@ -235,7 +238,7 @@ class BucketLease:
                 return True
             # An answer may have been lost, so that the version is not the one that is known.
             found = read_lease(self._store)
-            if found is None or found[0].holder != (name or holder):
+            if found is None or found[0].holder != self.holder:
                 return False
             self._version = found[1]
         return False
