@@ -57,6 +57,7 @@ __all__ = [
     "refuse_in_store",
 ]
 
+_STATES = ("run-", "ended-", "taken-")
 _PUT_SECONDS = 5.0
 _LEAVE_SECONDS = 5.0
 _holds: dict[Path, _Hold] = {}
@@ -227,7 +228,7 @@ def ensure_held(target: Target) -> None:
 def is_resumed(target: Target, run: str) -> bool:
     """Whether a run was there already when this process took the lease."""
     hold = _holds.get(target.beside) if target.in_store else None
-    return hold is not None and f"run-{run}" in hold.resumed
+    return hold is not None and run in hold.resumed
 
 
 def fetched(target: Target) -> Target:
@@ -265,10 +266,10 @@ def _note_holder(copy: Path, lease: LeaseRecord) -> None:
             path.write_text(json.dumps(lease.process.to_dict()))
 
 
-def _runs_in(beside: Path) -> list[Path]:
-    """Directories of all runs on an array that have not ended."""
+def _runs_in(beside: Path, state: str = "run-") -> list[Path]:
+    """Directories of all runs on an array that are in a state: by default, that go on."""
     places = [beside, *listed(beside / UPDATES)]
-    return [run for place in places for run in listed(place, "run-")]
+    return [run for place in places for run in listed(place, state)]
 
 
 def _store_of(target: Target) -> BucketStore:
@@ -345,7 +346,7 @@ class _Hold:
     is_closed : bool
         Whether the lease was given back.
     resumed : frozenset of str
-        Names of the directories of runs that were there.
+        Names of the runs that were there, or were about to end.
     """
 
     def __init__(self, target: Target) -> None:
@@ -373,7 +374,8 @@ class _Hold:
             with as_store_error(str(beside), "cannot make"):
                 beside.parent.mkdir(parents=True, exist_ok=True)
             self._log.restore(self._state, beside)
-            self.resumed = frozenset(run.name for run in _runs_in(beside))
+            found = [run for state in _STATES for run in _runs_in(beside, state)]
+            self.resumed = frozenset(run.name.partition("-")[2] for run in found)
         except BaseException:
             with contextlib.suppress(StoreError):  # the first error is the one to report
                 self._lease.release(self._state)

@@ -43,7 +43,7 @@ given = {"scheduler": "sync", "shardwrite.lease.heartbeat": float(heartbeat),
          "shardwrite.lease.ttl": float(ttl)}
 with dask.config.set(given):
     how = {"new": {"shards": 16, "chunks": 4}, "again": {"shards": 16, "chunks": 4, "mode": "w"},
-           "region": {"region": np.s_[:60, :60]}}[what]
+           "region": {"region": np.s_[:60, :60]}, "append": {"region": "append", "axis": 0}}[what]
     x = x[:60, :60][::-1] if what == "region" else x
     try:
         result = x.to_sharded_zarr(url, source_id=what, memory_limit="30kB", **how)
@@ -245,6 +245,26 @@ def test_an_update_that_was_killed_is_given_up(moto, program, url, x):
     process.kill()
     process.wait(30)
     assert shardwrite.abandon(url) == [((0, 60), (0, 60))]
+    assert others(moto, url) == KEPT
+    assert shardwrite.verify(url, deep=True).is_good
+
+
+@pytest.mark.parametrize("ends", ["given up", pytest.param("again", marks=LONG)])
+def test_an_append_whose_last_lines_are_not_in_the_bucket(moto, program, url, x, ends):
+    """Shards beyond the array, which no journal in the bucket names, do not stay behind."""
+    x.to_sharded_zarr(url, **LAYOUT)
+    process = program(moto, url, "append", pause=0.2)
+    prefix = url.removeprefix("s3://bucket/")
+    wait_for(lambda: "c/5/3" in moto.keys(prefix))
+    process.kill()
+    process.wait(30)
+    if ends == "given up":
+        assert len(shardwrite.abandon(url)) == 1
+        np.testing.assert_array_equal(values_of(moto, url), VALUES)
+        assert not [key for key in moto.keys(prefix) if key > "c/4" and key < "c/9"]
+    else:
+        assert told(program(moto, url, "append")).isdigit()
+        np.testing.assert_array_equal(values_of(moto, url), np.concatenate([VALUES, VALUES]))
     assert others(moto, url) == KEPT
     assert shardwrite.verify(url, deep=True).is_good
 
