@@ -484,7 +484,10 @@ REMOVES_ITS_OWN = {
     "journal/rundir.py": {"discard_drafts", "remove_empty"},
     "place/directory.py": {"make_room", "sweep"},  # a new directory is renamed; temporaries
     "operations/transferring.py": {"_remove_if_empty"},  # the directory of an upload's run state
-    "place/run_state.py": {"_discard"},  # what was beside a store that is gone from memory
+    # what was beside a store that is gone from memory, and this process's copies of states
+    "place/run_state.py": {"_discard", "_discard_private"},
+    "journal/bucket_log.py": {"restore"},  # in the directory that is made from a log
+    "journal/bucket_runs.py": {"open", "close", "_lose"},  # this process's copy of a state
     "journal/takeover.py": {
         "end_run",
         "take_away",

@@ -60,6 +60,10 @@ _REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
+    "could not be renewed in time, so another process may have taken it over": (
+        "tests/buckets/test_state.py"
+        "::test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing"
+    ),
     "give another key, or remove that scale yourself": (
         f"{_VOLUMES}::test_other_volumes_are_left_alone"
     ),

@@ -94,8 +94,8 @@ RUN_DIR = Setting(
     "run-dir",
     kinds.or_null(kinds.text),
     None,
-    "Directory for the state of runs on arrays that lie in no directory, such as buckets. All "
-    "processes of a run must see it.",
+    "Directory for the state of runs on arrays that lie in no directory. All processes of a run "
+    "must see it. With null, the state of a run on a bucket lies in the bucket.",
     keyword="run_dir",
 )
 STORAGE = Setting(

@@ -20,6 +20,7 @@ from crc32c import crc32c
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import JournalError, SpecError, StoreError
 from shardwrite.format.node import DOCUMENT
+from shardwrite.journal.bucket_runs import check_held, confirm
 from shardwrite.journal.consuming import CONSUMES
 from shardwrite.journal.in_place import refuse_in_place
 from shardwrite.journal.lease import live_holders, signature, this_process
@@ -271,6 +272,7 @@ def begin_run(
     StoreError
         If the run's files cannot be written.
     """
+    check_held(target, makes_array=intent.makes_array)
     check_surroundings(target)
     for _ in range(_MAX_TRIES):
         found = tidied_run(target)
@@ -286,6 +288,7 @@ def begin_run(
                 target.place.is_occupied() and intent.makes_array
             ):
                 _check_alone(made)
+                _confirm_new(made)
                 return made, True
             if made is not None:
                 # Another run has ended since the target was checked.
@@ -295,6 +298,7 @@ def begin_run(
             take_away(found)
             restart = False
         elif found.digest == intent.digest:
+            confirm(target)
             return found, False
         else:
             _refuse_other(found, intent)
@@ -326,6 +330,15 @@ def _check_alone(made: RunDirectory) -> None:
         if isinstance(made.target.place, Directory):
             refuse_in_place(made.target.place.path)
     except JournalError:
+        take_back(made, is_claimed=True)
+        raise
+
+
+def _confirm_new(made: RunDirectory) -> None:
+    """Have the new run in the bucket, too, if its state lies there, before it changes anything."""
+    try:
+        confirm(made.target)
+    except BaseException:
         take_back(made, is_claimed=True)
         raise
 

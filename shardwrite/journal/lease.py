@@ -39,6 +39,7 @@ __all__ = [
     "is_this_process",
     "lease_times",
     "live_holders",
+    "lives",
     "release_all",
     "signature",
     "this_process",
@@ -238,7 +239,7 @@ def live_holders(run_path: str | os.PathLike[str], *, looking: bool = False) -> 
             if data is None:
                 continue  # it was given back meanwhile
             process = process_in(data) or Process()
-            if (path in _held or not process.is_same(me)) and _lives(process, me, age):
+            if (path in _held or not process.is_same(me)) and lives(process, me, age):
                 found.append(Holder(process, path.stem.removeprefix("lease-"), age))
     return found
 
@@ -265,7 +266,7 @@ def is_alive(path: Path, data: bytes) -> bool:
     if holder is None:
         return False
     age = _age(path)
-    return age is not None and _lives(holder, this_process(), age)
+    return age is not None and lives(holder, this_process(), age)
 
 
 def is_this_process(process: Process) -> bool:
@@ -273,15 +274,15 @@ def is_this_process(process: Process) -> bool:
     return process.is_same(this_process())
 
 
-def _lives(holder: Process, me: Process, age: float) -> bool:
+def lives(holder: Process, me: Process, age: float) -> bool:
     """Whether a holder is alive, or may be, by its identity and the age of its file in seconds."""
     if holder.host == me.host and me.boot:
         if holder.boot != me.boot:
             return False
         if holder.pids == me.pids and holder.pid is not None:
-            lives = bool(holder.started) and _started(holder.pid) == holder.started
+            is_there = bool(holder.started) and _started(holder.pid) == holder.started
             # A process that exists may be frozen, or may have failed to give its lease back.
-            return lives and age < _ttl_of(holder)
+            return is_there and age < _ttl_of(holder)
     return age < _ttl_of(holder)
 
 
@@ -318,7 +319,7 @@ def is_left_behind(path: Path) -> bool:
         If the directory cannot be looked at.
     """
     age = _age(path)
-    return age is not None and not _lives(_maker(path), this_process(), age)
+    return age is not None and not lives(_maker(path), this_process(), age)
 
 
 def _maker(path: Path) -> Process:

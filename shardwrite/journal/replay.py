@@ -14,6 +14,7 @@ from pathlib import Path
 from shardwrite.codecs.documents import JSON
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.grid import Box
+from shardwrite.journal.bucket_runs import is_resumed
 from shardwrite.journal.lease import live_holders, this_process
 from shardwrite.journal.ledger import Ledger
 from shardwrite.journal.records import Beginning, Entry, Head, parse_lines
@@ -69,7 +70,8 @@ class Replay:
         Number of times that a line commits a shard which an earlier line has committed.
     lost_boot : bool
         Whether lines may be lost: the run began on another host or before this host was last
-        started, or a dead process wrote its journal there or then.
+        started, or a dead process wrote its journal there or then. Or its journals come from a
+        bucket, where the last lines may be missing.
     """
 
     ledger: Ledger
@@ -140,6 +142,7 @@ def replay(
             found.lost_boot |= not file.is_of_this_boot
     begun_by = run.record.begun_by
     found.lost_boot |= begun_by is None or begun_by.boot != this_process().boot
+    found.lost_boot |= is_resumed(run.target, run.run)
     found.n_journals = len(files)
     return found
 

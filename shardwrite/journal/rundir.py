@@ -46,6 +46,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.format.manifest import has_manifest
 from shardwrite.format.node import DOCUMENT, group_document
+from shardwrite.journal.bucket_runs import confirm, ensure_held
 from shardwrite.journal.documents import (
     DocumentChange,
     consolidate,
@@ -217,8 +218,10 @@ class RunDirectory:
 
             def check() -> None:
                 claim.check()
-                self._check_current("")
+                self._check_there("")
+                ensure_held(self.target)
 
+            confirm(self.target)
             yield check
 
     def publish(
@@ -263,7 +266,12 @@ class RunDirectory:
         )
 
     def _check_current(self, driver: str) -> None:
-        """Refuse to go on if another process has ended or settled the run."""
+        """Refuse to go on if another process has ended or settled the run, or taken it over."""
+        self._check_there(driver)
+        confirm(self.target)
+
+    def _check_there(self, driver: str) -> None:
+        """Refuse to go on if the directory of the run is gone, or the driver's token."""
         if self.state == "run" and driver:
             ensure_current(str(self.path), driver)
         elif not is_there(self.path):

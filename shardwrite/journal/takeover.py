@@ -35,6 +35,7 @@ from shardwrite.errors import CorruptShardError, JournalError, RunEndedError, St
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.grid import Box, ShardGrid, ravel
 from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.journal.bucket_runs import confirm, is_resumed
 from shardwrite.journal.edges import clear_beyond
 from shardwrite.journal.lease import live_holders
 from shardwrite.journal.manifest import present_listed
@@ -197,6 +198,7 @@ def settle(over: RunDirectory, own_journals: str = "") -> None:
 def _settle(over: RunDirectory, own_journals: str) -> None:
     with as_store_error(str(over.path), "cannot remove"):
         if is_there(over.document_path):  # otherwise the removal has begun already
+            confirm(over.target)
             metadata = metadata_of(over)
             store = over.target.store
             for token in listed(over.path, TOKEN):
@@ -327,8 +329,15 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
 
 
 def _begun(over: RunDirectory, part: ArrayMetadata, found: Replay) -> npt.NDArray[np.bool_]:
-    """Mask of the shards that an update was about to commit, and may have committed."""
-    return _shards_in(unended(over, part), part) & ~found.ledger.is_done.reshape(part.grid.counts)
+    """Mask of the shards that an update was about to commit, and may have committed.
+
+    If the journals come from a bucket, where the last lines may be missing, these are all of its
+    shards that no line names.
+    """
+    is_left: npt.NDArray[np.bool_] = ~found.ledger.is_done.reshape(part.grid.counts)
+    if is_resumed(over.target, over.run):
+        return is_left
+    return _shards_in(unended(over, part), part) & is_left
 
 
 def _shards_in(tasks: Iterable[Beginning], part: ArrayMetadata) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,7 @@ cut only mean that some shards are written again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError
+from shardwrite.journal.deadline import deadline_text, is_past
 from shardwrite.journal.lease import this_process
 from shardwrite.journal.records import Head, encode_line
 from shardwrite.stores import as_store_error, write_all
@@ -56,14 +58,19 @@ def admit(run_path: Path, driver: str) -> None:
     """
     path = run_path / f"{TOKEN}{driver}"
     with as_store_error(str(path), "cannot take part in the run"):
-        os.close(os.open(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666))
+        fd = os.open(path, os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY, 0o666)
+        try:
+            write_all(fd, deadline_text(path))
+        finally:
+            os.close(fd)
 
 
 def ensure_current(run_path: str, driver: str) -> None:
     """Check that a run has neither ended nor been taken over: its token still exists.
 
     The token is opened, because opening a file asks the server of a network file system, while
-    `stat` may be answered from a cache. No ages or clocks are compared.
+    `stat` may be answered from a cache. No ages or clocks are compared, unless the token holds a
+    deadline; see :mod:`shardwrite.journal.deadline`.
 
     Parameters
     ----------
@@ -77,16 +84,28 @@ def ensure_current(run_path: str, driver: str) -> None:
     RunEndedError
         If the token is gone.
     StoreError
-        If the token cannot be opened for another reason.
+        If the token cannot be opened for another reason, or its deadline has passed.
     """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        os.close(os.open(f"{run_path}/{TOKEN}{driver}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        fd = os.open(f"{run_path}/{TOKEN}{driver}", flags)
+        try:
+            is_late = is_past(fd)
+        finally:
+            os.close(fd)
     except FileNotFoundError as error:
         raise _ended(run_path) from error
     except OSError as error:
         raise StoreError(
             f"cannot look at the run: {error.strerror}", key=run_path, errno=error.errno
         ) from error
+    if is_late:
+        raise StoreError(
+            "the lease of this run could not be renewed in time, so another process may have taken "
+            "it over; make the same call again",
+            key=run_path,
+            errno=errno.ETIMEDOUT,
+        )
 
 
 def _ended(run_path: str) -> RunEndedError:

@@ -14,7 +14,7 @@ from shardwrite.entry.public import public
 from shardwrite.errors import CorruptShardError, SpecError
 from shardwrite.format.metadata import parse_metadata
 from shardwrite.format.strategies import FixedOrder
-from shardwrite.journal import Ledger, look_beside, make_way, tidied_run
+from shardwrite.journal import Ledger, holding, look_beside, make_way, tidied_run
 from shardwrite.notebook.html import Card, card_html
 from shardwrite.operations.verify import how_to_mend
 from shardwrite.place.target import COMPACTION, Target, resolve_target
@@ -189,41 +189,43 @@ def compact(
         replace(target, update=COMPACTION),
         RunOptions(mode="r+", durability=durability, restart=restart),
     )
-    # This also restores shards that a crash has left in the middle of a change.
-    make_way(job.target, intent_of(plan, "r+"), restart=restart)
-    before, wasteful = looked_at(target, array, above)
-
-    def look() -> Ledger:
-        nonlocal before, wasteful
+    with holding(target):
+        # This also restores shards that a crash has left in the middle of a change.
+        make_way(job.target, intent_of(plan, "r+"), restart=restart)
         before, wasteful = looked_at(target, array, above)
-        known = Ledger(metadata.grid)
-        known.is_done[~wasteful] = True
-        known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = (
-            before.stored_nbytes,
-            before.n_chunks,
-            before.index_crcs,
-        )
-        return known
 
-    after = ShardTable.empty(before.ranks[wasteful])
+        def look() -> Ledger:
+            nonlocal before, wasteful
+            before, wasteful = looked_at(target, array, above)
+            known = Ledger(metadata.grid)
+            known.is_done[~wasteful] = True
+            known.nbytes[:], known.n_chunks[:], known.index_crcs[:] = (
+                before.stored_nbytes,
+                before.n_chunks,
+                before.index_crcs,
+            )
+            return known
 
-    def check() -> None:
-        nonlocal after
-        after = _inspected(target, array, before.ranks[wasteful])
-        for facts in ("used_nbytes", "n_chunks"):
-            if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
-                remedy = 'write it again from its source with mode="w" and restart=True'
-                raise CorruptShardError(
-                    f"{target.label} is not what it was: {facts} differ; {remedy}"
-                )
+        after = ShardTable.empty(before.ranks[wasteful])
 
-    seconds = 0.0
-    # An interrupted compaction must be ended, even if no shard is left to rewrite.
-    if wasteful.any() or tidied_run(job.target) is not None:
-        with reporting(
-            progress, int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize
-        ) as on_report:
-            seconds = execute_missing(job, engine, on_report, look, check).seconds
+        def check() -> None:
+            nonlocal after
+            after = _inspected(target, array, before.ranks[wasteful])
+            for facts in ("used_nbytes", "n_chunks"):
+                if (getattr(after, facts) != getattr(before, facts)[wasteful]).any():
+                    remedy = 'write it again from its source with mode="w" and restart=True'
+                    raise CorruptShardError(
+                        f"{target.label} is not what it was: {facts} differ; {remedy}"
+                    )
+
+        seconds = 0.0
+        # An interrupted compaction must be ended, even if no shard is left to rewrite.
+        if wasteful.any() or tidied_run(job.target) is not None:
+            with reporting(
+                progress,
+                int(wasteful.sum()) * int(np.prod(metadata.grid.shards)) * metadata.itemsize,
+            ) as on_report:
+                seconds = execute_missing(job, engine, on_report, look, check).seconds
     stay = ~wasteful
     return Compaction(
         path=target.label,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.journal import Consumption, InPlace, work_of
+from shardwrite.journal import Consumption, InPlace, refuse_in_store, work_of
 from shardwrite.operations.consuming import (
     consume_one,
     consumed_path,
@@ -101,6 +101,7 @@ def consume_into(
     """
     path = consumed_path(place, call)
     target = resolve_target(call.dst, None, call.run_dir)
+    refuse_in_store(target)
     check_apart(place, target.place)
     level = target.durability(call.run.durability)
     if level == "none":

@@ -22,6 +22,7 @@ from shardwrite.journal import (
     InPlace,
     consumption_of,
     layout_of,
+    refuse_in_store,
     work_of,
 )
 from shardwrite.operations.consuming import (
@@ -150,6 +151,7 @@ def _check(tree: Hierarchy, made: Sequence[One], targets: Mapping[str, Target], 
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
     for one in made:
+        refuse_in_store(targets[one.name])
         if one.planned.passage is None:
             why = ", ".join(one.planned.reasons)
             raise refused(

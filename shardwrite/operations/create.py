@@ -15,7 +15,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.strategies import FixedOrder
 from shardwrite.grid import Shape
-from shardwrite.journal import Ledger
+from shardwrite.journal import Ledger, holding
 from shardwrite.place.target import resolve_new
 from shardwrite.plan import Partition, Plan, Sized, SourceLayout, resolve_shapes
 from shardwrite.plan.limits import check_new
@@ -113,8 +113,9 @@ def create(
     options = for_new_array(RunOptions(mode=mode, durability=durability, restart=restart))
     target = resolve_new(store, name, run_dir, array.format)
     job = Job(NoChunks(), plan, target, options)
-    if not has_ended(job):
-        execute_missing(job, engine, lambda _: None, lambda: known)
+    with holding(target):
+        if not has_ended(job):
+            execute_missing(job, engine, lambda _: None, lambda: known)
 
 
 def _dtype_of(dtype: Any) -> np.dtype[Any]:

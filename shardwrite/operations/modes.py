@@ -13,7 +13,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.document import ArrayOptions, make_metadata
 from shardwrite.format.manifest import LIST, has_manifest
 from shardwrite.format.metadata import ArrayMetadata
-from shardwrite.journal import tidied_run
+from shardwrite.journal import holding, tidied_run
 from shardwrite.place.checks import check_beside
 from shardwrite.place.target import Target
 from shardwrite.plan import resolve_shapes
@@ -120,9 +120,10 @@ def fills_existing(x: Any, target: Target, mode: str, array: ArrayOptions) -> bo
     """
     if mode == "a":
         check_beside(target)
-        found = tidied_run(target)
-        if (found is not None and found.makes_array) or target.place.kind() != "array":
-            return False
+        with holding(target):
+            found = tidied_run(target)
+            if (found is not None and found.makes_array) or target.place.kind() != "array":
+                return False
     _check_agrees(x, open_at(target.place).metadata, array)
     return True
 

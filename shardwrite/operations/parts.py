@@ -16,7 +16,14 @@ from shardwrite.engines import LocalEngine
 from shardwrite.entry.public import public
 from shardwrite.errors import IncompleteError, RunEndedError, SpecError
 from shardwrite.format.transformer import same_today
-from shardwrite.journal import Receipt, RunDirectory, read_receipt, tidied_run, tidy
+from shardwrite.journal import (
+    Receipt,
+    RunDirectory,
+    read_receipt,
+    refuse_in_store,
+    tidied_run,
+    tidy,
+)
 from shardwrite.place.target import Target, resolve_new, resolve_target
 from shardwrite.plan import Plan, memory_limit_of
 from shardwrite.runs.array_chunks import ArrayChunks
@@ -268,6 +275,7 @@ def working_on(
     IncompleteError
         If there is neither a run that makes the array nor a receipt that counts.
     """
+    refuse_in_store(target)
     tidy(target)
     run = tidied_run(target)
     ended: RunEndedError | None = None

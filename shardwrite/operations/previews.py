@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwrite.engines import LocalEngine
 from shardwrite.errors import IncompleteError
-from shardwrite.journal import find_in_place, find_run, unfinished
+from shardwrite.journal import fetched, find_in_place, find_run, unfinished
 from shardwrite.operations.compact import Compaction, looked_at, unused
 from shardwrite.operations.region import nothing_in, plan_region, region_of
 from shardwrite.place.directory import Directory
@@ -93,7 +93,7 @@ def preview_abandon(store: Any, *, name: str | None) -> Abandoned:
     JournalError
         If a run that makes the array has not ended.
     """
-    target = resolve_target(store, name, is_read=True)
+    target = fetched(resolve_target(store, name, is_read=True))
     place = target.place
     if isinstance(place, Directory) and find_in_place(place.path):
         return Abandoned(in_place=True, regions=())

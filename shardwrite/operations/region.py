@@ -14,7 +14,14 @@ from shardwrite.engines import Engine, active_engine
 from shardwrite.entry.public import public
 from shardwrite.entry.words import refuse_unknown
 from shardwrite.errors import SpecError
-from shardwrite.journal import RunDirectory, give_up, tidied_neighbours, tidied_run, unfinished
+from shardwrite.journal import (
+    RunDirectory,
+    give_up,
+    holding,
+    tidied_neighbours,
+    tidied_run,
+    unfinished,
+)
 from shardwrite.operations.in_place import abandon_in_place
 from shardwrite.operations.keywords import RegionKeywords
 from shardwrite.place.target import Target, resolve_target
@@ -262,12 +269,15 @@ def write_region(
         recheck=recheck,
         keep_report=keep_report,
     )
-    source, job = region_job(x, target, Where(region, axis, casting), engine, options, run)
+    where = Where(region, axis, casting)
     if not compute:
+        source, job = region_job(x, target, where, engine, options, run)
         rest = as_delayed([job], engine)
         return stored_array(job, source, rest) if return_stored else rest
-    with reporting(progress, job.plan.raw_nbytes) as on_report:
-        (result,) = execute([job], engine, on_report)
+    with holding(target):  # as the plan depends on what earlier runs have left
+        source, job = region_job(x, target, where, engine, options, run)
+        with reporting(progress, job.plan.raw_nbytes) as on_report:
+            (result,) = execute([job], engine, on_report)
     return stored_array(job, source) if return_stored else result
 
 
@@ -351,15 +361,16 @@ def abandon(
     if abandon_in_place(target.place):
         return []
     open_at(target.place)
-    runs = list(tidied_neighbours(target))
-    whole = tidied_run(target)
-    if whole is not None:
-        if whole.makes_array:
-            raise unfinished(whole)
-        runs.append(whole)
-    regions = [region_of(run) for run in runs]
-    for run in runs:
-        give_up(run)
+    with holding(target):
+        runs = list(tidied_neighbours(target))
+        whole = tidied_run(target)
+        if whole is not None:
+            if whole.makes_array:
+                raise unfinished(whole)
+            runs.append(whole)
+        regions = [region_of(run) for run in runs]
+        for run in runs:
+            give_up(run)
     return regions
 
 

@@ -36,6 +36,7 @@ from shardwrite.journal import (
     drivers_on,
     give_up,
     give_up_passing,
+    holding,
     live_holders,
     replay,
     require_trusted,
@@ -46,7 +47,7 @@ from shardwrite.operations.report import Report
 from shardwrite.operations.salvage import find_torn, salvage_shards
 from shardwrite.operations.verify import open_begun, verify, verify_opened
 from shardwrite.picture import ShardState
-from shardwrite.place.target import Target
+from shardwrite.place.target import Target, resolve_target
 from shardwrite.plan import PlanOptions
 from shardwrite.plan.limits import check_whole
 from shardwrite.plan.render import counted, table_text
@@ -283,81 +284,83 @@ def repair(
     >>> shardwrite.repair(path, x).result is not None, shardwrite.verify(path, deep=True).is_good
     (True, True)
     """
-    opened = open_begun(store, name, run_dir)
-    target, array, run = opened.target, opened.array, opened.beside.run
-    check_whole(array.metadata.grid, target.label)
-    if x is not None:
-        x = take_for(x, array.metadata, "x")
     is_look = x is None and not salvage and not scan
-    if not is_look:
-        check_updatable(target.store, as_strategy(strategy))
-        require_trusted(target)
-    ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
-    drivers_alive = partial(drivers_on, target, looking=is_look)
-    stale = (
-        len(target.place.stale_temporaries(drivers_alive))
-        if is_look
-        else target.place.sweep(drivers_alive)
-    )
-    if not is_look:
-        give_up_passing(target)
-    before = (
-        verify_opened(opened, deep=deep)
-        if is_look
-        else verify(store, name=name, run_dir=run_dir, deep=deep)
-    )
-    salvaged: tuple[str, ...] = ()
-    report = before
-    if salvage or scan:
-        torn = find_torn(
-            array, target, [problem.index for problem in before.problems], ledger, scan=scan
+    changed = [] if is_look else [resolve_target(store, name, run_dir, is_read=True)]
+    with holding(*changed):
+        opened = open_begun(store, name, run_dir)
+        target, array, run = opened.target, opened.array, opened.beside.run
+        check_whole(array.metadata.grid, target.label)
+        if x is not None:
+            x = take_for(x, array.metadata, "x")
+        if not is_look:
+            check_updatable(target.store, as_strategy(strategy))
+            require_trusted(target)
+        ledger = _ledger_of(run, array, may_write=x is not None, is_look=is_look)
+        drivers_alive = partial(drivers_on, target, looking=is_look)
+        stale = (
+            len(target.place.stale_temporaries(drivers_alive))
+            if is_look
+            else target.place.sweep(drivers_alive)
         )
-        if torn:
-            salvaged = salvage_shards(
-                target, array.metadata, torn, run if ledger is not None else None, ledger
+        if not is_look:
+            give_up_passing(target)
+        before = (
+            verify_opened(opened, deep=deep)
+            if is_look
+            else verify(store, name=name, run_dir=run_dir, deep=deep)
+        )
+        salvaged: tuple[str, ...] = ()
+        report = before
+        if salvage or scan:
+            torn = find_torn(
+                array, target, [problem.index for problem in before.problems], ledger, scan=scan
             )
-            report = verify(store, name=name, run_dir=run_dir, deep=deep)
-    tasks = _tasks(array, report, with_changed=x is not None)
-    found = Repair(
-        path=target.label,
-        tasks=tasks,
-        n_temporaries=stale,
-        quarantined=() if is_look else _quarantined(target, tasks, durability),
-        salvaged=salvaged,
-        is_look=is_look,
-        changed=tuple(problem.key for problem in report.changed),
-        warnings=report.warnings if is_look else (),
-    )
-    is_open = run is not None and not run.makes_array
-    if x is None:
-        return replace(found, is_interrupted=is_open)
-    if not tasks:
-        if run is not None and is_open:
-            give_up(run)  # all of its shards are good by now
-        return found
-    job = _job(x, target, array, strategy, durability, memory_limit)
-    engine = active_engine()
-    counts = array.metadata.grid.counts
-    good = np.setdiff1d(
-        np.arange(array.metadata.grid.n_shards), [ravel(task.index, counts) for task in tasks]
-    )
-    replaced: set[int] = set()
-
-    def look() -> Ledger:
-        replaced.update(_replaced_since(array, report))
-        return ledger_of(
-            array,
-            inspect_shards(
-                engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False
-            ),
+            if torn:
+                salvaged = salvage_shards(
+                    target, array.metadata, torn, run if ledger is not None else None, ledger
+                )
+                report = verify(store, name=name, run_dir=run_dir, deep=deep)
+        tasks = _tasks(array, report, with_changed=x is not None)
+        found = Repair(
+            path=target.label,
+            tasks=tasks,
+            n_temporaries=stale,
+            quarantined=() if is_look else _quarantined(target, tasks, durability),
+            salvaged=salvaged,
+            is_look=is_look,
+            changed=tuple(problem.key for problem in report.changed),
+            warnings=report.warnings if is_look else (),
         )
+        is_open = run is not None and not run.makes_array
+        if x is None:
+            return replace(found, is_interrupted=is_open)
+        if not tasks:
+            if run is not None and is_open:
+                give_up(run)  # all of its shards are good by now
+            return found
+        job = _job(x, target, array, strategy, durability, memory_limit)
+        engine = active_engine()
+        counts = array.metadata.grid.counts
+        good = np.setdiff1d(
+            np.arange(array.metadata.grid.n_shards), [ravel(task.index, counts) for task in tasks]
+        )
+        replaced: set[int] = set()
 
-    with reporting(progress, job.plan.raw_nbytes) as on_report:
-        result = execute_missing(job, engine, on_report, look)
-    written = tuple(
-        task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced
-    )
-    return replace(found, tasks=written, result=result)
+        def look() -> Ledger:
+            replaced.update(_replaced_since(array, report))
+            return ledger_of(
+                array,
+                inspect_shards(
+                    engine, array, np.union1d(good, sorted(replaced)).astype(np.int64), deep=False
+                ),
+            )
+
+        with reporting(progress, job.plan.raw_nbytes) as on_report:
+            result = execute_missing(job, engine, on_report, look)
+        written = tuple(
+            task for task in tasks if ravel(task.index, array.metadata.grid.counts) not in replaced
+        )
+        return replace(found, tasks=written, result=result)
 
 
 def _replaced_since(array: ShardedArray, report: Report) -> set[int]:

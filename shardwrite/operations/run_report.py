@@ -12,6 +12,7 @@ from shardwrite.journal import (
     Beside,
     Receipt,
     RunDirectory,
+    fetched,
     live_holders,
     look_beside,
     metadata_of,
@@ -77,7 +78,7 @@ def report(store: Any, *, name: str | None = None, run_dir: Any = None) -> RunRe
     >>> report.state, report.n_done
     ('finished', 4)
     """
-    target = resolve_target(store, name, run_dir, is_read=True)
+    target = fetched(resolve_target(store, name, run_dir, is_read=True))
     beside = look_beside(target)
     run = _run_of(beside)
     if run is not None:

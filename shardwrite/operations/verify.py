@@ -23,7 +23,7 @@ from shardwrite.errors import SpecError
 from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.passage import passage_between
 from shardwrite.grid import ravel, unravel
-from shardwrite.journal import Beside, Ledger, look_beside, read_receipt, replay
+from shardwrite.journal import Beside, Ledger, fetched, holding, look_beside, read_receipt, replay
 from shardwrite.operations.accept import accept_as_it_is
 from shardwrite.operations.report import Problem, Report
 from shardwrite.picture import Census, ShardState
@@ -79,7 +79,7 @@ def open_begun(store: Any, name: str | None, run_dir: Any = None) -> Opened:
         If the array is not published and the run beside it is not trusted, or if the run's files
         are damaged.
     """
-    target = resolve_target(store, name, run_dir, is_read=True)
+    target = fetched(resolve_target(store, name, run_dir, is_read=True))
     beside = look_beside(target)
     run = beside.run
     if target.is_published and (
@@ -253,13 +253,15 @@ def verify(
     >>> shardwrite.verify(path, accept=True).is_good, shardwrite.verify(path).is_good
     (True, True)
     """
-    return verify_opened(
-        open_begun(store, name, run_dir),
-        deep=deep,
-        against=against,
-        accept=accept,
-        on_shards=on_shards,
-    )
+    changed = [resolve_target(store, name, run_dir, is_read=True)] if accept else []
+    with holding(*changed):
+        return verify_opened(
+            open_begun(store, name, run_dir),
+            deep=deep,
+            against=against,
+            accept=accept,
+            on_shards=on_shards,
+        )
 
 
 def verify_opened(

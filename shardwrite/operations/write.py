@@ -224,7 +224,8 @@ def to_sharded_zarr(
     run_dir : str or path, optional
         Directory for the state of the run, if the array lies in no directory. All processes of the
         run must see it. By default it is ``shardwrite.run-dir`` in the configuration of dask. For
-        a store of one process, it is a temporary directory.
+        a store of one process, it is a temporary directory. For a bucket no directory is needed:
+        the state lies there until the run ends.
     restart : bool
         Remove the shards of an unfinished run and start over.
     recheck : bool

@@ -19,6 +19,7 @@ __all__ = [
     "RECEIPT_NAME",
     "REPORT_NAME",
     "RUN_SUFFIX",
+    "STATE_PREFIX",
     "Owner",
     "Place",
     "names_above",
@@ -28,6 +29,8 @@ RUN_SUFFIX = ".shardwrite"
 RECEIPT_NAME = "shardwrite-receipt.json"
 REPORT_NAME = "shardwrite-report.json"
 MARK_NAME = "shardwrite-run.json"
+STATE_PREFIX = "shardwrite-run/"
+"""Prefix of the objects that hold the state of a run in a bucket, inside the array."""
 
 
 class Owner(Protocol):

@@ -20,7 +20,14 @@ from pathlib import Path
 
 from shardwrite.errors import JournalError, StoreError
 from shardwrite.format.node import DOCUMENT, DOCUMENTS_OF_V2, kind_of_document
-from shardwrite.place.base import MARK_NAME, RECEIPT_NAME, Owner, Place, names_above
+from shardwrite.place.base import (
+    MARK_NAME,
+    RECEIPT_NAME,
+    STATE_PREFIX,
+    Owner,
+    Place,
+    names_above,
+)
 from shardwrite.stores import (
     Capability,
     Store,
@@ -122,7 +129,7 @@ class InStore(Place):
 
     def is_occupied(self) -> bool:
         """See :meth:`Place.is_occupied`."""
-        return any(True for _ in self.store.list_keys())
+        return any(True for _ in self._keys())
 
     def kind_for_group(self) -> str:
         """See :meth:`Place.kind_for_group`: other objects are not in the way, and not listed."""
@@ -139,7 +146,7 @@ class InStore(Place):
 
     def node_inside(self) -> str | None:
         """See :meth:`Place.node_inside`."""
-        for key in self.store.list_keys():
+        for key in self._keys():
             name, _, leaf = key.rpartition("/")
             if name and leaf in _NODES:
                 return self.member(name).label
@@ -239,13 +246,17 @@ class InStore(Place):
             "unknown which shards are still to be written"
         )
 
+    def _keys(self) -> Iterator[str]:
+        """Keys of all objects but those that hold the state of a run."""
+        return (key for key in self.store.list_keys() if not key.startswith(STATE_PREFIX))
+
     def _put_mark(self, run: Owner, durability: str, check: Callable[[], None]) -> None:
         found = self._marked_by()
         if found not in ("", run.run):
             raise JournalError(
                 f"run {found} writes {self.label}, and its state is not in this run_dir. Finish it "
-                f"with the run_dir that it was begun with. If it is lost, remove {MARK_NAME} and "
-                "what that run has written",
+                "with the run_dir that it was begun with, or with none. If it is lost, remove "
+                f"{MARK_NAME} and what that run has written",
                 path=str(run.path),
             )
         data = json.dumps({"run": run.run, "state": str(run.path.parent)}).encode()
@@ -284,7 +295,7 @@ class InStore(Place):
                 key=self.name,
                 errno=errno.ENOTEMPTY,
             )
-        keys = frozenset(self.store.list_keys()) - {but}
+        keys = frozenset(self._keys()) - {but}
         with self._removing(run, keys, check) as transaction:
             first = {DOCUMENT: 0, RECEIPT_NAME: 1, last: 3}
             for key in sorted(keys, key=lambda key: (first.get(key, 2), key)):

@@ -3,18 +3,22 @@
 The state of a run is a directory of files, whatever the array's store is. A user names a directory
 for it: by ``run_dir=``, or once by ``shardwrite.run-dir`` in the configuration of dask. Arrays have
 subdirectories there. A store in memory needs none: the state of its runs is kept in a temporary
-directory until the store is deleted. The state of an upload lies beside the directory that is
-uploaded, unless the user has named one.
+directory until the store is deleted. A bucket needs none either: each process has a temporary
+directory, and `journal.bucket_runs` keeps a copy of it in the bucket. The state of an upload lies
+beside the directory that is uploaded, unless the user has named one.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import tempfile
 import threading
 import uuid
 import weakref
+from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,15 +28,32 @@ from shardwrite.config.values import value_of
 from shardwrite.errors import SpecError
 from shardwrite.place.base import RUN_SUFFIX, Place
 from shardwrite.place.objects import InStore
-from shardwrite.stores import Store, token_of
+from shardwrite.stores import BucketStore, Store, token_of
 
-__all__ = ["refuse_run_dir", "run_state_beside", "run_state_of"]
+__all__ = ["RunState", "private_directory", "refuse_run_dir", "run_state_beside", "run_state_of"]
 
 _lock = threading.RLock()
 _directories: dict[str, str] = {}
 
 
-def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Where the state of the runs on an array lies.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        Its directory.
+    in_store : bool
+        Whether the directory belongs to this process alone, and the state lies in the array's
+        store.
+    """
+
+    path: Path
+    in_store: bool = False
+
+
+def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> RunState:
     """Directory of the run state of an array in a store.
 
     Parameters
@@ -47,7 +68,8 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
     Raises
     ------
     SpecError
-        If the store outlives this process and no directory is given, or if it holds the directory.
+        If the store outlives this process, is no bucket, and no directory is given; or if it holds
+        the directory.
     """
     chosen = value_of(RUN_DIR) if run_dir is None else run_dir
     if chosen is not None and not (isinstance(chosen, str | os.PathLike) and os.fspath(chosen)):
@@ -55,9 +77,12 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
         raise SpecError("no directory", field="run_dir", value=chosen, remedy=remedy)
     if chosen is None and place.base.is_in_memory:
         chosen = _scratch(place.base)
+    in_store = chosen is None and _is_in_bucket(place)
+    if in_store:
+        chosen = private_directory(os.getpid())
     if chosen is None:
         if is_read:
-            return Path(tempfile.gettempdir(), f"none-{uuid.uuid4().hex}")
+            return RunState(Path(tempfile.gettempdir(), f"none-{uuid.uuid4().hex}"))
         raise SpecError(
             "the array lies in no directory, so the state of a run has no place beside it",
             field="run_dir",
@@ -78,7 +103,31 @@ def run_state_of(place: InStore, run_dir: Any, *, is_read: bool) -> Path:
     where = "/".join(filter(None, (place.base.token.rstrip("/"), place.name)))
     digest = blake2b(where.encode(), digest_size=8).hexdigest()
     last = (where.partition("/")[2].rpartition("/")[2] or "array").encode()[:100]
-    return directory / f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}"
+    return RunState(directory / f"{last.decode(errors='ignore')}-{digest}{RUN_SUFFIX}", in_store)
+
+
+def _is_in_bucket(place: InStore) -> bool:
+    """Whether the array lies in a bucket, which is no directory and no memory of this process."""
+    base = place.base
+    return (
+        isinstance(base, BucketStore)
+        and type(place) is InStore
+        and not base.is_in_memory
+        and base.local_root is None
+    )
+
+
+@cache
+def private_directory(pid: int) -> str:  # noqa: ARG001 (a process that was forked has its own)
+    """Temporary directory of this process for states that lie in buckets, removed at its exit."""
+    made = tempfile.mkdtemp(prefix="shardwrite-")
+    atexit.register(_discard_private, made, os.getpid())
+    return made
+
+
+def _discard_private(path: str, pid: int) -> None:
+    if os.getpid() == pid:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def run_state_beside(source: Path | None, place: Place, run_dir: Any) -> Any:

@@ -71,11 +71,14 @@ class Target:
         Directory of all run state of the array. It is beside the array, if that is a directory.
     update : str
         Name of the update's directory; empty if the array is written as a whole.
+    in_store : bool
+        Whether the run state lies in the array's store, and `beside` belongs to this process.
     """
 
     place: Place
     beside: Path
     update: str = ""
+    in_store: bool = False
 
     @property
     def label(self) -> str:
@@ -241,7 +244,8 @@ def target_at(place: Directory | InStore, run_dir: Any = None, *, is_read: bool 
         return Target(place, place.beside)
     if isinstance(place, TransformerPlace) and run_dir is None and value_of(RUN_DIR) is None:
         run_dir = place.beside_hierarchy
-    return Target(place, run_state_of(place, run_dir, is_read=is_read))
+    state = run_state_of(place, run_dir, is_read=is_read)
+    return Target(place, state.path, in_store=state.in_store)
 
 
 def resolve_place(

@@ -22,6 +22,7 @@ from shardwrite.journal import (
     RunDirectory,
     begin_beside,
     begin_run,
+    confirm,
     differences,
     give_up,
     live_holders,
@@ -88,6 +89,7 @@ def begin(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack) -> l
             as_store_error(str(session.directory.path), "cannot go on with"),
         ):
             session.directory.make_room(session.job.durability)
+            confirm(session.job.target)
             if session.job.options.publish == "first" and session.job.options.mode != "r+":
                 session.publish_first()
             session.list_before()
@@ -372,10 +374,10 @@ def _probe(directory: RunDirectory, engine: Engine) -> None:
         if directory.has_ended:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
+        which = "by run_dir= a directory" if directory.target.in_store else "a directory"
         raise StoreError(
             f"store={directory.target.label!r}: {len(troubles)} of {len(outcomes)} workers "
-            f"cannot write there; {worker}: {message}; give a directory that every worker can "
-            "write to",
+            f"cannot write there; {worker}: {message}; give {which} that every worker can write to",
             key=str(directory.path),
             errno=number,
         )

@@ -23,7 +23,7 @@ from shardwrite.errors import (
     SpecError,
     WorkersLostError,
 )
-from shardwrite.journal import Ledger, find_run, replay
+from shardwrite.journal import Ledger, find_run, holding, replay
 from shardwrite.runs.begin import begin
 from shardwrite.runs.compute import compute_again, compute_together, compute_waves
 from shardwrite.runs.finished import finished, incomplete
@@ -73,6 +73,14 @@ def execute(
     WorkersLostError
         If workers died while they ran tasks, or the cluster was lost.
     """
+    with holding(*(job.target for job in jobs)):
+        return _execute(jobs, engine, on_report, looks_again=looks_again)
+
+
+def _execute(
+    jobs: Sequence[Job], engine: Engine, on_report: OnReport, *, looks_again: bool
+) -> list[WriteResult]:
+    """As `execute`, where the leases of all jobs are held that need one."""
     start = time.perf_counter()
     results = [finished_before(job, engine, on_report) for job in jobs]
     todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
@@ -210,7 +218,11 @@ def execute_missing(
         If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
-    with contextlib.ExitStack() as stack, explaining([job]) as begun:
+    with (
+        holding(job.target),
+        contextlib.ExitStack() as stack,
+        explaining([job]) as begun,
+    ):
         (session,) = begin([job], engine, stack)
         begun.append(session)
         known = look()

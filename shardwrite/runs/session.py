@@ -33,6 +33,7 @@ from shardwrite.journal import (
     elements_in_shards,
     end_run,
     enlarged,
+    is_resumed,
     journal_for,
     list_before,
     own_journals,
@@ -46,10 +47,12 @@ from shardwrite.journal import (
 from shardwrite.plan import BATCH_NBYTES
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.inspection import inspect_shards, stored_sizes
+from shardwrite.read.survey import ranks_of_objects
 from shardwrite.reporting.make import make_report
 from shardwrite.runs.finished import incomplete
 from shardwrite.runs.graph import GroupGraph
 from shardwrite.runs.job import Job
+from shardwrite.runs.kept import ledger_of
 from shardwrite.runs.receipts import make_receipt
 from shardwrite.runs.result import Effort, WriteResult, result_of
 from shardwrite.stores import as_store_error, listed
@@ -384,9 +387,27 @@ class Session:
             self._check(engine, found.ledger, done - found.untrusted, deep=False)
         self._check(engine, found.ledger, found.untrusted, deep=True)
         sweep(self.directory, metadata, found, may_list=may_list)
+        if self.job.makes_array and is_resumed(self.directory.target, self.directory.run):
+            self._adopt(engine, found.ledger)
         self.ledger = found.ledger
         self.note_resumed()
         self.directory.parts(self.driver).mkdir(exist_ok=True)
+
+    def _adopt(self, engine: Engine, ledger: Ledger) -> None:
+        """Enter whole shards of a new array that stand in a bucket, and that no journal knows.
+
+        They were put after the journals were put there last. All objects of the array are the
+        run's own, as the old ones were removed before the first one was written.
+        """
+        array = ShardedArray(self.job.plan.metadata, self.job.target.store)
+        if array.metadata.is_sharded:
+            there = ranks_of_objects(array, self.job.target.label)
+            ranks = there[~ledger.is_done[there]]
+            table = inspect_shards(engine, array, ranks, deep=False)
+            found = ledger_of(array, table)
+            found.forget([rank for rank, _ in table.problems])
+            found.peaks = ledger.peaks
+            ledger.take(found, np.flatnonzero(found.is_done).tolist())
 
     def _check(
         self, engine: Engine, ledger: Ledger, shards: Collection[int], *, deep: bool

@@ -248,6 +248,17 @@ class BucketStore(WholeStore):
         version = self.version(key)
         return None if version is None else int(version[0])
 
+    def changed_at(self, key: str) -> float | None:
+        """Time at which an object was put, by the service's clock; None if it is missing.
+
+        It is in seconds, and most services round it to whole seconds.
+        """
+        import obstore
+
+        name = self.prefix + check_key(key)
+        found = self._asked("look at", name, lambda: obstore.head(self._obstore, name))
+        return None if found is None else float(found["last_modified"].timestamp())
+
     def put_object(self, name: str, data: bytearray | bytes) -> None:
         """See :meth:`WholeStore.put_object`."""
         self._check_size(name, len(data))

@@ -24,7 +24,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.journal import give_up_passing
+from shardwrite.journal import give_up_passing, refuse_in_store
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
@@ -158,6 +158,7 @@ class ShardWriter:
         write_empty_chunks: bool = False,
     ) -> None:
         self._target = resolve_target(store, name, run_dir)
+        refuse_in_store(self._target)
         self._metadata = parse_metadata(open_at(self._target.place).metadata.text, writing=True)
         grid = self._metadata.grid
         self._axis = check_axis(axis, grid.ndim)

@@ -50,11 +50,6 @@ def test_wrong_keys(seaweed, x, url, tmp_path, keys):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_directory_is_asked_for(moto, x, url):
-    with pytest.raises(SpecError, match="run_dir=None"):
-        x.to_sharded_zarr(url, **LAYOUT)
-
-
 def test_in_place_is_refused_with_a_remedy(moto, url, tmp_path):
     da.ones(4, chunks=2).to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
     strategy = shardwrite.AppendOnly(in_place=True)

@@ -1,0 +1,325 @@
+"""The lease of a run in a bucket: an object that its holder replaces again and again.
+
+A lease is created only if there is none, and replaced only if it is still the version that was read
+or put before. So it has one holder at a time, and a process that has lost it finds that out with
+its next request. No clocks of hosts are compared. A process that wants the lease waits until it has
+not changed for as long as the lease says. It waits less if the service's own clock tells that the
+lease is older. On the holder's own host, a process that is gone is known to be dead at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwrite.codecs.documents import JSON
+from shardwrite.errors import JournalError, StoreError
+from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.journal.deadline import now
+from shardwrite.journal.lease import is_this_process, lease_times, lives, this_process
+from shardwrite.journal.process import Holder, Process, is_duration
+from shardwrite.place.base import STATE_PREFIX
+from shardwrite.stores import BucketStore, Capability, parse_json, require
+
+__all__ = ["LEASE", "BucketLease", "LeaseRecord", "read_lease"]
+
+LEASE = f"{STATE_PREFIX}lease.json"
+_CLOCK = f"{STATE_PREFIX}clock-"
+_FORMAT = 1
+_MAX_TRIES = 8
+_MAX_NBYTES = 2**20
+_RUN_DIR = 'give a directory that all processes of the run see, such as run_dir="/scratch/me/runs"'
+_mine: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """Content of a lease.
+
+    Attributes
+    ----------
+    holder : str
+        Unique name of the holder; empty if it was given back.
+    state : str
+        Name of the holder whose log holds the state, if the holder has none yet; empty if there is
+        no state.
+    process : Process
+        Identity of the holder's process.
+    beat : int
+        Number of times that the lease was renewed.
+    """
+
+    holder: str
+    state: str
+    process: Process
+    beat: int = 0
+
+    def to_json(self) -> bytes:
+        """Content of the object; no two renewals have the same one."""
+        fields: dict[str, JSON] = {
+            "format": _FORMAT,
+            "holder": self.holder,
+            "state": self.state,
+            "beat": self.beat,
+            "process": self.process.to_dict(),
+        }
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> LeaseRecord:
+        """Read the content of the object.
+
+        Raises
+        ------
+        JournalError
+            If it is damaged, or a later version has written it.
+        """
+        try:
+            found = parse_json(data)
+            is_known = found["format"] == _FORMAT
+            made = cls(
+                str(found["holder"]),
+                str(found["state"]),
+                Process.from_dict(found["process"]),
+                int(found["beat"]),
+            )
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise JournalError(
+                f"{LEASE} is no lease ({error}). Move it away after a look", path=LEASE
+            ) from error
+        if not is_known:
+            raise JournalError(
+                f"{LEASE} was written by a later version of shardwrite. Nothing was changed. "
+                "Install that version to go on",
+                path=LEASE,
+            )
+        return made
+
+
+def read_lease(store: BucketStore) -> tuple[LeaseRecord, Any] | None:
+    """Lease of an array, and the version of its object; None if there is none.
+
+    Raises
+    ------
+    JournalError
+        If it is damaged, or a later version has written it.
+    StoreError
+        If it cannot be read.
+    """
+    reader = store.open(LEASE)
+    if reader is None:
+        return None
+    with reader:
+        data = reader.read(0, min(reader.nbytes, _MAX_NBYTES))
+        return LeaseRecord.from_json(data), reader.version
+
+
+class BucketLease:
+    """Lease of this process on the runs of an array.
+
+    Parameters
+    ----------
+    store : BucketStore
+        Store of the array's objects.
+    label : str
+        Text that names the array in messages.
+
+    Attributes
+    ----------
+    holder : str
+        Unique name of this holder.
+    deadline : float
+        Time until which no other process takes the lease, by the clock of `deadline.now`.
+    """
+
+    def __init__(self, store: BucketStore, label: str) -> None:
+        self._store, self._label = store, label
+        self.holder = uuid.uuid4().hex
+        self._record = LeaseRecord(self.holder, "", Process())
+        self._is_released = False
+        self._version: Any = None
+        self.deadline = 0.0
+
+    def take(self, state_after: Callable[[LeaseRecord | None], str]) -> str:
+        """Take the lease, and return the name of the holder who has left a state, if any.
+
+        Parameters
+        ----------
+        state_after : callable
+            Tells from the lease that is there, if there is one, whose state counts.
+
+        Raises
+        ------
+        SpecError
+            If the service has no conditional requests.
+        JournalError
+            If another process holds the lease.
+        StoreError
+            If the service refuses.
+        """
+        self._store.prepare()
+        for capability in (Capability.EXCLUSIVE, Capability.CONDITIONAL):
+            require(self._store, capability, field="run_dir", value=None, remedy=_RUN_DIR)
+        for _ in range(_MAX_TRIES):
+            found = read_lease(self._store)
+            if found is not None:
+                self._refuse_living(*found)
+            state = state_after(None if found is None else found[0])
+            self._record = LeaseRecord(self.holder, state, this_process(), self._record.beat + 1)
+            if self._put(None if found is None else found[1]):
+                _mine.add(self.holder)
+                if found is not None and found[0].holder:
+                    told = f"the lease of a process that is gone is taken over: {self._label}"
+                    tell(TAKEOVERS, logging.INFO, told, run=self._label)
+                return state
+        raise JournalError(f"the lease of {self._label} changes all the time", path=self._label)
+
+    def renew(self, state: str, proof: str | None) -> bool:
+        """Renew the lease, and return whether this process still holds it.
+
+        An earlier holder that was frozen amid its end may remove the lease. It is made again if
+        nobody else has taken it meanwhile.
+
+        Parameters
+        ----------
+        state : str
+            See `LeaseRecord`.
+        proof : str or None
+            Key of an object that stands as long as no other process has ended the run; None if
+            this process has not put anything yet.
+
+        Raises
+        ------
+        StoreError
+            If the service refuses. The lease may be held still.
+        """
+        if self._is_released:
+            return False
+        if self._replace(self.holder, state):
+            return True
+        is_gone = read_lease(self._store) is None
+        if is_gone and (proof is None or self._store.version(proof) is not None):
+            return self._put(None)
+        return False
+
+    def remove(self) -> None:
+        """Remove the lease that this process has given back, unless another one has taken it."""
+        found = read_lease(self._store)
+        if found is not None and found[1] == self._version:
+            self._store.remove_object(self._store.prefix + LEASE)
+
+    def release(self, state: str) -> bool:
+        """Give the lease back, and return whether this process held it until now.
+
+        Parameters
+        ----------
+        state : str
+            Name of the holder whose log holds the state; empty if there is none.
+        """
+        _mine.discard(self.holder)
+        if self._is_released:
+            return False
+        self._is_released = True
+        return self._replace("", state)
+
+    def _replace(self, holder: str, state: str) -> bool:
+        """Replace the lease, if it is still that of this process."""
+        for _ in range(2):
+            beat = self._record.beat + 1
+            self._record = replace(self._record, holder=holder, state=state, beat=beat)
+            if self._put(self._version):
+                return True
+            # An answer may have been lost, so that the version is not the one that is known.
+            found = read_lease(self._store)
+            if found is None or found[0].holder != self.holder:
+                return False
+            self._version = found[1]
+        return False
+
+    def forget(self) -> None:
+        """Note that this process holds the lease no longer."""
+        _mine.discard(self.holder)
+
+    def _put(self, version: Any) -> bool:
+        """Put the record in the place of a version, or of nothing."""
+        begun, data = now(), self._record.to_json()
+        if version is None:
+            if not self._store.create_new(LEASE, data):
+                return False
+        else:
+            try:
+                self._store.replace_object(self._store.prefix + LEASE, bytearray(data), version)
+            except StoreError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                return False
+        found = read_lease(self._store)
+        if found is None or found[0] != self._record:
+            return False
+        self._version = found[1]
+        self.deadline = begun + lease_times()[1]
+        return True
+
+    def _refuse_living(self, found: LeaseRecord, version: Any) -> None:
+        """Wait until a lease has run out, or refuse to go on if its holder lives.
+
+        Raises
+        ------
+        JournalError
+            If it lives.
+        """
+        if not found.holder:
+            return
+        process, me = found.process, this_process()
+        if is_this_process(process):
+            if found.holder in _mine:
+                raise self._held(found, 0.0)
+            return
+        if not lives(process, me, 0.0):
+            return
+        age = self._age()
+        ttl = process.ttl if is_duration(process.ttl) else lease_times()[1]
+        left = ttl - max(0.0, age - 1)  # the service may round its times to seconds
+        if bool(me.boot) and (process.boot, process.pids) == (me.boot, me.pids):
+            if left > 0:
+                raise self._held(found, age)
+            return
+        if left > 0:
+            told = f"waiting for {left:.0f} s at most: {self._label} is held by {process.name}"
+            tell(TAKEOVERS, logging.INFO, told, run=self._label)
+        begun = time.monotonic()
+        while (waited := time.monotonic() - begun) < left:
+            time.sleep(min(left - waited, max(0.05, ttl / 60)))
+            if self._store.version(LEASE) != version:
+                again = read_lease(self._store)
+                if again is None or not again[0].holder:
+                    return
+                raise self._held(again[0], 0.0)
+
+    def _age(self) -> float:
+        """Age of the lease in seconds, by the service's clock; 0 if it does not tell."""
+        name = f"{_CLOCK}{uuid.uuid4().hex}"
+        try:
+            self._store.create_new(name, b"clock")
+            times = self._store.changed_at(LEASE), self._store.changed_at(name)
+        finally:
+            with contextlib.suppress(StoreError):  # the first error is the one to report
+                self._store.remove_object(self._store.prefix + name)
+        return max(0.0, times[1] - times[0]) if times[0] and times[1] else 0.0
+
+    def _held(self, found: LeaseRecord, age: float) -> JournalError:
+        holder = Holder(found.process, found.holder, age)
+        job = f", job {found.process.job}" if found.process.job else ""
+        return JournalError(
+            f"{self._label} is being written by another process: {found.process.name}{job}; last "
+            f"sign of life {age:.0f} s ago. Wait for it, or end that process first",
+            path=self._label,
+            holder=holder.to_dict(),
+        )

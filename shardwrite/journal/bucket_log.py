@@ -1,0 +1,241 @@
+"""The state of a run as objects: a log of what changes in a directory.
+
+The directory of a run belongs to one process, and may be lost with its machine. So `Mirror` finds
+what has changed there since it last looked: directories and files that were made, renamed or
+removed, and lines that were added to journals. These steps go into one small object. From all such
+objects, in their order, `restore` makes the directory again.
+
+Leases, tokens and claims are left out. They tell of processes that see the same directory, and
+there is no other one. Encoded units in part files are left out, too.
+
+An object has a line of JSON, which lists the steps, and then the bytes of all steps. Objects come
+from a store that others may write to. So their paths are checked, and nothing outside of the
+directory is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from crc32c import crc32c
+
+from shardwrite.errors import JournalError
+from shardwrite.stores import TEMPORARY_SUFFIX, parse_json
+
+__all__ = ["Mirror", "Step", "decode", "encode", "restore"]
+
+_FORMAT = 1
+_PASSING = ("lease-", "token-", "claim-", "clock-", "draft-", "parts-", "probe-", "lock-")
+_JOURNAL = ("journal-", ".jsonl")
+_ENDS = ("ended-", "taken-")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of a directory.
+
+    Attributes
+    ----------
+    what : {"rename", "remove", "directory", "file", "append"}
+        Kind of the change.
+    path : str
+        What was changed, relative to the directory.
+    to : str
+        New name of what was renamed.
+    data : bytes
+        Content of a file, or what was appended to it.
+    """
+
+    what: str
+    path: str
+    to: str = ""
+    data: bytes = b""
+
+
+def encode(steps: Iterable[Step]) -> bytes:
+    """Content of an object with some steps."""
+    listed = list(steps)
+    data = b"".join(step.data for step in listed)
+    head = {
+        "format": _FORMAT,
+        "crc32c": crc32c(data),
+        "steps": [[step.what, step.path, step.to, len(step.data)] for step in listed],
+    }
+    return json.dumps(head).encode() + b"\n" + data
+
+
+def decode(content: bytes, key: str) -> list[Step]:
+    """Steps in an object.
+
+    Raises
+    ------
+    JournalError
+        If the object is damaged, or a later version has written it.
+    """
+    line, _, data = content.partition(b"\n")
+    steps, at = [], 0
+    try:
+        head = parse_json(line)
+        is_known, is_whole = head["format"] == _FORMAT, head["crc32c"] == crc32c(data)
+        for what, path, to, nbytes in head["steps"] if is_known else ():
+            part = data[at : at + nbytes]
+            steps.append(Step(str(what), _checked(path), to and _checked(to), part))
+            at += nbytes
+    except (ValueError, LookupError, TypeError) as error:
+        raise _damaged(key, str(error)) from error
+    if not is_known:
+        raise JournalError(
+            f"{key} was written by a later version of shardwrite. Nothing was changed. Install "
+            "that version to finish the run, or to give it up",
+            path=key,
+        )
+    if not is_whole:
+        raise _damaged(key, "its checksum differs")
+    return steps
+
+
+def _damaged(key: str, why: str) -> JournalError:
+    return JournalError(
+        f"{key} is no state of a run ({why}). Move it away after a look, and keep it", path=key
+    )
+
+
+def _checked(path: object) -> str:
+    """A relative path of plain names.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    if not isinstance(path, str) or "\0" in path or {"", ".", ".."} & set(path.split("/")):
+        raise ValueError(f"{path!r} is no path of plain names")
+    return path
+
+
+def restore(directory: Path, steps: Iterable[Step]) -> None:
+    """Take steps in a directory that belongs to this process.
+
+    Raises
+    ------
+    OSError
+        If the steps do not fit the directory, or it cannot be written to.
+    """
+    for step in steps:
+        path = directory / step.path
+        if step.what == "rename":
+            os.rename(path, directory / step.to)
+        elif step.what == "directory":
+            path.mkdir(parents=True, exist_ok=True)
+        elif step.what == "remove":
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab" if step.what == "append" else "wb") as file:
+                file.write(step.data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a mirror knows of a file or directory; a directory has no size."""
+
+    is_directory: bool
+    changed: int = 0
+    inode: int = 0
+    nbytes: int = 0
+
+
+class Mirror:
+    """A directory of run state, and what of it was given to `changes` before.
+
+    Parameters
+    ----------
+    directory : pathlib.Path
+        The directory, which may be missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: dict[str, _Seen] = {}
+
+    def changes(self) -> list[Step]:
+        """Changes since the last call; at the first call all that is there."""
+        there = dict(self._look())
+        steps = list(self._renamed(there))
+        gone = sorted(set(self._seen) - set(there))
+        for path in gone:
+            del self._seen[path]
+            if path.rpartition("/")[0] not in gone:
+                steps.append(Step("remove", path))
+        for path in sorted(there, key=lambda path: (not there[path].is_directory, path)):
+            step = self._step(path, there[path])
+            if step is not None:
+                steps.append(step)
+        return steps
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no file is left in the directory."""
+        return all(seen.is_directory for _, seen in self._look())
+
+    def _look(self) -> Iterator[tuple[str, _Seen]]:
+        for above, directories, files in os.walk(self._directory):
+            directories[:] = [name for name in directories if not name.startswith(_PASSING)]
+            inside = Path(above).relative_to(self._directory)
+            for name in directories:
+                yield (inside / name).as_posix(), _Seen(is_directory=True)
+            for name in files:
+                if name.startswith(_PASSING) or name.endswith(TEMPORARY_SUFFIX):
+                    continue
+                try:
+                    found = os.stat(Path(above) / name, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                seen = _Seen(False, found.st_mtime_ns, found.st_ino, found.st_size)
+                yield (inside / name).as_posix(), seen
+
+    def _renamed(self, there: dict[str, _Seen]) -> Iterator[Step]:
+        """Runs that have ended, whose directories have new names."""
+        for path in sorted(set(self._seen) - set(there)):
+            above, _, name = path.rpartition("/")
+            if not name.startswith("run-") or not self._seen[path].is_directory:
+                continue
+            for end in _ENDS:
+                new = f"{above}/{end}{name[4:]}".lstrip("/")
+                if new in there and new not in self._seen:
+                    moved = [p for p in self._seen if p == path or p.startswith(f"{path}/")]
+                    for old in moved:
+                        self._seen[new + old[len(path) :]] = self._seen.pop(old)
+                    yield Step("rename", path, new)
+                    break
+
+    def _step(self, path: str, found: _Seen) -> Step | None:
+        """What has changed in a file or directory; None if nothing has."""
+        before = self._seen.get(path)
+        if found.is_directory:
+            self._seen[path] = found
+            return None if before is not None else Step("directory", path)
+        if before == found:
+            return None
+        name = path.rpartition("/")[2]
+        grows = name.startswith(_JOURNAL[0]) and name.endswith(_JOURNAL[1])
+        start = before.nbytes if grows and before is not None else 0
+        try:
+            with open(self._directory / path, "rb") as file:
+                file.seek(start)
+                data = file.read()
+        except FileNotFoundError:  # it was removed meanwhile
+            return None
+        if grows:
+            data = data[: data.rfind(b"\n") + 1]  # the last line is being written
+            found = replace(found, nbytes=start + len(data))
+        self._seen[path] = found
+        if not grows:
+            return Step("file", path, data=data)
+        return Step("append", path, data=data) if data or before is None else None

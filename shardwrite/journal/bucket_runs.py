@@ -1,0 +1,505 @@
+"""Runs whose state lies in the bucket of their array.
+
+Such a run works on a directory that belongs to its process alone. While it works, it holds the
+lease of the array (`journal.bucket_lease`). A thread puts what changes in the directory into the
+bucket (`journal.bucket_log`), at most one small object in some seconds. These are the steps of a
+process:
+
+1. Take the lease. It names the holder whose log counts. *A lease without a state of its own.*
+2. Make the directory again from that log, and go on as with any directory.
+3. Put all of the directory as the first object of a new log, before anything else is changed. From
+   now on this log counts, and the old one is removed. *The next process begins with this log.*
+4. Put what has changed, every few seconds. Before each step that cannot be repeated, such as
+   publishing a document, put everything and renew the lease.
+5. At the end of the run, when the directory is empty: note in the lease that there is no state,
+   remove the log, and then the lease. *A lease without a state, which the next process removes.* If
+   the run has not ended, the log stays, and the lease is given back.
+
+The text in italics says what a crash leaves. A process that has lost its lease puts nothing more:
+its directory is moved away, so that all of its tasks stop as those of a run that has ended. A log
+that is put too late belongs to no lease, and is not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
+from shardwrite.host.events import TAKEOVERS, tell
+from shardwrite.host.stopping import on_leaving
+from shardwrite.journal.bucket_lease import LEASE, BucketLease, LeaseRecord, read_lease
+from shardwrite.journal.bucket_log import Mirror, decode, encode, restore
+from shardwrite.journal.deadline import forget_deadline, now, set_deadline
+from shardwrite.journal.lease import lease_times
+from shardwrite.place.base import STATE_PREFIX
+from shardwrite.place.target import UPDATES, Target
+from shardwrite.stores import BucketStore, as_store_error, listed
+
+__all__ = [
+    "check_held",
+    "confirm",
+    "ensure_held",
+    "fetched",
+    "holding",
+    "is_resumed",
+    "refuse_in_store",
+]
+
+_STATES = ("run-", "ended-", "taken-")
+_PUT_SECONDS = 5.0
+_LEAVE_SECONDS = 5.0
+_holds: dict[Path, _Hold] = {}
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def holding(*targets: Target) -> Iterator[None]:
+    """Hold the leases of all targets whose run state lies in their bucket.
+
+    Other targets need none. A lease that this process holds already is shared.
+
+    Raises
+    ------
+    SpecError
+        If a service cannot do that. The message names the remedy.
+    JournalError
+        If another process holds a lease.
+    StoreError
+        If a service refuses. At the end, the state may not be complete then in the bucket; the
+        same call goes on with what is there.
+    """
+    with contextlib.ExitStack() as stack:
+        for target in targets:
+            if target.in_store:
+                stack.enter_context(_held(replace(target, update="")))
+        yield
+
+
+@contextlib.contextmanager
+def _held(target: Target) -> Iterator[None]:
+    hold = _entered(target)
+    try:
+        with on_leaving(hold.leave):
+            yield
+    except BaseException:
+        with contextlib.suppress(ShardwriteError):  # the first error is the one to report
+            _left(hold)
+        raise
+    _left(hold)
+
+
+def _entered(target: Target) -> _Hold:
+    while True:
+        with _lock:
+            hold = _holds.setdefault(target.beside, _Hold(target))
+        with hold.turn:
+            if hold.is_closed:
+                continue  # another thread has just closed it
+            if not hold.n_users:
+                try:
+                    hold.open()
+                except BaseException:
+                    _forget(hold)
+                    raise
+            hold.n_users += 1
+            return hold
+
+
+def _left(hold: _Hold) -> None:
+    with hold.turn:
+        hold.n_users -= 1
+        if not hold.n_users:
+            try:
+                hold.close()
+            finally:
+                _forget(hold)
+
+
+def _forget(hold: _Hold) -> None:
+    hold.is_closed = True
+    with _lock:
+        _holds.pop(hold.target.beside, None)
+
+
+def check_held(target: Target, *, makes_array: bool) -> None:
+    """Refuse to begin a run where its state would lie in this process alone.
+
+    Parameters
+    ----------
+    target : Target
+        The array, or the update of it, that the run would write.
+    makes_array : bool
+        Whether the run would make the array. A mark then keeps others away.
+
+    Raises
+    ------
+    SpecError
+        If the state should lie in the bucket, and this operation does not keep it there.
+    RunEndedError
+        If another process has taken the lease over.
+    JournalError
+        If the state should lie in a directory, and that of another run lies in the bucket.
+    """
+    if target.in_store:
+        hold = _holds.get(target.beside)
+        if hold is None:
+            refuse_in_store(target)
+        else:
+            hold.check()
+    elif not makes_array and isinstance(target.place.store, BucketStore):
+        found = read_lease(target.place.store)
+        if found is not None and (found[0].holder or found[0].state):
+            raise JournalError(
+                f"a run on {target.label} keeps its state in the bucket, and has not ended. Finish "
+                "it by the same call without run_dir",
+                path=target.label,
+            )
+
+
+def refuse_in_store(target: Target) -> None:
+    """Refuse an operation that cannot keep its state in a bucket.
+
+    Raises
+    ------
+    SpecError
+        If the state should lie there.
+    """
+    if target.in_store:
+        raise SpecError(
+            "this operation cannot keep the state of its run in the bucket",
+            field="run_dir",
+            value=None,
+            remedy="give a directory that all processes of the run see, such as "
+            'run_dir="/scratch/me/runs", or set shardwrite.run-dir in the configuration of dask',
+        )
+
+
+def confirm(target: Target) -> None:
+    """Put all of the run state into the bucket, and verify that this process holds the lease.
+
+    Nothing is done for targets whose run state lies in a directory.
+
+    Raises
+    ------
+    RunEndedError
+        If another process has taken the lease over.
+    StoreError
+        If the service refuses. Nothing is lost then; the same call goes on.
+    """
+    hold = _holds.get(target.beside) if target.in_store else None
+    if hold is not None:
+        hold.confirm()
+
+
+def ensure_held(target: Target) -> None:
+    """Verify that no other process can have taken the lease over, without asking the service.
+
+    Raises
+    ------
+    RunEndedError
+        If another process has taken the lease over.
+    StoreError
+        If the lease could not be renewed in time.
+    """
+    hold = _holds.get(target.beside) if target.in_store else None
+    if hold is not None:
+        hold.check()
+        if hold.is_late:
+            raise StoreError(
+                f"the lease of {target.label} could not be renewed in time, so another process may "
+                "have taken it over; make the same call again",
+                key=str(target.run_path),
+                errno=errno.ETIMEDOUT,
+            )
+
+
+def is_resumed(target: Target, run: str) -> bool:
+    """Whether a run was there already when this process took the lease."""
+    hold = _holds.get(target.beside) if target.in_store else None
+    return hold is not None and run in hold.resumed
+
+
+def fetched(target: Target) -> Target:
+    """Target for a look at runs whose state lies in the bucket, without the lease.
+
+    Its directory of run state is a copy, which nobody else sees. A process that works on the run
+    has a lease there, too. Other targets are returned as they are.
+
+    Raises
+    ------
+    JournalError
+        If the state in the bucket is damaged.
+    StoreError
+        If it cannot be read.
+    """
+    if not target.in_store or target.beside in _holds:
+        return target
+    store, copy = _store_of(target), target.beside.with_name(f"look-{uuid.uuid4().hex}")
+    found = read_lease(store)
+    if found is None:
+        return target
+    copy.mkdir(parents=True)
+    log = _Log(store)
+    log.restore(log.state_after(found[0]), copy)
+    if found[0].holder:
+        _note_holder(copy, found[0])
+    return replace(target, beside=copy)
+
+
+def _note_holder(copy: Path, lease: LeaseRecord) -> None:
+    """Leave the lease of a bucket in the directories of runs, where looks at runs expect it."""
+    for run in _runs_in(copy):
+        path = run / f"lease-{lease.holder[:12]}.json"
+        with as_store_error(str(path), "cannot write"):
+            path.write_text(json.dumps(lease.process.to_dict()))
+
+
+def _runs_in(beside: Path, state: str = "run-") -> list[Path]:
+    """Directories of all runs on an array that are in a state: by default, that go on."""
+    places = [beside, *listed(beside / UPDATES)]
+    return [run for place in places for run in listed(place, state)]
+
+
+def _store_of(target: Target) -> BucketStore:
+    return cast("BucketStore", target.place.store)
+
+
+class _Log:
+    """Logs of an array in its bucket, one for each holder of the lease.
+
+    Parameters
+    ----------
+    store : BucketStore
+        Store of the array's objects.
+    """
+
+    def __init__(self, store: BucketStore) -> None:
+        self._store = store
+
+    def found(self) -> list[str]:
+        """Keys of all objects of run state but the lease, in the order of each log."""
+        return sorted(set(self._store.list_keys(STATE_PREFIX)) - {LEASE})
+
+    def key(self, holder: str, number: int) -> str:
+        """Key of an object of a log."""
+        return f"{STATE_PREFIX}{holder}-{number:08d}"
+
+    def state_after(self, lease: LeaseRecord | None) -> str:
+        """Name of the holder whose log counts, after a lease; empty if there is none."""
+        if lease is None:
+            firsts = [key for key in self.found() if key.endswith(f"-{0:08d}")]
+            newest = max(firsts, key=lambda key: self._store.changed_at(key) or 0.0, default="")
+            return newest.removeprefix(STATE_PREFIX).partition("-")[0]
+        has_own = lease.holder and self._store.version(self.key(lease.holder, 0)) is not None
+        return lease.holder if has_own else lease.state
+
+    def restore(self, holder: str, directory: Path) -> None:
+        """Make a directory again from the log of a holder, if there is one."""
+        if not holder:
+            return
+        wanted = f"{STATE_PREFIX}{holder}-"
+        found = [key for key in self.found() if key.startswith(wanted)]
+        for number, key in enumerate(found):
+            if key != self.key(holder, number):
+                raise JournalError(
+                    f"{self.key(holder, number)} is missing, without which the state of the run "
+                    "is not known. Move what is there away after a look",
+                    path=key,
+                )
+            data = self._store.read_whole(key, 2**40)
+            with as_store_error(key, "cannot take the state from"):
+                restore(directory, decode(data or b"", key))
+
+    def put(self, holder: str, number: int, data: bytes) -> None:
+        """Put an object of a log. It may be there already, because an answer was lost."""
+        self._store.put_object(self._store.prefix + self.key(holder, number), data)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove some objects."""
+        for key in keys:
+            self._store.remove_object(self._store.prefix + key)
+
+
+class _Hold:
+    """Work of this process on the runs of an array whose state lies in the bucket.
+
+    Attributes
+    ----------
+    target : Target
+        The array as a whole.
+    turn : threading.Lock
+        Held while the work begins or ends.
+    n_users : int
+        Number of blocks that need the lease.
+    is_closed : bool
+        Whether the lease was given back.
+    resumed : frozenset of str
+        Names of the runs that were there, or were about to end.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.turn = threading.Lock()
+        self.n_users = 0
+        self.resumed: frozenset[str] = frozenset()
+        self.is_closed = self._is_lost = False
+        self._lease = BucketLease(_store_of(target), target.label)
+        self._log = _Log(_store_of(target))
+        self._mirror = Mirror(target.beside)
+        self._waiting: bytes | None = None
+        self._n_put, self._state = 0, ""
+        self._work = threading.RLock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._go_on, name="shardwrite-state", daemon=True)
+
+    def open(self) -> None:
+        """Take the lease, and make the directory again from what is in the bucket."""
+        beside = self.target.beside
+        self._state = self._lease.take(self._log.state_after)
+        self._prolong()
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            with as_store_error(str(beside), "cannot make"):
+                beside.parent.mkdir(parents=True, exist_ok=True)
+            self._log.restore(self._state, beside)
+            found = [run for state in _STATES for run in _runs_in(beside, state)]
+            self.resumed = frozenset(run.name.partition("-")[2] for run in found)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # the first error is the one to report
+                self._lease.release(self._state)
+            raise
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise if the lease is lost.
+
+        Raises
+        ------
+        RunEndedError
+            If it is.
+        """
+        if self._is_lost:
+            raise RunEndedError(
+                f"another process has taken over the run on {self.target.label}",
+                path=str(self.target.run_path),
+            )
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the lease may have run out."""
+        return now() > self._lease.deadline
+
+    def confirm(self) -> None:
+        """See :func:`confirm`."""
+        with self._work:
+            self.check()
+            self._put()
+            self._renew()
+            self.check()
+
+    def close(self) -> None:
+        """Put the rest of the state, or remove it if no run is left, and give the lease back."""
+        self._stop.set()
+        self._thread.join()
+        beside = self.target.beside
+        try:
+            with self._work:
+                if self._is_lost:
+                    return
+                is_over = self._mirror.is_empty
+                if not is_over:
+                    self._put()
+                # Listed now, as another process may begin as soon as the lease is given back.
+                # Without a state in the lease, a log that is left in part is not read.
+                left = self._log.found() if is_over else []
+                if self._lease.release("" if is_over else self._state) and is_over:
+                    self._log.remove(left)
+                    self._lease.remove()
+        finally:
+            self._lease.forget()
+            forget_deadline(beside)
+            shutil.rmtree(beside, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Put what can be put, and give the lease back, as the process ends at once."""
+        thread = threading.Thread(target=self._leave, daemon=True)
+        thread.start()
+        thread.join(_LEAVE_SECONDS)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ShardwriteError):  # the process ends anyway
+            self._stop.set()
+            with self._work:
+                if not self._is_lost and not self._mirror.is_empty:
+                    self._put()
+                    self._lease.release(self._state)
+
+    def _go_on(self) -> None:
+        """Put what changes, and renew the lease, until the end; run by the thread."""
+        heartbeat, _ = lease_times()
+        pause, renewed = min(_PUT_SECONDS, heartbeat), time.monotonic()
+        while not self._stop.wait(pause):
+            try:
+                with self._work:
+                    if self._is_lost or self._stop.is_set():
+                        return
+                    if time.monotonic() - renewed >= heartbeat - pause / 2:
+                        renewed = time.monotonic()
+                        self._renew()
+                    if self._n_put and not self._is_lost:  # the first is put by `confirm`
+                        self._put()
+            except ShardwriteError as error:
+                told = f"the state is not in the bucket yet: {error}"
+                tell(TAKEOVERS, logging.WARNING, told, run=self.target.label)
+
+    def _put(self) -> None:
+        """Put what has changed. What could not be put is put again, as it was, before the rest."""
+        if self._waiting is None:
+            steps = self._mirror.changes()
+            if not steps and (self._n_put or not self._state):
+                return
+            self._waiting = encode(steps)
+        self._log.put(self._lease.holder, self._n_put, self._waiting)
+        self._waiting = None
+        self._n_put += 1
+        if self._n_put == 1:
+            is_new = not self._state
+            self._state = self._lease.holder
+            if not is_new:
+                with contextlib.suppress(StoreError):  # at the end they are removed, too
+                    own = self._log.key(self._state, 0)
+                    self._log.remove(key for key in self._log.found() if key != own)
+
+    def _renew(self) -> None:
+        proof = self._log.key(self._lease.holder, 0) if self._n_put else None
+        if not self._lease.renew(self._state, proof):
+            self._lose()
+        else:
+            self._prolong()
+
+    def _prolong(self) -> None:
+        beside = self.target.beside
+        tokens = [token for run in _runs_in(beside) for token in listed(run, "token-")]
+        set_deadline(beside, self._lease.deadline, tokens)
+
+    def _lose(self) -> None:
+        """Move the directory away, so that all tasks of this process stop."""
+        self._is_lost = True
+        beside = self.target.beside
+        tell(TAKEOVERS, logging.WARNING, "another process has taken over", run=self.target.label)
+        with contextlib.suppress(FileNotFoundError):
+            gone = beside.with_name(f"lost-{uuid.uuid4().hex}")
+            os.rename(beside, gone)
+            shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,488 @@
+"""Runs whose state lies in the bucket of their array: kills, takeovers, and how many requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from datetime import timedelta
+
+import dask
+import dask.array as da
+import numpy as np
+import proxy
+import pytest
+import servers
+import zarr
+import zarr.storage
+from forks import python
+
+import shardwrite
+from shardwrite import JournalError, RunEndedError, SpecError, StoreError
+
+VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
+LAYOUT = {"shards": 16, "chunks": 4}
+KEPT = ["shardwrite-receipt.json", "zarr.json"]
+LONG = pytest.mark.long
+SHORT = {"shardwrite.lease.heartbeat": 0.3, "shardwrite.lease.ttl": 2.0}
+
+PROGRAM = """
+import sys
+import dask, numpy as np, dask.array as da
+import shardwrite
+url, values, what, heartbeat, ttl, pause = sys.argv[1:]
+x = da.from_array(np.load(values), chunks=(16, 64))
+if float(pause):
+    import time
+    x = x.map_blocks(lambda block: (time.sleep(float(pause)), block)[1], dtype=x.dtype)
+given = {"scheduler": "sync", "shardwrite.lease.heartbeat": float(heartbeat),
+         "shardwrite.lease.ttl": float(ttl)}
+with dask.config.set(given):
+    how = {"new": {"shards": 16, "chunks": 4}, "again": {"shards": 16, "chunks": 4, "mode": "w"},
+           "region": {"region": np.s_[:60, :60]}, "append": {"region": "append", "axis": 0}}[what]
+    x = x[:60, :60][::-1] if what == "region" else x
+    try:
+        result = x.to_sharded_zarr(url, source_id=what, memory_limit="30kB", **how)
+        print(result.n_resumed_shards)
+    except shardwrite.ShardwriteError as error:
+        print(type(error).__name__, error)
+"""
+
+
+@pytest.fixture
+def x():
+    return da.from_array(VALUES, chunks=(16, 64))
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Starts the call in a process of its own, with a temporary directory that it alone sees."""
+    np.save(tmp_path / "values.npy", VALUES)
+    machines = iter(range(99))
+
+    def start(server, url, what="new", *, heartbeat=15, ttl=120, pause=0):
+        machine = tmp_path / f"machine-{next(machines)}"
+        machine.mkdir()
+        words = [url, tmp_path / "values.npy", what, heartbeat, ttl, pause]
+        return subprocess.Popen(
+            [*python(), "-c", PROGRAM, *map(str, words)],
+            env={**os.environ, **server.environment, "TMPDIR": str(machine)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
+
+
+def told(process):
+    out, trouble = process.communicate(timeout=60)
+    assert process.returncode == 0, trouble
+    return out.strip()
+
+
+def others(server, url):
+    """Keys in the place of an array that are not those of shards, nor of a probe that was killed."""
+    keys = server.keys(url.removeprefix("s3://bucket/"))
+    return [key for key in keys if not key.startswith(("c/", ".probe-"))]
+
+
+def values_of(server, url):
+    """The array as zarr-python sees it."""
+    store = zarr.storage.ObjectStore(server.client(url.removeprefix("s3://bucket/")))
+    return zarr.open_array(store, mode="r")[...]
+
+
+def is_state(path):
+    return "shardwrite-run" in path or path.endswith(("zarr.json", "shardwrite-receipt.json"))
+
+
+def wanted_after(what):
+    wanted = VALUES.copy()
+    if what == "region":
+        wanted[:60, :60] = VALUES[:60, :60][::-1]
+    return wanted
+
+
+def killed_at(start, server, url, what, number, fault):
+    """Kill the program at a request of state that changes something, before or after it is done.
+
+    The next call, from another directory, goes on. Returns how many shards were put by then, how
+    many were kept, and whether there was such a request.
+    """
+    seen, shards, process = [], set(), None
+
+    def plan(method, path, _):
+        if method == "PUT" and "/c/" in path:
+            shards.add(path)
+        if method in ("PUT", "POST") and (is_state(path) or method == "POST"):
+            seen.append(path)
+            if len(seen) == number + 1:
+                if fault == "before":
+                    os.kill(process.pid, signal.SIGKILL)
+                return fault
+            if len(seen) > number + 1:
+                return "before"
+        return None
+
+    def kill_late():
+        while len(seen) <= number and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        process.kill()
+
+    with proxy.before(server, plan) as (between, _):
+        process = start(between, url, what)
+        waiting = threading.Thread(target=kill_late)
+        waiting.start()
+        out = process.communicate(timeout=60)
+        waiting.join()
+    if len(seen) <= number:
+        assert process.returncode == 0, out
+        assert out[0].strip().isdigit(), out
+        return None
+    n_put = len(shards)
+    again = told(start(server, url, what))
+    assert again.isdigit(), (number, fault, again)
+    np.testing.assert_array_equal(values_of(server, url), wanted_after(what))
+    assert others(server, url) == KEPT, (number, fault)
+    return n_put, int(again)
+
+
+@pytest.mark.parametrize("what", ["new", "again", "region"])
+@pytest.mark.parametrize("fault", ["before", "lost"])
+@LONG
+def test_killed_at_each_request_that_changes_the_state(moto_server, program, x, url, what, fault):
+    for number in range(0, 99, 3 if what == "again" else 1):  # each old object is removed by one
+        at = f"{url}-{number}"
+        if what != "new":
+            write_whole(moto_server, at)
+        found = killed_at(program, moto_server, at, what, number, fault)
+        if found is None:
+            break
+        n_put, n_kept = found
+        if what != "region":
+            assert n_kept >= n_put - 2 or n_kept == 16, "only what was in flight is done again"
+    assert number > 8
+
+
+def write_whole(server, url):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        da.from_array(VALUES, chunks=(16, 64)).to_sharded_zarr(url, **LAYOUT)
+
+
+@pytest.mark.parametrize(("number", "fault"), [pytest.param(1, "lost", marks=LONG), (5, "before")])
+def test_killed_and_resumed_elsewhere(moto_server, program, url, number, fault):
+    killed_at(program, moto_server, url, "new", number, fault)
+
+
+def test_without_a_directory(moto, url, x, tmp_path):
+    result = x.to_sharded_zarr(url, **LAYOUT)
+    assert (result.n_shards, result.n_resumed_shards) == (16, 0)
+    assert others(moto, url) == KEPT
+    da.full((30, 6), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[10:40, 3:9])
+    wanted = VALUES.copy()
+    wanted[10:40, 3:9] = 7
+    np.testing.assert_array_equal(values_of(moto, url), wanted)
+    x.to_sharded_zarr(url, mode="w", **LAYOUT)
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert shardwrite.verify(url, deep=True, accept=True).is_good
+    assert shardwrite.abandon(url) == []
+    shardwrite.compact(url)
+    assert others(moto, url) == KEPT
+
+
+@LONG
+def test_an_array_that_grows_and_one_that_is_mended(moto, url, x):
+    import obstore
+
+    shardwrite.create(url, (0, 64), "u4", **LAYOUT)
+    x.to_sharded_zarr(url, region="append", axis=0)
+    obstore.delete(moto.client(url.removeprefix("s3://bucket/")), "c/1/1")
+    assert [task.key for task in shardwrite.repair(url, x).tasks] == ["c/1/1"]
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
+
+
+def test_a_look_at_a_run_that_was_killed(moto, program, url, x):
+    import obstore
+
+    process = program(moto, url, pause=0.5)
+    wait_for(
+        lambda: any(key.startswith("c/") for key in moto.keys(url.removeprefix("s3://bucket/")))
+    )
+    process.kill()
+    process.wait(30)
+    found = shardwrite.report(url)
+    assert (found.state, found.n_done < 16) == ("interrupted", True)
+    report = shardwrite.verify(url)
+    assert not report.is_complete
+    before = others(moto, url)
+    assert "shardwrite-run.json" in before
+    assert before == others(moto, url), "a look changes nothing"
+    client = moto.client(url.removeprefix("s3://bucket/"))
+    for key in before:
+        content = bytes(obstore.get(client, key).bytes())
+        assert servers.KEY.encode() not in content
+        assert servers.SECRET.encode() not in content
+    with pytest.raises(JournalError, match="another plan was begun"):
+        x.to_sharded_zarr(url, shards=32, chunks=4)
+    x.to_sharded_zarr(url, shards=32, chunks=4, restart=True)
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
+
+
+def test_an_update_that_was_killed_is_given_up(moto, program, url, x):
+    x.to_sharded_zarr(url, **LAYOUT)
+    process = program(moto, url, "region", pause=1)
+    wait_for(lambda: any("run/" in key for key in others(moto, url)) and len(others(moto, url)) > 3)
+    process.kill()
+    process.wait(30)
+    assert shardwrite.abandon(url) == [((0, 60), (0, 60))]
+    assert others(moto, url) == KEPT
+    assert shardwrite.verify(url, deep=True).is_good
+
+
+@pytest.mark.parametrize("ends", ["given up", pytest.param("again", marks=LONG)])
+def test_an_append_whose_last_lines_are_not_in_the_bucket(moto, program, url, x, ends):
+    """Shards beyond the array, which no journal in the bucket names, do not stay behind."""
+    x.to_sharded_zarr(url, **LAYOUT)
+    process = program(moto, url, "append", pause=0.2)
+    prefix = url.removeprefix("s3://bucket/")
+    wait_for(lambda: "c/5/3" in moto.keys(prefix))
+    process.kill()
+    process.wait(30)
+    if ends == "given up":
+        assert len(shardwrite.abandon(url)) == 1
+        np.testing.assert_array_equal(values_of(moto, url), VALUES)
+        assert not [key for key in moto.keys(prefix) if key > "c/4" and key < "c/9"]
+    else:
+        assert told(program(moto, url, "append")).isdigit()
+        np.testing.assert_array_equal(values_of(moto, url), np.concatenate([VALUES, VALUES]))
+    assert others(moto, url) == KEPT
+    assert shardwrite.verify(url, deep=True).is_good
+
+
+def wait_for(happens):
+    for _ in range(600):
+        if happens():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x):
+    first = program(moto, url, pause=0.6)
+    wait_for(lambda: "shardwrite-run.json" in others(moto, url))
+    with pytest.raises(JournalError, match="is being written by another process") as caught:
+        x.to_sharded_zarr(url, **LAYOUT)
+    assert caught.value.holder["pid"]
+    assert shardwrite.report(url).state == "running"
+    assert told(first) == "0"
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
+
+
+@pytest.mark.parametrize("same", [pytest.param(True, marks=LONG), False])
+def test_a_process_that_was_frozen_publishes_nothing(moto, program, url, x, same):
+    """Its lease runs out meanwhile, and another process goes on, or starts over."""
+    first = program(moto, url, heartbeat=0.3, ttl=1.5, pause=0.4)
+    wait_for(
+        lambda: any(key.startswith("c/") for key in moto.keys(url.removeprefix("s3://bucket/")))
+    )
+    frozen = holder(moto, url)
+    os.kill(frozen, signal.SIGSTOP)
+    time.sleep(3.6)
+    y = da.from_array(VALUES + 1, chunks=(16, 64))
+    with dask.config.set({**SHORT, "scheduler": "sync"}):
+        if same:
+            result = x.to_sharded_zarr(url, source_id="new", memory_limit="30kB", **LAYOUT)
+            assert result.n_resumed_shards > 0
+        else:
+            y.to_sharded_zarr(url, restart=True, **LAYOUT)
+    os.kill(frozen, signal.SIGCONT)
+    said = told(first)
+    assert said.startswith("RunEndedError") or (same and said.isdigit()), said
+    np.testing.assert_array_equal(values_of(moto, url), VALUES if same else VALUES + 1)
+    assert others(moto, url) == KEPT
+
+
+def holder(server, url):
+    """Number of the process that holds the lease. `forks` starts it behind a command."""
+    import obstore
+
+    client = server.client(url.removeprefix("s3://bucket/"))
+    return json.loads(bytes(obstore.get(client, "shardwrite-run/lease.json").bytes()))["process"][
+        "pid"
+    ]
+
+
+def test_the_state_takes_few_requests(moto_server, environment, url):
+    with proxy.before(moto_server) as (server, faults):
+        environment(server)
+        big = da.ones((32, 32), chunks=(4, 4), dtype="u4")
+        big.to_sharded_zarr(url, shards=4, chunks=4)
+    puts = [path for method, path in faults.seen if method == "PUT"]
+    assert len([path for path in puts if "/c/" in path]) == 64
+    assert len([path for path in puts if "shardwrite-run" in path]) < 20
+
+
+def test_without_conditional_requests_a_directory_is_asked_for(moto, url, x, monkeypatch, tmp_path):
+    from shardwrite.stores.bucket import BucketStore
+
+    monkeypatch.setattr(BucketStore, "_keeps_conditions", lambda self, name: False)
+    with pytest.raises(SpecError, match=r"run_dir=None: BucketStore cannot.*run_dir=\"/scratch"):
+        x.to_sharded_zarr(url, **LAYOUT)
+    assert moto.keys(url.removeprefix("s3://bucket/")) == []
+    x.to_sharded_zarr(url, run_dir=tmp_path, **LAYOUT)
+
+
+def test_what_is_not_kept_in_a_bucket_names_the_remedy(moto, url, x):
+    plan = shardwrite.plan(x, **LAYOUT)
+    calls = (
+        lambda: shardwrite.prepare(x, url, plan),
+        lambda: shardwrite.finalize(url),
+        lambda: x.to_sharded_zarr(url, compute=False, **LAYOUT),
+    )
+    for call in calls:
+        with pytest.raises(SpecError, match=r"run_dir=\"/scratch"):
+            call()
+    assert moto.keys(url.removeprefix("s3://bucket/")) == []
+    x.to_sharded_zarr(url, **LAYOUT)
+    with pytest.raises(SpecError, match=r"run_dir=\"/scratch"):
+        shardwrite.ShardWriter(url)
+
+
+def test_a_failed_put_is_an_error_and_the_same_call_goes_on(moto_server, environment, url, x):
+    soon = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+    given = {"shardwrite.storage": {"retry_config": soon}, "scheduler": "sync"}
+    broken = []
+
+    def plan(method, path, number):
+        is_one = method == "PUT" and re.search("run/[0-9a-f]+-00000002$", path)
+        if is_one and not broken:
+            broken.append(path)
+            return "503"
+        return None
+
+    with proxy.before(moto_server, plan) as (server, _), dask.config.set(given):
+        environment(server)
+        with pytest.raises(StoreError):
+            x.to_sharded_zarr(url, **LAYOUT)
+        assert broken
+        assert x.to_sharded_zarr(url, **LAYOUT).n_resumed_shards == 16
+    np.testing.assert_array_equal(values_of(moto_server, url), VALUES)
+    assert others(moto_server, url) == KEPT
+
+
+def test_another_process_may_have_taken_over_right_before_the_end(moto, url, x, monkeypatch):
+    """The lease is lost after the last shard: the process publishes nothing."""
+    import obstore
+
+    from shardwrite.runs.session import Session
+
+    publish = Session.publish
+    client = moto.client(url.removeprefix("s3://bucket/"))
+
+    def lost(self, result):
+        found = bytes(obstore.get(client, "shardwrite-run/lease.json").bytes())
+        obstore.put(
+            client, "shardwrite-run/lease.json", found.replace(b'"holder": "', b'"holder": "f')
+        )
+        return publish(self, result)
+
+    monkeypatch.setattr(Session, "publish", lost)
+    with pytest.raises(RunEndedError):
+        x.to_sharded_zarr(url, **LAYOUT)
+    assert "zarr.json" not in others(moto, url)
+
+
+def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
+    moto_server, environment, url, x
+):
+    soon = {"max_retries": 0, "retry_timeout": timedelta(seconds=1)}
+    given = {
+        "shardwrite.storage": {"retry_config": soon},
+        "shardwrite.retry-pauses": [],
+        "shardwrite.lease.heartbeat": 0.2,
+        "shardwrite.lease.ttl": 0.6,
+        "scheduler": "sync",
+    }
+    down = threading.Event()
+
+    def plan(method, path, number):
+        if "/c/1/" in path:
+            down.set()
+        return "503" if down.is_set() and "shardwrite-run" in path else None
+
+    slow = x.map_blocks(lambda block: (time.sleep(0.5), block)[1], dtype=x.dtype)
+    with proxy.before(moto_server, plan) as (server, faults), dask.config.set(given):
+        environment(server)
+        call = {"source_id": "it", "memory_limit": "30kB", **LAYOUT}
+        with pytest.raises(StoreError, match=r"could not be renewed in time.*make the same call"):
+            slow.to_sharded_zarr(url, **call)
+        faults.plan = None
+        assert slow.to_sharded_zarr(url, **call).n_resumed_shards >= 8
+    np.testing.assert_array_equal(values_of(moto_server, url), VALUES)
+    assert others(moto_server, url) == KEPT
+
+
+def test_a_directory_does_not_go_along_with_a_state_in_the_bucket(moto, program, url, x, tmp_path):
+    x.to_sharded_zarr(url, **LAYOUT)
+    process = program(moto, url, "region", pause=1)
+    wait_for(lambda: any(key.endswith("-00000000") for key in others(moto, url)))
+    process.kill()
+    process.wait(30)
+    one = da.ones((1, 1), dtype="u4")
+    with pytest.raises(JournalError, match="Finish it by the same call without run_dir"):
+        one.to_sharded_zarr(url, region=np.s_[63:, 63:], run_dir=tmp_path)
+    assert told(program(moto, url, "region")).isdigit()
+    one.to_sharded_zarr(url, region=np.s_[63:, 63:], run_dir=tmp_path)
+    assert others(moto, url) == KEPT
+
+
+@LONG
+def test_two_at_once(moto, program, url):
+    both = [program(moto, url, pause=0.2) for _ in range(2)]
+    said = sorted(told(one) for one in both)
+    assert said[0] == "0", said
+    assert said[1].startswith("JournalError") or said[1].isdigit(), said
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
+
+
+@LONG
+def test_processes_and_a_cluster_on_this_machine(moto, url, x):
+    from distributed import Client, LocalCluster
+
+    with dask.config.set(scheduler="processes", num_workers=2):
+        x.to_sharded_zarr(url, **LAYOUT)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
+        Client(cluster),
+    ):
+        x.rechunk((64, 8)).to_sharded_zarr(url, mode="w", **LAYOUT)
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
+
+
+def test_a_process_that_is_told_to_leave_gives_its_lease_back(moto, program, url, x):
+    """As the handlers of signals do it; another process goes on at once."""
+    from shardwrite.host.stopping import before_leaving
+
+    def leave(report):
+        for action in before_leaving():
+            action()
+
+    call = {"source_id": "new", "memory_limit": "30kB", **LAYOUT}
+    with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError):
+        x.to_sharded_zarr(url, progress=leave, **call)
+    assert int(told(program(moto, url))) > 0
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
