@@ -43,8 +43,9 @@ given = {"scheduler": "sync", "shardwrite.lease.heartbeat": float(heartbeat),
          "shardwrite.lease.ttl": float(ttl)}
 with dask.config.set(given):
     how = {"new": {"shards": 16, "chunks": 4}, "again": {"shards": 16, "chunks": 4, "mode": "w"},
-           "region": {"region": np.s_[:60, :60]}, "append": {"region": "append", "axis": 0}}[what]
-    x = x[:60, :60][::-1] if what == "region" else x
+           "region": {"region": np.s_[:60, :60]}, "append": {"region": "append", "axis": 0},
+           "restart": {"shards": 16, "chunks": 4, "restart": True}}[what]
+    x = x[:60, :60][::-1] if what == "region" else x + 1 if what == "restart" else x
     try:
         result = x.to_sharded_zarr(url, source_id=what, memory_limit="30kB", **how)
         print(result.n_resumed_shards)
@@ -102,7 +103,7 @@ def is_state(path):
 
 
 def wanted_after(what):
-    wanted = VALUES.copy()
+    wanted = VALUES + 1 if what == "restart" else VALUES.copy()
     if what == "region":
         wanted[:60, :60] = VALUES[:60, :60][::-1]
     return wanted
@@ -170,6 +171,22 @@ def test_killed_at_each_request_that_changes_the_state(moto_server, program, x, 
     assert number > 8
 
 
+@pytest.mark.parametrize("what", ["new", "restart"])
+@LONG
+def test_killed_again(moto_server, program, url, what):
+    """A run that was killed is continued, or taken away, by a process that is killed, too."""
+    for number in range(1, 99, 3):
+        at = f"{url}-{number}"
+        first = program(moto_server, at, pause=0.1)
+        prefix = at.removeprefix("s3://bucket/")
+        wait_for(lambda prefix=prefix: "c/1/0" in moto_server.keys(prefix))
+        first.kill()
+        first.wait(30)
+        if killed_at(program, moto_server, at, what, number, "lost") is None:
+            break
+    assert number > 8
+
+
 def write_whole(server, url):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment.items():
@@ -182,7 +199,9 @@ def test_killed_and_resumed_elsewhere(moto_server, program, url, number, fault):
     killed_at(program, moto_server, url, "new", number, fault)
 
 
-def test_without_a_directory(moto, url, x, tmp_path):
+@pytest.mark.parametrize("server", ["moto", pytest.param("seaweed", marks=LONG)])
+def test_without_a_directory(request, server, url, x):
+    moto = request.getfixturevalue(server)
     result = x.to_sharded_zarr(url, **LAYOUT)
     assert (result.n_shards, result.n_resumed_shards) == (16, 0)
     assert others(moto, url) == KEPT
