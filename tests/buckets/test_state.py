@@ -157,8 +157,9 @@ def killed_at(start, server, url, what, number, fault):
 @pytest.mark.parametrize("what", ["new", "again", "region"])
 @pytest.mark.parametrize("fault", ["before", "lost"])
 @LONG
-def test_killed_at_each_request_that_changes_the_state(moto_server, program, x, url, what, fault):
-    for number in range(0, 99, 3 if what == "again" else 1):  # each old object is removed by one
+def test_killed_at_requests_that_change_the_state(moto_server, program, x, url, what, fault):
+    """At every fourth of them, and every twelfth where each old object is removed by one."""
+    for number in range(fault == "lost", 99, 12 if what == "again" else 4):
         at = f"{url}-{number}"
         if what != "new":
             write_whole(moto_server, at)
@@ -175,7 +176,7 @@ def test_killed_at_each_request_that_changes_the_state(moto_server, program, x, 
 @LONG
 def test_killed_again(moto_server, program, url, what):
     """A run that was killed is continued, or taken away, by a process that is killed, too."""
-    for number in range(1, 99, 3):
+    for number in range(1, 99, 6):
         at = f"{url}-{number}"
         first = program(moto_server, at, pause=0.1)
         prefix = at.removeprefix("s3://bucket/")
