@@ -433,6 +433,8 @@ class InPlace:
 def _recorded(path: Path, layout: Mapping[str, str] | None) -> _Record:
     """The record of a conversion that was begun, or of one that begins now (step 1)."""
     home = _home(path)
+    if layout is not None and not is_there(home / _RECORD):
+        refuse_in_place(path.parent)
     for _ in range(_MAX_TRIES):
         # Another process may remove the directory as long as it is empty.
         with contextlib.suppress(FileNotFoundError):

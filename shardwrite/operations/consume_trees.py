@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwrite.engines import Engine
-from shardwrite.errors import ShardwriteError, StoreError
+from shardwrite.errors import JournalError, ShardwriteError, StoreError
 from shardwrite.journal import (
     Checked,
     Consumption,
@@ -45,7 +45,7 @@ from shardwrite.read.hierarchy import Group, Hierarchy, group_at, open_hierarchy
 from shardwrite.read.stored_array import check_apart, stored_at
 from shardwrite.runs.consuming import ranks_there
 from shardwrite.runs.progress import reporting
-from shardwrite.stores import as_store_error, make_directories
+from shardwrite.stores import CONVERSION_SUFFIX, as_store_error, listed, make_directories
 
 __all__ = ["consume_tree", "is_tree"]
 
@@ -100,7 +100,7 @@ def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
     tree = _tree_at(Directory(path))
     made = plan_all(tree, call.wanted, engine, call.options)
     targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
-    _check(tree, made, targets, call)
+    _check(path, tree, made, targets, call)
     layout = {f"{group.name}/": "group" for group in tree.groups}
     layout |= {one.name: digest_of(one.planned, call) for one in made}
     into = resolve_place(call.dst, None).label
@@ -146,8 +146,18 @@ def _tree_at(place: Directory) -> Hierarchy:
     return Hierarchy(place, tuple(groups), tuple(arrays))
 
 
-def _check(tree: Hierarchy, made: Sequence[One], targets: Mapping[str, Target], call: Call) -> None:
+def _check(
+    path: Path, tree: Hierarchy, made: Sequence[One], targets: Mapping[str, Target], call: Call
+) -> None:
     """Refuse a hierarchy that cannot be consumed."""
+    for group in tree.groups:
+        for entry in listed(path / group.name):
+            if entry.name.endswith(CONVERSION_SUFFIX):
+                raise JournalError(
+                    f"{entry} holds a conversion that has not ended. Make the same call again to "
+                    "finish it, or give it up with abandon (shardwrite abandon)",
+                    path=str(entry),
+                )
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
     for one in made:

@@ -178,6 +178,33 @@ def test_what_is_refused_before_anything_happens(tmp_path):
         again(src, dst)
 
 
+def test_one_conversion_at_a_time(tmp_path):
+    """Neither of an array in a hierarchy that is consumed, nor the other way round."""
+    src, dst = tree(tmp_path / "a", is_consolidated=False), tmp_path / "b"
+    interrupted(src, dst)
+    before = files(src)
+    for call in (
+        lambda: shardwrite.shard(src / "b/d/e", 2),
+        lambda: again(src / "b/d/e", tmp_path / "c"),
+        lambda: again(src / "b/d", tmp_path / "c"),
+    ):
+        with pytest.raises((JournalError, SpecError)):
+            call()
+        assert files(src) == before
+    again(src, dst)
+    check(dst, is_consolidated=False)
+
+    src, dst = tree(tmp_path / "a", is_consolidated=False), tmp_path / "d"
+    interrupted(src / "b/c", tmp_path / "e", shards=(1, 3))
+    before = files(src)
+    with pytest.raises(JournalError, match="has not ended"):
+        again(src, dst)
+    assert files(src) == before
+    again(src / "b/c", tmp_path / "e", shards=(1, 3))
+    again(src, dst)
+    assert not src.exists()
+
+
 def test_files_that_are_not_its_own_are_left(tmp_path):
     src, dst = tree(tmp_path / "a"), tmp_path / "b"
     (src / "README").write_text("by hand")
