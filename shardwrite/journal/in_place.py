@@ -214,10 +214,11 @@ def refuse_in_place(path: Path) -> None:
 
 def _inode(path: Path) -> int | None:
     """Inode number of a directory; None if nothing stands there, 0 if it is no directory."""
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+    with as_store_error(str(path), "cannot look at"):
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
     return found.st_ino if stat.S_ISDIR(found.st_mode) else 0
 
 

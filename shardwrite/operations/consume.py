@@ -151,8 +151,8 @@ def _source_at(place: Place, path: Path) -> StoredArray:
     tree = open_hierarchy(place, lambda _: True)
     if not tree.is_array:
         raise refused(
-            "there is no array or group at this path, but only below",
-            "make it a group, for instance with zarr.open_group, or give the path of an array",
+            "it is no single array",
+            "give the path of an array, or leave consume out",
         )
     found = tree.arrays[0][1]
     return found if state is None else known(found, place, state)

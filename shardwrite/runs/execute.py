@@ -73,46 +73,38 @@ def execute(
     WorkersLostError
         If workers died while they ran tasks, or the cluster was lost.
     """
-    with holding(*(job.target for job in jobs)):
-        return _execute(jobs, engine, on_report, looks_again=looks_again)
-
-
-def _execute(
-    jobs: Sequence[Job], engine: Engine, on_report: OnReport, *, looks_again: bool
-) -> list[WriteResult]:
-    """As `execute`, where the leases of all jobs are held that need one."""
     start = time.perf_counter()
-    results = [finished_before(job, engine, on_report) for job in jobs]
-    todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
-    try:
-        with contextlib.ExitStack() as stack, explaining(todo) as begun:
-            sessions = begin(todo, engine, stack)
-            begun += sessions
-            for session in sessions:
-                tell_found(on_report, session.resumed_nbytes)
-            together = [s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged]
-            compute_together(together, engine, on_report)
-            for session in (s for s in sessions if s not in together):
-                compute_waves(session, engine, on_report)
-            for session in sessions if looks_again else ():
-                compute_again(session, engine, on_report)
-            for session in sessions:
-                session.n_retried = sum(session.driver in key[0] for key in engine.retried)
-            seconds = [time.perf_counter() - start] * len(sessions)
-            done = iter(finish_together(sessions, seconds))
-    except (RunEndedError, SpecError) as error:
-        if isinstance(error, SpecError) and error.fields["field"] != "store":
-            raise
-        joined = (
-            Path(error.fields["path"]).name.removeprefix("run-")
-            if isinstance(error, RunEndedError)
-            else ""
-        )
-        # Another process may have written the same plan, and finished first.
-        ended = [finished(job, joined) for job in jobs]
-        if any(result is None for result in ended):
-            raise
-        return cast("list[WriteResult]", ended)
+    with holding(*(job.target for job in jobs)):
+        results = [finished_before(job, engine, on_report) for job in jobs]
+        todo = [job for job, result in zip(jobs, results, strict=True) if result is None]
+        try:
+            with contextlib.ExitStack() as stack, explaining(todo) as begun:
+                sessions = begin(todo, engine, stack)
+                begun += sessions
+                for session in sessions:
+                    tell_found(on_report, session.resumed_nbytes)
+                together = [
+                    s for s in sessions if len(s.job.plan.waves) == 1 and not s.job.is_staged
+                ]
+                compute_together(together, engine, on_report)
+                for session in (s for s in sessions if s not in together):
+                    compute_waves(session, engine, on_report)
+                for session in sessions if looks_again else ():
+                    compute_again(session, engine, on_report)
+                for session in sessions:
+                    session.n_retried = sum(session.driver in key[0] for key in engine.retried)
+                seconds = [time.perf_counter() - start] * len(sessions)
+                done = iter(finish_together(sessions, seconds))
+        except (RunEndedError, SpecError) as error:
+            if isinstance(error, SpecError) and error.fields["field"] != "store":
+                raise
+            path = error.fields["path"] if isinstance(error, RunEndedError) else ""
+            joined = Path(path).name.removeprefix("run-")
+            # Another process may have written the same plan, and finished first.
+            ended = [finished(job, joined) for job in jobs]
+            if any(result is None for result in ended):
+                raise
+            return cast("list[WriteResult]", ended)
     return [next(done) if result is None else result for result in results]
 
 
@@ -218,11 +210,7 @@ def execute_missing(
         If workers died while they ran tasks, or the cluster was lost.
     """
     start = time.perf_counter()
-    with (
-        holding(job.target),
-        contextlib.ExitStack() as stack,
-        explaining([job]) as begun,
-    ):
+    with holding(job.target), contextlib.ExitStack() as stack, explaining([job]) as begun:
         (session,) = begin([job], engine, stack)
         begun.append(session)
         known = look()

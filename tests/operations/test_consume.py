@@ -340,7 +340,7 @@ def test_what_is_refused_before_anything_happens(tmp_path):
         (src, {"compressors": "gzip"}, "codecs"),
         (src, {"include": "a"}, "as a whole"),
         (src, {"consume": "yes"}, "True or False"),
-        (tmp_path / "below", {}, "only below"),
+        (tmp_path / "below", {}, "no single array"),
         (tmp_path / "g/x", {}, "consolidated metadata"),
         (tmp_path / "link", {}, "symbolic link"),
         (tmp_path / "z.zip", {}, "no directory"),

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import dask
 import numpy as np
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 import shardwrite
 from shardwrite import JournalError, SpecError, StoreError
 from shardwrite.cli import main
+from shardwrite.journal import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_convert import payloads, same
@@ -203,6 +205,25 @@ def test_one_conversion_at_a_time(tmp_path):
     again(src / "b/c", tmp_path / "e", shards=(1, 3))
     again(src, dst)
     assert not src.exists()
+
+
+def test_a_hierarchy_that_was_consumed_since_it_was_planned(tmp_path):
+    """Another process has consumed it in the meantime; the same call then tells that."""
+    src, dst, begun = tree(tmp_path / "a"), tmp_path / "b", InPlace.begun
+
+    def late(*arguments):
+        with mock.patch.object(InPlace, "begun", begun):
+            again(src, dst)
+        return begun(*arguments)
+
+    with (
+        mock.patch.object(InPlace, "begun", late),
+        pytest.raises(StoreError, match="has removed the group"),
+    ):
+        again(src, dst)
+    assert os.listdir(tmp_path) == ["b"]
+    assert again(src, dst).is_skipped
+    check(dst)
 
 
 def test_files_that_are_not_its_own_are_left(tmp_path):

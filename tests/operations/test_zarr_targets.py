@@ -338,7 +338,7 @@ def test_run_state_of_a_shared_store_is_found_by_other_processes(tmp_path):
     def beside(path, name, run_dir=tmp_path / "runs"):
         os.makedirs(tmp_path / path, exist_ok=True)
         store = ObjectStore(obstore.store.LocalStore(tmp_path / path))
-        return run_state_of(resolve_target(store, name, run_dir).place, run_dir, is_read=False)
+        return run_state_of(resolve_target(store, name, run_dir).place, run_dir, is_read=False).path
 
     assert beside("one", "x") == beside("one", "x")
     others = [beside("one", "x"), beside("two", "x"), beside("one", "a/x"), beside("one", None)]
