@@ -29,6 +29,7 @@ PAGES = [
     *(p for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in WITHOUT_EXAMPLES),
 ]
 WALKS = ("README.md", "guide.md")  # through most that there is
+OF_BENCHMARKS = ("figures.md", "performance.md", "scale.md")
 MODULES = [m.name for m in pkgutil.walk_packages(shardwrite.__path__, "shardwrite.")]
 
 
@@ -54,9 +55,15 @@ def with_programs(directory):
     return {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}", "PYTHONPATH": found}
 
 
+def marks_of(page):
+    if page.name in OF_BENCHMARKS:
+        return pytest.mark.long
+    return pytest.mark.compat if page.name in WALKS else ()
+
+
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=pytest.mark.compat if page.name in WALKS else ()) for page in PAGES],
+    [pytest.param(page, marks=marks_of(page)) for page in PAGES],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
 def test_pages(page, tmp_path, monkeypatch):

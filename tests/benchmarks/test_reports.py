@@ -182,7 +182,8 @@ def test_commands_of_the_figures_are_known(command):
     assert {word for word in words if word.startswith("--")} <= known
 
 
-@pytest.mark.parametrize("kind", [pytest.param("blocks", marks=pytest.mark.long), "shards"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["blocks", "shards"])
 def test_scale_counts_every_shard(tmp_path, kind):
     command = [
         *python(),

@@ -269,7 +269,8 @@ def test_an_update_that_was_killed_is_given_up(moto, program, url, x):
     assert shardwrite.verify(url, deep=True).is_good
 
 
-@pytest.mark.parametrize("ends", ["given up", pytest.param("again", marks=LONG)])
+@LONG
+@pytest.mark.parametrize("ends", ["given up", "again"])
 def test_an_append_whose_last_lines_are_not_in_the_bucket(moto, program, url, x, ends):
     """Shards beyond the array, which no journal in the bucket names, do not stay behind."""
     x.to_sharded_zarr(url, **LAYOUT)
@@ -453,6 +454,7 @@ def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
     assert others(moto_server, url) == KEPT
 
 
+@LONG
 def test_a_directory_does_not_go_along_with_a_state_in_the_bucket(moto, program, url, x, tmp_path):
     x.to_sharded_zarr(url, **LAYOUT)
     process = program(moto, url, "region", pause=1)

@@ -170,6 +170,7 @@ def test_two_at_once_both_succeed(moto, environment, url, hierarchy):
     assert in_bucket(moto, url) == wanted
 
 
+@pytest.mark.long
 def test_every_fourth_request_fails(moto, environment, url, hierarchy, tmp_path):
     def plan(method, path, number):
         return "503" if number > 3 and number % 4 == 0 else None

@@ -152,7 +152,7 @@ class Case(Fault):
 
     @property
     def stride(self) -> int:
-        return 1 if self.call not in LOOKS or self.durability == "full" else 3
+        return 1 if self.durability == "full" else 3
 
 
 def shim():
@@ -261,8 +261,8 @@ def in_turn(kinds) -> list[tuple[Fault, int, int]]:
     """Kinds of faults, each with the first k and the step to the next, so that of several errors
     the first is met at every k, and of the others one at each k, in turn.
 
-    What a run looks at depends little on its durability. So of the calls that look, only those of
-    the level ``"full"`` are met at every k, and every third of the others.
+    What a run calls depends little on its durability. So only the calls of the level ``"full"``
+    are met at every k, and every third of the others.
     """
     alike: dict[str, list[Fault]] = {}
     for kind in kinds:

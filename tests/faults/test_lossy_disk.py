@@ -93,7 +93,9 @@ def test_every_inner_chunk_carries_the_mark(tmp_path):
     assert stored.count(scenarios.MARK) == shardwrite.verify(tmp_path / "x").n_stored_chunks == 128
 
 
-@pytest.mark.parametrize("strategy", ["append in place", "in place"])
+@pytest.mark.parametrize(
+    "strategy", ["append in place", pytest.param("in place", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("follow_up", judging.FOLLOW_UPS)
 def test_what_was_flushed_is_on_the_disk(disks, strategy, follow_up):
     """A default stream, and one into free places, with one, two and lasting failures."""

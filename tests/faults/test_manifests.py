@@ -31,7 +31,7 @@ def run(tmp_path, *arguments):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_the_list_never_lacks_a_chunk(tmp_path, operation):
     """Before some effects, and before the last ones, in which the list becomes exact."""
-    assert len(run(tmp_path, "--operations", operation, "--every", "41", "--last", "3")) >= 6
+    assert len(run(tmp_path, "--operations", operation, "--every", "61", "--last", "3")) >= 5
 
 
 @pytest.mark.long

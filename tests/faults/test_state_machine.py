@@ -261,4 +261,4 @@ def test_any_sequence():
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_many_sequences():
-    run(60, 40)
+    run(40, 40)

@@ -56,10 +56,11 @@ def test_a_failed_sync_is_not_called_again(shim, tmp_path):
     ids=" ".join,
 )
 def test_every_failing_call(shim, tmp_path, calls):
-    """Each call fails with EIO and with one of the other errors, in turn; the campaign has all."""
+    """Each call fails with EIO and with one of the other errors, in turn, and a third of those of
+    runs that sync less; the campaign has all."""
     summary = run(shim, tmp_path, "failing_calls.py", "--calls", *calls, "--turns")
     assert summary["lost"] == 0
-    assert summary["fired"] > 300
+    assert summary["fired"] > 150
 
 
 def test_a_sample_of_failing_calls_under_updates(shim, tmp_path):
