@@ -28,7 +28,7 @@ VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
 KEPT = ["shardwrite-receipt.json", "zarr.json"]
 LONG = pytest.mark.long
-SHORT = {"shardwrite.lease.heartbeat": 0.3, "shardwrite.lease.ttl": 2.0}
+SHORT = {"shardwrite.lease.heartbeat": 0.5, "shardwrite.lease.ttl": 8.0}
 
 PROGRAM = """
 import sys
@@ -81,7 +81,7 @@ def program(tmp_path):
 
 
 def told(process):
-    out, trouble = process.communicate(timeout=60)
+    out, trouble = process.communicate(timeout=200)
     assert process.returncode == 0, trouble
     return out.strip()
 
@@ -140,7 +140,7 @@ def killed_at(start, server, url, what, number, fault):
         process = start(between, url, what)
         waiting = threading.Thread(target=kill_late)
         waiting.start()
-        out = process.communicate(timeout=60)
+        out = process.communicate(timeout=200)
         waiting.join()
     if len(seen) <= number:
         assert process.returncode == 0, out
@@ -291,7 +291,7 @@ def test_an_append_whose_last_lines_are_not_in_the_bucket(moto, program, url, x,
 
 
 def wait_for(happens):
-    for _ in range(600):
+    for _ in range(2400):
         if happens():
             return
         time.sleep(0.05)
@@ -299,7 +299,7 @@ def wait_for(happens):
 
 
 def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x):
-    first = program(moto, url, pause=0.6)
+    first = program(moto, url, pause=2)
     wait_for(lambda: "shardwrite-run.json" in others(moto, url))
     with pytest.raises(JournalError, match="is being written by another process") as caught:
         x.to_sharded_zarr(url, **LAYOUT)
@@ -313,13 +313,13 @@ def test_a_second_process_is_refused_while_the_first_lives(moto, program, url, x
 @pytest.mark.parametrize("same", [pytest.param(True, marks=LONG), False])
 def test_a_process_that_was_frozen_publishes_nothing(moto, program, url, x, same):
     """Its lease runs out meanwhile, and another process goes on, or starts over."""
-    first = program(moto, url, heartbeat=0.3, ttl=1.5, pause=0.4)
+    first = program(moto, url, heartbeat=0.5, ttl=4, pause=1)
     wait_for(
         lambda: any(key.startswith("c/") for key in moto.keys(url.removeprefix("s3://bucket/")))
     )
     frozen = holder(moto, url)
     os.kill(frozen, signal.SIGSTOP)
-    time.sleep(3.6)
+    time.sleep(6)
     y = da.from_array(VALUES + 1, chunks=(16, 64))
     with dask.config.set({**SHORT, "scheduler": "sync"}):
         if same:
@@ -431,8 +431,8 @@ def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
     given = {
         "shardwrite.storage": {"retry_config": soon},
         "shardwrite.retry-pauses": [],
-        "shardwrite.lease.heartbeat": 0.2,
-        "shardwrite.lease.ttl": 0.6,
+        "shardwrite.lease.heartbeat": 0.4,
+        "shardwrite.lease.ttl": 2.0,
         "scheduler": "sync",
     }
     down = threading.Event()
@@ -442,14 +442,15 @@ def test_a_lease_that_cannot_be_renewed_stops_tasks_and_loses_nothing(
             down.set()
         return "503" if down.is_set() and "shardwrite-run" in path else None
 
-    slow = x.map_blocks(lambda block: (time.sleep(0.5), block)[1], dtype=x.dtype)
+    slow = x.map_blocks(lambda block: (time.sleep(2.5), block)[1], dtype=x.dtype)
     with proxy.before(moto_server, plan) as (server, faults), dask.config.set(given):
         environment(server)
         call = {"source_id": "it", "memory_limit": "30kB", **LAYOUT}
         with pytest.raises(StoreError, match=r"could not be renewed in time.*make the same call"):
             slow.to_sharded_zarr(url, **call)
         faults.plan = None
-        assert slow.to_sharded_zarr(url, **call).n_resumed_shards >= 8
+        with dask.config.set({"shardwrite.lease.ttl": 60}):
+            assert slow.to_sharded_zarr(url, **call).n_resumed_shards >= 8
     np.testing.assert_array_equal(values_of(moto_server, url), VALUES)
     assert others(moto_server, url) == KEPT
 
