@@ -134,6 +134,9 @@ COVERED: dict[str, str] = {
     "another program has removed the array {} meanwhile": (
         "tests/operations/test_consume.py::test_an_array_that_was_consumed_since_it_was_planned"
     ),
+    "The workers may reach another service": (
+        "tests/buckets/test_state.py::test_workers_that_reach_another_service_are_noticed"
+    ),
     "another program has removed the group {} meanwhile": (
         f"{_TREES}::test_a_hierarchy_that_was_consumed_since_it_was_planned"
     ),

@@ -7,6 +7,7 @@ array and ends the run. :mod:`shardwrite.runs.begin` makes it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +22,7 @@ from shardwrite.codecs.documents import Document
 from shardwrite.engines import Engine
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.format.manifest import has_manifest
-from shardwrite.grid import Box
+from shardwrite.grid import Box, unravel
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.stopping import note_committed
 from shardwrite.journal import (
@@ -83,6 +84,8 @@ class Session:
         Number of times that a task was run again because workers had died.
     n_left : int
         Number of shards that tasks did not begin, because their processes were asked to stop.
+    has_helpers : bool
+        Whether other processes ran tasks.
     """
 
     job: Job
@@ -93,6 +96,7 @@ class Session:
     resumed_nbytes: int = 0
     n_retried: int = 0
     n_left: int = 0
+    has_helpers: bool = False
 
     def spec(self) -> WriteSpec:
         """Facts that every task of the session needs."""
@@ -128,6 +132,7 @@ class Session:
         engine : Engine
             The engine that will run the graph.
         """
+        self.has_helpers |= not engine.shares_memory
         return GroupGraph(
             self.job.plan,
             self.spec(),
@@ -231,7 +236,7 @@ class Session:
         CorruptShardError, JournalError
             If a change in place that was interrupted cannot be undone.
         StoreError
-            If the storage refuses.
+            If the storage refuses, or shards are not there that other processes have put.
         """
         plan, target = self.job.plan, self.job.target
         if len(self.ledger.missing):
@@ -241,6 +246,28 @@ class Session:
         with as_store_error(target.label, "cannot finish"):
             # Undo changes in place left unfinished by tasks whose shards other tasks have written.
             recover_changes(self.directory.path, target.store, plan.metadata)
+        if self.has_helpers and self.job.makes_array and target.store.local_root is None:
+            self._check_there()
+
+    def _check_there(self) -> None:
+        """Check that this process finds the shards that other processes have put.
+
+        Their settings may lead them to another service, which has a bucket of the same name.
+        """
+        metadata, label = self.job.plan.metadata, self.job.target.label
+        is_lost = self.ledger.nbytes > 0
+        is_lost[ranks_of_objects(ShardedArray(metadata, self.job.target.store), label)] = False
+        lost = np.flatnonzero(is_lost)
+        if len(lost):
+            key = metadata.shard_key(unravel(int(lost[0]), metadata.grid.counts))
+            raise StoreError(
+                f"{len(lost):,} shards that workers have written are not in {label}, as this "
+                f"process sees it; the first is {key!r}. The workers may reach another service: "
+                "set the same address and keys for all of them, such as AWS_ENDPOINT_URL, and make "
+                "the same call again with recheck=True (--recheck)",
+                key=key,
+                errno=errno.ENOENT,
+            )
 
     def finish(self, seconds: float) -> WriteResult:
         """End the run alone: `check_whole`, then `publish`. It raises what these do.

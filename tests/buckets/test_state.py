@@ -26,6 +26,9 @@ from shardwrite import JournalError, RunEndedError, SpecError, StoreError
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
+SPAWNED = dict.fromkeys(
+    ("distributed.worker.multiprocessing-method", "multiprocessing.context"), "spawn"
+)
 KEPT = ["shardwrite-receipt.json", "zarr.json"]
 LONG = pytest.mark.long
 SHORT = {"shardwrite.lease.heartbeat": 0.5, "shardwrite.lease.ttl": 8.0}
@@ -484,13 +487,33 @@ def test_two_at_once(moto, program, url):
 def test_processes_and_a_cluster_on_this_machine(moto, url, x):
     from distributed import Client, LocalCluster
 
-    with dask.config.set(scheduler="processes", num_workers=2):
+    # Processes that a server forks have the environment of the first test, and so its bucket.
+    with dask.config.set({"scheduler": "processes", "num_workers": 2, **SPAWNED}):
         x.to_sharded_zarr(url, **LAYOUT)
     with (
+        dask.config.set(SPAWNED),
         LocalCluster(n_workers=1, threads_per_worker=2, dashboard_address=None) as cluster,
         Client(cluster),
     ):
         x.rechunk((64, 8)).to_sharded_zarr(url, mode="w", **LAYOUT)
+    np.testing.assert_array_equal(values_of(moto, url), VALUES)
+    assert others(moto, url) == KEPT
+
+
+@LONG
+def test_workers_that_reach_another_service_are_noticed(moto, url, x):
+    from distributed import Client, LocalCluster
+
+    def write_by_a_worker_that_reaches(server, **how):
+        one = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None}
+        with dask.config.set(SPAWNED), LocalCluster(**one) as cluster, Client(cluster) as client:
+            client.run(os.environ.update, {"AWS_ENDPOINT_URL": server.endpoint})
+            x.to_sharded_zarr(url, **LAYOUT, **how)
+
+    told = r"16 shards .* are not in .* another service"
+    with servers.moto() as other, pytest.raises(StoreError, match=told):
+        write_by_a_worker_that_reaches(other)
+    write_by_a_worker_that_reaches(moto, recheck=True)
     np.testing.assert_array_equal(values_of(moto, url), VALUES)
     assert others(moto, url) == KEPT
 
