@@ -11,8 +11,10 @@ from pathlib import Path
 
 from shardwrite.engines import Engine
 from shardwrite.errors import ShardwriteError, StoreError
-from shardwrite.journal import Consumption, InPlace, refuse_in_store, work_of
+from shardwrite.journal import Consumption, InPlace, work_of
 from shardwrite.operations.consuming import (
+    check_copied,
+    check_target,
     consume_one,
     consumed_path,
     digest_of,
@@ -55,12 +57,7 @@ def convert_and_consume(place: Place, call: Call, engine: Engine) -> tuple[Conve
 
     def plan(source: StoredArray) -> Converting:
         made = convert_array(source, engine, call.wanted.options, call.options)
-        if made.passage is None:
-            why = ", ".join(made.reasons)
-            raise refused(
-                f"its chunks must be decoded and re-encoded ({why})",
-                "leave consume out, or keep inner chunks and codecs",
-            )
+        check_copied(One("", made))
         return made
 
     return consume_into(place, call, engine, plan)
@@ -101,11 +98,8 @@ def consume_into(
     """
     path = consumed_path(place, call)
     target = resolve_target(call.dst, None, call.run_dir)
-    refuse_in_store(target)
+    check_target(target, call)
     check_apart(place, target.place)
-    level = target.durability(call.run.durability)
-    if level == "none":
-        raise refused("what is made of it would not be durable", 'give durability="full"')
     if not has_document(place) and work_of(path) is None:
         done = finished("", place, target)
         if done is not None:

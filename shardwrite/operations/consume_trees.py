@@ -22,10 +22,11 @@ from shardwrite.journal import (
     InPlace,
     consumption_of,
     layout_of,
-    refuse_in_store,
     work_of,
 )
 from shardwrite.operations.consuming import (
+    check_copied,
+    check_target,
     consume_one,
     consumed_path,
     digest_of,
@@ -96,15 +97,15 @@ def consume_tree(place: Place, call: Call, engine: Engine) -> Consumed:
     path = consumed_path(place, call)
     if not has_document(place) and work_of(path) is None:
         return _finished(place, call), 0
-    check_apart(place, resolve_place(call.dst, None))
+    new = resolve_place(call.dst, None)
+    check_apart(place, new)
     tree = _tree_at(Directory(path))
     made = plan_all(tree, call.wanted, engine, call.options)
     targets = {one.name: resolve_target(call.dst, one.name, call.run_dir) for one in made}
     _check(path, tree, made, targets, call)
     layout = {f"{group.name}/": "group" for group in tree.groups}
     layout |= {one.name: digest_of(one.planned, call) for one in made}
-    into = resolve_place(call.dst, None).label
-    with InPlace.begun(path, {**layout, INTO: into}) as work:
+    with InPlace.begun(path, {**layout, INTO: new.label}) as work:
         states = {name: consumption_of(path, work.work, name) for name in layout}
         try:
             refuse_runs(tree)
@@ -161,17 +162,8 @@ def _check(
     for name, why in tree.left_out:
         raise refused(f"{name!r} would be left ({why})", "convert the arrays one by one")
     for one in made:
-        refuse_in_store(targets[one.name])
-        if one.planned.passage is None:
-            why = ", ".join(one.planned.reasons)
-            raise refused(
-                f"the chunks of {one.name!r} must be decoded and re-encoded ({why})",
-                "leave consume out, or keep inner chunks and codecs",
-            )
-        if targets[one.name].durability(call.run.durability) == "none":
-            raise refused(
-                "what is made of it would not be durable", 'give durability="full" or "batch"'
-            )
+        check_target(targets[one.name], call)
+        check_copied(one)
         if tree.place.member(one.name).is_mount_point():
             raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
 
@@ -180,7 +172,6 @@ def _list(
     tree: Hierarchy, made: Sequence[One], states: Mapping[str, Consumption], path: Path
 ) -> None:
     """List the objects of all arrays, before the documents of any group are moved."""
-    groups = [states[f"{group.name}/"] for group in tree.groups]
     if all(state.is_listed for state in states.values()):
         return
     if not has_document(tree.place):
@@ -196,8 +187,8 @@ def _list(
     for one in made:
         source = one.planned.source
         states[one.name].list_objects(source.identity, ranks_there(source.array))
-    for state in groups:
-        state.list_objects("", np.zeros(0, dtype=bool))
+    for group in tree.groups:
+        states[f"{group.name}/"].list_objects("", np.zeros(0, dtype=bool))
 
 
 def _consume(

@@ -10,7 +10,13 @@ from pathlib import Path
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
-from shardwrite.journal import Consumption, has_consolidated, read_receipt, tidy
+from shardwrite.journal import (
+    Consumption,
+    has_consolidated,
+    read_receipt,
+    refuse_in_store,
+    tidy,
+)
 from shardwrite.operations.conversion import ConvertedArray
 from shardwrite.operations.converting import Call, One
 from shardwrite.place.base import Place
@@ -27,6 +33,8 @@ from shardwrite.runs.whole_objects import WholeObjects
 from shardwrite.stores import is_there
 
 __all__ = [
+    "check_copied",
+    "check_target",
     "consume_one",
     "consumed_path",
     "digest_of",
@@ -82,6 +90,37 @@ def consumed_path(place: Place, call: Call) -> Path:
                 "move the array out of the group before",
             )
     return place.path
+
+
+def check_target(target: Target, call: Call) -> None:
+    """Refuse a target on which no source can be consumed.
+
+    Raises
+    ------
+    SpecError
+        If what is written there would not be durable, or the state of the run not in a directory.
+    """
+    refuse_in_store(target)
+    if target.durability(call.run.durability) == "none":
+        raise refused(
+            "what is made of it would not be durable", 'give durability="full" or "batch"'
+        )
+
+
+def check_copied(one: One) -> None:
+    """Refuse a conversion that cannot copy the encoded chunks of an array as they are.
+
+    Raises
+    ------
+    SpecError
+        If they must be decoded.
+    """
+    if one.planned.passage is None:
+        whose, why = one.name and f"the chunks of {one.name!r}", ", ".join(one.planned.reasons)
+        raise refused(
+            f"{whose or 'its chunks'} must be decoded and re-encoded ({why})",
+            "leave consume out, or keep inner chunks and codecs",
+        )
 
 
 def has_document(place: Place) -> bool:

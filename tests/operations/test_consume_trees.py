@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-import dask
 import numpy as np
 import pytest
 import zarr
@@ -20,14 +19,12 @@ from shardwrite.cli import main
 from shardwrite.journal import InPlace
 
 sys.path.insert(0, str(Path(__file__).parent))
+import test_consume
+from test_consume import StopError
 from test_convert import payloads, same
 
 VALUES = np.random.default_rng(0).integers(1, 9, (40, 30)).astype("i4")
 NAMES = ("a", "b/c", "b/d/e")
-
-
-class StopError(Exception):
-    pass
 
 
 def tree(path, zarr_format=3, *, is_consolidated=True):
@@ -62,22 +59,11 @@ def check(path, *, is_consolidated=True):
 
 
 def again(src, dst, **how):
-    how = {"shards": 2, "memory_limit": "10kB", **how}
-    return shardwrite.shard(src, dst, consume=True, **how)
+    return test_consume.again(src, dst, **{"shards": 2, **how})
 
 
 def interrupted(src, dst, after=1, **how):
-    """A conversion that is stopped after some groups of shards."""
-    n = 0
-
-    def stop(_):
-        nonlocal n
-        n += 1
-        if n == after:
-            raise StopError
-
-    with dask.config.set(scheduler="sync"), pytest.raises(StopError):
-        again(src, dst, progress=stop, **how)
+    test_consume.interrupted(src, dst, after, **{"shards": 2, **how})
 
 
 @pytest.mark.parametrize("is_consolidated", [True, False])
