@@ -7,6 +7,8 @@ import json
 import signal
 import struct
 import subprocess
+import sys
+from pathlib import Path
 
 import dask.array as da
 import numpy as np
@@ -20,33 +22,20 @@ from shardwrite.cli import main
 from shardwrite.codecs import jpeg
 from shardwrite.errors import CorruptShardError, SpecError
 
+sys.path.insert(0, str(Path(__file__).parent))
+import half_a_volume
+
 LABELS = (np.arange(40 * 50 * 60, dtype="uint64") // 77 % 1000 + 1).reshape(40, 50, 60)
 IMAGE = (np.add.outer(np.add.outer(np.arange(40), np.arange(50)), np.arange(60)) % 250 + 1).astype(
     "uint8"
 )
 NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 16, "shard_nbytes": 70_000}
-SCRIPT = """
-import pathlib, sys, time
-import dask, dask.array as da, numpy as np
-import shardwrite
-
-values = (np.arange(40 * 50 * 60, dtype="uint64") // 77 % 1000 + 1).reshape(40, 50, 60)
-
-def slow(block):
-    if len(list(pathlib.Path(sys.argv[1]).rglob("*.shard"))) > 3:
-        print("half", flush=True)
-        time.sleep(120)
-    return block
-
-x = da.from_array(values, chunks=16).map_blocks(
-    slow, dtype="uint64", meta=np.empty((0, 0, 0), "uint64")
+SCRIPT = half_a_volume.program(
+    'np.arange(40 * 50 * 60, dtype="uint64").reshape(40, 50, 60) // 77 % 1000 + 1',
+    16,
+    shard_nbytes=70_000,
+    encoding="compressed_segmentation",
 )
-with dask.config.set(scheduler="synchronous"):
-    shardwrite.to_precomputed(
-        x, sys.argv[1], source_id="values", axes="zyx", resolution=(4, 4, 40), chunks=16,
-        shard_nbytes=70_000, encoding="compressed_segmentation", durability="none",
-    )
-"""
 
 
 def source(values=LABELS, chunks=20):

@@ -9,6 +9,7 @@ import json
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -35,31 +36,17 @@ from shardwrite.errors import (
 )
 from shardwrite.operations import precomputed
 
+sys.path.insert(0, str(Path(__file__).parent))
+import half_a_volume
+
 SIZE = (40, 50, 60)  # z, y, x
 VALUES = np.arange(1, 1 + np.prod(SIZE), dtype="uint32").reshape(SIZE)
 NEW = {"axes": "zyx", "resolution": (4, 4, 40), "chunks": 10, "shard_nbytes": 32_000}
-SCRIPT = """
-import pathlib, sys, time
-import dask, dask.array as da, numpy as np
-import shardwrite
-
-values = np.arange(1, 1 + 40 * 50 * 60, dtype="uint32").reshape(40, 50, 60)
-
-def slow(block):
-    if len(list(pathlib.Path(sys.argv[1]).rglob("*.shard"))) > 3:
-        print("half", flush=True)
-        time.sleep(120)
-    return block
-
-x = da.from_array(values, chunks=10).map_blocks(
-    slow, dtype="uint32", meta=np.empty((0, 0, 0), "uint32")
+SCRIPT = half_a_volume.program(
+    'np.arange(1, 1 + 40 * 50 * 60, dtype="uint32").reshape(40, 50, 60)',
+    10,
+    sharding={"preshift_bits": 1, "minishard_bits": 0, "shard_bits": 20},
 )
-with dask.config.set(scheduler="synchronous"):
-    shardwrite.to_precomputed(
-        x, sys.argv[1], source_id="values", axes="zyx", resolution=(4, 4, 40), chunks=10,
-        sharding={"preshift_bits": 1, "minishard_bits": 0, "shard_bits": 20}, durability="none",
-    )
-"""
 
 
 def source(values=VALUES, chunks=20):
