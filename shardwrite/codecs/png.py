@@ -36,7 +36,7 @@ Rows = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a file says of its image, and the compressed rows."""
+    """The header of a file, and the compressed rows of its image."""
 
     height: int
     width: int
@@ -110,7 +110,7 @@ def _filtered(rows: Rows) -> Iterator[bytes]:
 
 
 def _paeth(left: Any, up: Any, corner: Any) -> Any:
-    """Of three neighbours of each byte, the one that is nearest to a plane through them."""
+    """The neighbour that predicts each byte best: to the left, above, or above to the left."""
     of_left, of_up = np.abs(up - corner), np.abs(left - corner)
     of_corner = np.abs(left + up - 2 * corner)
     is_left = (of_left <= of_up) & (of_left <= of_corner)

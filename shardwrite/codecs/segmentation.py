@@ -243,7 +243,7 @@ def _apart(labels: Labels, block: tuple[int, ...]) -> Labels:
 def _inside(
     shape: tuple[int, ...], counts: tuple[int, ...], extent: tuple[int, ...]
 ) -> npt.NDArray[np.bool_]:
-    """Whether the voxels of blocks lie in a chunk, as an array of shape (n, size)."""
+    """Mask of the voxels of blocks that lie in the chunk, as an array of shape (n, size)."""
     whole = np.zeros([n * b for n, b in zip(counts, extent, strict=True)], bool)
     whole[tuple(slice(0, n) for n in shape)] = True
     return _apart(whole, extent)

@@ -55,7 +55,7 @@ class ChunkEncoding:
 
     @classmethod
     def parse(cls, scale: Mapping[str, Any]) -> Self:
-        """What an entry of ``scales`` says. An encoding that is not known is no error here.
+        """Read the encoding from an entry of ``scales``. An unknown encoding is no error here.
 
         Raises
         ------
