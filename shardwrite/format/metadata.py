@@ -252,6 +252,12 @@ class ArrayMetadata:
             return tuple(index)
         return tuple(i + f for i, f in zip(index, self.first_shard, strict=True))
 
+    def _in_part(self, index: Sequence[int]) -> Shape | None:
+        """Position in this part of a shard of the whole array; None if it lies outside."""
+        local = tuple(i - f for i, f in zip(index, self.first_shard, strict=True))
+        is_inside = all(0 <= i < n for i, n in zip(local, self.grid.counts, strict=True))
+        return local if is_inside else None
+
     @cached_property
     def shard_format(self) -> ShardFormat | None:
         """Format of the shards; None for an array without shards."""
@@ -287,7 +293,8 @@ class ArrayMetadata:
     def shard_index(self, key: str) -> Shape | None:
         """Position of the shard with a storage key; None if the key is that of no shard."""
         if self.placed is not None:
-            return self.placed.index_of(key)
+            found = self.placed.index_of(key)
+            return None if found is None else self._in_part(found)
         prefix, separator = self._key_encoding
         parts = key.split(separator)
         if tuple(parts[: len(prefix)]) != prefix:
@@ -299,9 +306,8 @@ class ArrayMetadata:
             part.isascii() and part.isdigit() and len(part) < 20 for part in numbers
         ):
             return None
-        index = tuple(map(int, numbers))
-        is_inside = all(i < n for i, n in zip(index, self.grid.counts, strict=True))
-        return index if is_inside and self.shard_key(index) == key else None
+        index = self._in_part(tuple(map(int, numbers)))
+        return index if index is not None and self.shard_key(index) == key else None
 
     def part(self, region: Box) -> tuple[ArrayMetadata, Box]:
         """Metadata of the part of the array whose shards a region touches.

@@ -12,9 +12,11 @@ from shardwrite.journal.begin import (
     probe,
     tidied_run,
 )
+from shardwrite.journal.bucket_fence import BucketFence
 from shardwrite.journal.bucket_runs import (
     check_held,
     confirm,
+    fence_of,
     fetched,
     holding,
     is_resumed,
@@ -42,7 +44,7 @@ from shardwrite.journal.in_place import (
     work_of,
 )
 from shardwrite.journal.jobs import JOBS_PREFIX, note_job, write_note
-from shardwrite.journal.lease import Lease, live_holders, release_all
+from shardwrite.journal.lease import Lease, live_holders, release_all, this_process
 from shardwrite.journal.ledger import Ledger, elements_in_shards
 from shardwrite.journal.lock import Claim
 from shardwrite.journal.manifest import all_listed, list_before, present_listed
@@ -92,6 +94,8 @@ from shardwrite.journal.undo import (
 )
 from shardwrite.journal.volume_info import change_info, read_volume
 from shardwrite.journal.writer import (
+    FarJournal,
+    JournalWriter,
     admit,
     close_journals,
     ensure_current,
@@ -104,6 +108,7 @@ __all__ = [
     "JOBS_PREFIX",
     "Beginning",
     "Beside",
+    "BucketFence",
     "Change",
     "Checked",
     "Claim",
@@ -112,10 +117,12 @@ __all__ = [
     "Contents",
     "DocumentChange",
     "Entry",
+    "FarJournal",
     "History",
     "Holder",
     "InPlace",
     "Intent",
+    "JournalWriter",
     "Lease",
     "Ledger",
     "Listed",
@@ -147,6 +154,7 @@ __all__ = [
     "end_run",
     "enlarged",
     "ensure_current",
+    "fence_of",
     "fetched",
     "find_in_place",
     "find_run",
@@ -186,6 +194,7 @@ __all__ = [
     "take_away",
     "take_back",
     "taking_part",
+    "this_process",
     "tidied_neighbours",
     "tidied_run",
     "tidy",

@@ -39,10 +39,11 @@ from typing import cast
 from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, SpecError, StoreError
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import on_leaving
+from shardwrite.journal.bucket_fence import BucketFence
 from shardwrite.journal.bucket_lease import LEASE, BucketLease, LeaseRecord, read_lease
 from shardwrite.journal.bucket_log import Mirror, decode, encode, restore
 from shardwrite.journal.deadline import forget_deadline, now, set_deadline
-from shardwrite.journal.lease import lease_times
+from shardwrite.journal.lease import lease_times, this_process
 from shardwrite.place.base import STATE_PREFIX
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import BucketStore, as_store_error, listed
@@ -51,6 +52,7 @@ __all__ = [
     "check_held",
     "confirm",
     "ensure_held",
+    "fence_of",
     "fetched",
     "holding",
     "is_resumed",
@@ -201,6 +203,12 @@ def confirm(target: Target) -> None:
     hold = _holds.get(target.beside) if target.in_store else None
     if hold is not None:
         hold.confirm()
+
+
+def fence_of(target: Target) -> BucketFence | None:
+    """The way from tasks to the lease in the bucket; None if the run state lies in a directory."""
+    hold = _holds.get(target.beside) if target.in_store else None
+    return None if hold is None else hold.fence
 
 
 def ensure_held(target: Target) -> None:
@@ -395,6 +403,13 @@ class _Hold:
                 f"another process has taken over the run on {self.target.label}",
                 path=str(self.target.run_path),
             )
+
+    @property
+    def fence(self) -> BucketFence:
+        """What tasks in other processes need to ask for the lease."""
+        store, label = _store_of(self.target), self.target.label
+        above = str(self.target.beside.parent)
+        return BucketFence(store, self._lease.holder, this_process(), above, label)
 
     @property
     def is_late(self) -> bool:

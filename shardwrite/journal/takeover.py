@@ -316,16 +316,33 @@ def _leave_update(over: RunDirectory, part: ArrayMetadata, store: Store) -> None
         if found.lost_boot or found.n_bad_lines:  # names of temporary files may be lost
             over.target.place.sweep(lambda: drivers_on(over.target))
         grid = parse_metadata(json.dumps(over.target.document)).grid
-        _remove_outside(over, part, store, grid, found)
+        may_be_there = _may_be_there(over, part, store)
+        _remove_outside(over, part, store, grid, found, may_be_there)
         is_begun = _begun(over, part, found)
         identity = over.record.identity
         if identity.append_axis is not None or identity.stream:
-            _clear_edges(over, part, store, found, is_begun)
+            is_changed = _touched(part, found, is_begun) & may_be_there
+            _clear_edges(over, part, store, found, is_changed)
         # Where an index is bad, the manifest stays as it is: it lists too much and not too little.
         with contextlib.suppress(CorruptShardError):
             listed = present_listed(part, store)
             over.change(listed, over.target.durability(), over.run)
-        _tell_receipt(over, part, store, found, is_begun)
+        _tell_receipt(over, part, store, found, is_begun, may_be_there)
+
+
+def _may_be_there(over: RunDirectory, part: ArrayMetadata, store: Store) -> npt.NDArray[np.bool_]:
+    """Mask of the shards that may have an object.
+
+    If the journals come from a bucket, where the last lines may be missing, the run may have put
+    each of its shards, and a stream has thousands. One listing tells which are there.
+    """
+    may_be = np.ones(part.grid.counts, dtype=bool)
+    if is_resumed(over.target, over.run):
+        may_be[...] = False
+        for index in map(part.shard_index, store.list_keys()):
+            if index is not None:
+                may_be[index] = True
+    return may_be
 
 
 def _begun(over: RunDirectory, part: ArrayMetadata, found: Replay) -> npt.NDArray[np.bool_]:
@@ -364,14 +381,14 @@ def _clear_edges(
     part: ArrayMetadata,
     store: Store,
     found: Replay,
-    is_begun: npt.NDArray[np.bool_],
+    is_changed: npt.NDArray[np.bool_],
 ) -> None:
     """Clear what an update has written beyond the array, in shards that are partly inside of it."""
     array = parse_metadata(json.dumps(over.target.document))
     first, counts = part.first_shard, part.grid.counts
     shards = [
         tuple(int(i) + f for i, f in zip(index, first, strict=True))
-        for index in np.argwhere(_touched(part, found, is_begun)).tolist()
+        for index in np.argwhere(is_changed).tolist()
     ]
     inside = [i for i in shards if all(a < n for a, n in zip(i, array.grid.counts, strict=True))]
     proof = over.proof(lambda: [array.shard_key(index) for index in inside])
@@ -386,14 +403,20 @@ def _clear_edges(
 
 
 def _remove_outside(
-    over: RunDirectory, part: ArrayMetadata, store: Store, grid: ShardGrid, found: Replay
+    over: RunDirectory,
+    part: ArrayMetadata,
+    store: Store,
+    grid: ShardGrid,
+    found: Replay,
+    may_be_there: npt.NDArray[np.bool_],
 ) -> None:
     """Remove the shards of an update that lie outside of the array's shard grid.
 
     Shards of tasks that have ended are looked for, too, because a task that failed may have put
     them into the store before. Shards of no task are not: the window of a stream holds thousands.
     """
-    indexes = np.argwhere(_touched(part, found, _shards_in(begun(over, part), part)))
+    is_touched = _touched(part, found, _shards_in(begun(over, part), part))
+    indexes = np.argwhere(is_touched & may_be_there)
     is_outside = (indexes + part.first_shard >= grid.counts).any(axis=1)
     outside = [part.shard_key(tuple(index)) for index in indexes[is_outside].tolist()]
     with store.transaction(
@@ -409,6 +432,7 @@ def _tell_receipt(
     store: Store,
     found: Replay,
     is_begun: npt.NDArray[np.bool_],
+    may_be_there: npt.NDArray[np.bool_],
 ) -> None:
     """Enter into the array's receipt what an update has changed before it was given up.
 
@@ -423,7 +447,7 @@ def _tell_receipt(
     is_known = found.ledger.is_done.reshape(counts).copy()
     nbytes = found.ledger.nbytes.reshape(counts).copy()
     for index in map(tuple, np.argwhere(is_begun).tolist()):
-        size = store.size(part.shard_key(index))
+        size = store.size(part.shard_key(index)) if may_be_there[index] else None
         # A shard that an update was about to commit may be missing because it became empty. A shard
         # of a repair may be missing because it was lost before, so nothing is known of it.
         if size is not None or over.target.update:

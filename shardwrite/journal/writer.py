@@ -20,11 +20,13 @@ from shardwrite.codecs.documents import JSON
 from shardwrite.errors import RunEndedError, StoreError
 from shardwrite.journal.deadline import deadline_text, is_past
 from shardwrite.journal.lease import this_process
+from shardwrite.journal.process import Process
 from shardwrite.journal.records import Head, encode_line
 from shardwrite.stores import as_store_error, write_all
 
 __all__ = [
     "TOKEN",
+    "FarJournal",
     "JournalWriter",
     "admit",
     "close_journals",
@@ -34,8 +36,8 @@ __all__ = [
 ]
 
 TOKEN = "token-"  # noqa: S105 (the prefix of a file name)
-_MAX_OPEN = 16
-_writers: dict[tuple[str, str], JournalWriter] = {}
+_MAX_OPEN = 64
+_writers: dict[tuple[str, str, Process | None], JournalWriter] = {}
 _lock = threading.Lock()
 
 
@@ -129,6 +131,8 @@ class JournalWriter:
         Name of the driver on whose behalf lines are written.
     durability : str
         Durability level of the recorded commits.
+    author : Process, optional
+        Process whose commits are recorded; by default this one.
 
     Attributes
     ----------
@@ -136,8 +140,11 @@ class JournalWriter:
         Time at which this process began to work on the run, in seconds of `time.perf_counter`.
     """
 
-    def __init__(self, run_path: str, driver: str, durability: str) -> None:
+    def __init__(
+        self, run_path: str, driver: str, durability: str, author: Process | None = None
+    ) -> None:
         self._run_path, self._driver, self._durability = run_path, driver, durability
+        self._author = author
         self.begun = time.perf_counter()
         self._lock = threading.Lock()
         self._fd = -1
@@ -178,7 +185,8 @@ class JournalWriter:
         name = f"{own_journals(self._driver)}{uuid.uuid4().hex[:8]}.jsonl"
         flags = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_WRONLY | os.O_APPEND
         self._fd = os.open(Path(self._run_path) / name, flags, 0o666)
-        head = Head(this_process(), self._driver, self._durability, round(time.time(), 3))
+        author = this_process() if self._author is None else self._author
+        head = Head(author, self._driver, self._durability, round(time.time(), 3))
         self._opened = time.perf_counter()
         self._write(encode_line(head.to_dict()))
 
@@ -198,7 +206,27 @@ class JournalWriter:
             self._abandon()
 
 
-def journal_for(run_path: str, driver: str, durability: str) -> JournalWriter:
+class FarJournal:
+    """Journal of a process that does not see the run's directory: it writes nothing.
+
+    The reports of its tasks say what they committed, and the driver writes that into a journal.
+
+    Attributes
+    ----------
+    begun : float
+        Time at which the task began, in seconds of `time.perf_counter`.
+    """
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+
+    def append(self, fields: Mapping[str, JSON]) -> None:
+        """Leave a line to the driver."""
+
+
+def journal_for(
+    run_path: str, driver: str, durability: str, author: Process | None = None
+) -> JournalWriter:
     """Get the journal of this process for a run and a driver; make it if there is none.
 
     At most `_MAX_OPEN` journals are kept open; the oldest is closed to make room for a new one.
@@ -211,13 +239,15 @@ def journal_for(run_path: str, driver: str, durability: str) -> JournalWriter:
         Name of the driver.
     durability : str
         Durability level of the commits; used only if the journal is new.
+    author : Process, optional
+        Process on another host whose commits this process records, in a journal of their own.
     """
-    key = (run_path, driver)
+    key = (run_path, driver, author)
     with _lock:
         if key not in _writers:
             while len(_writers) >= _MAX_OPEN:
                 _writers.pop(next(iter(_writers))).close()
-            _writers[key] = JournalWriter(run_path, driver, durability)
+            _writers[key] = JournalWriter(run_path, driver, durability, author)
         return _writers[key]
 
 

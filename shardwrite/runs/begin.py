@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import os
 import uuid
 import warnings
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from shardwrite.engines import Engine, Stopped
@@ -18,12 +20,14 @@ from shardwrite.grid import Box
 from shardwrite.host.events import RUNS, tell
 from shardwrite.host.memory import watch_memory
 from shardwrite.journal import (
+    BucketFence,
     Ledger,
     RunDirectory,
     begin_beside,
     begin_run,
     confirm,
     differences,
+    fence_of,
     give_up,
     live_holders,
     make_way,
@@ -41,6 +45,7 @@ from shardwrite.runs.needs import check_needs
 from shardwrite.runs.reads import check_not_replaced
 from shardwrite.runs.session import Session
 from shardwrite.stores import as_store_error
+from shardwrite.write.spool import no_spool
 
 __all__ = ["begin", "join"]
 
@@ -122,7 +127,7 @@ def _begin_all(jobs: Sequence[Job], engine: Engine, stack: contextlib.ExitStack)
         for job in jobs:
             directory, is_new = begin_beside(job.target, partial(_begin_one, job))
             _check_shape(job, directory, is_new=is_new)
-            (_probe_new if is_new else _probe)(directory, engine)
+            (_probe_new if is_new else _probe)(job, directory, engine)
             new += [directory] if is_new else []
             verb = "begun" if is_new else "joined"
             tell(RUNS, logging.INFO, f"{verb}: {_described(job)}", run=directory.path)
@@ -351,42 +356,62 @@ def _was_left(job: Job) -> bool:
     return receipt is not None and receipt.update(intent.digest, intent.identity) is not None
 
 
-def _probe_here(path: str, document: str) -> tuple[str, int | None] | None:
-    """Check that this process can write into a run directory, and note the memory that it has."""
-    found = probe(path, document)
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    """What a worker has found out: what went wrong, if anything, and whether it is on another host.
+
+    The latter is only told if the state of the run lies in the bucket.
+    """
+
+    trouble: tuple[str, int | None] | None
+    is_far: bool
+
+
+def _probe_here(path: str, document: str, fence: BucketFence | None) -> _Probed:
+    """Check that this process can take part in a run, and note the memory that it has."""
+    is_far = fence is not None and not fence.is_near
+    found = fence.probe() if fence is not None and is_far else probe(path, document)
     watch_memory(path)
-    return found
+    return _Probed(found, is_far)
 
 
-def _probe(directory: RunDirectory, engine: Engine) -> None:
-    """Check that every worker can write into the run directory.
+def _probe(job: Job, directory: RunDirectory, engine: Engine) -> None:
+    """Check that every worker can write into the run directory, or finds the lease in the bucket.
 
     Raises
     ------
     StoreError
         If a worker cannot.
+    SpecError
+        If the plan needs part files, and workers on other hosts do not see them.
     RunEndedError
         If another process has ended the run.
     """
-    outcomes = engine.on_every_worker(_probe_here, str(directory.path), DOCUMENT)
-    troubles = [(worker, trouble) for worker, trouble in outcomes.items() if trouble is not None]
+    path, fence = str(directory.path), fence_of(job.target)
+    outcomes = engine.on_every_worker(_probe_here, path, DOCUMENT, fence)
+    troubles = [(worker, one.trouble) for worker, one in outcomes.items() if one.trouble]
     if troubles:
         if directory.has_ended:
             raise RunEndedError("another process has ended this run", path=str(directory.path))
         worker, (message, number) = troubles[0]
-        which = "by run_dir= a directory" if directory.target.in_store else "a directory"
+        remedy = "give a directory that every worker can write to"
+        if fence is not None:
+            remedy = "give all workers the same access to the bucket"
         raise StoreError(
             f"store={directory.target.label!r}: {len(troubles)} of {len(outcomes)} workers "
-            f"cannot write there; {worker}: {message}; give {which} that every worker can write to",
-            key=str(directory.path),
+            f"cannot write there; {worker}: {message}; {remedy}",
+            key=path,
             errno=number,
         )
+    is_spooled = not math.isinf(job.plan.memory.spool_ratio)
+    if is_spooled and any(one.is_far for one in outcomes.values()):
+        raise no_spool(path)
 
 
-def _probe_new(directory: RunDirectory, engine: Engine) -> None:
+def _probe_new(job: Job, directory: RunDirectory, engine: Engine) -> None:
     """Check a new run as `_probe` does, and take it back if a worker cannot write there."""
     try:
-        _probe(directory, engine)
+        _probe(job, directory, engine)
     except BaseException:
         take_back(directory, is_claimed=True)
         raise

@@ -34,6 +34,7 @@ from shardwrite.journal import (
     elements_in_shards,
     end_run,
     enlarged,
+    fence_of,
     is_resumed,
     journal_for,
     list_before,
@@ -115,6 +116,7 @@ class Session:
             source_dtype=source.dtype,
             exists=self.job.options.mode == "r+",
             region=source.region,
+            fence=fence_of(self.job.target),
         )
 
     def left(self, groups: Iterable[int]) -> list[int]:
@@ -169,12 +171,18 @@ class Session:
 
         Raises
         ------
+        RunEndedError
+            If the run has ended, and the journal of a worker on another host cannot be written.
         StoreError
-            If a part file cannot be removed.
+            If that cannot be written, or a part file cannot be removed.
         """
         for path in report.part_files:
             with as_store_error(path, "cannot remove"):
                 Path(path).unlink(missing_ok=True)
+        if report.author is not None:
+            path, level = str(self.directory.path), self.job.durability
+            journal = journal_for(path, self.driver, level, report.author)
+            journal.append(report.entry.to_dict())
         self.ledger.enter(report.entry, report.process)
         self.n_left += report.n_left
         note_committed(len(report.shards))

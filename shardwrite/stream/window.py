@@ -34,6 +34,7 @@ from shardwrite.journal import (
     begin_run,
     end_run,
     enlarged,
+    holding,
     list_before,
     make_way,
     own_journals,
@@ -106,7 +107,8 @@ class Window:
     ledger : Ledger
         Shards that are committed.
     lease : contextlib.ExitStack
-        Releases the lease when it is closed.
+        Releases the leases when it is closed: of the run, and of the array if the state of the run
+        lies in the bucket.
     buffers : Buffers
         Buffers for encoded inner chunks.
     """
@@ -173,11 +175,13 @@ class Window:
         )
         own = replace(target, update=f"stream-{name[:16]}")
         create = partial(begin_run, own, intent, whole.text, restart=False, durability=durability)
-        make_way(own, intent, restart=False)
-        directory, _ = begin_beside(own, create)
         driver = uuid.uuid4().hex[:12]
-        lease = contextlib.ExitStack()
-        lease.enter_context(taking_part(directory.path, driver))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(holding(target))
+            make_way(own, intent, restart=False)
+            directory, _ = begin_beside(own, create)
+            stack.enter_context(taking_part(directory.path, driver))
+            lease = stack.pop_all()
         spec = WriteSpec(
             metadata=part,
             strategy=strategy,

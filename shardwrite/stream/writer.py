@@ -24,7 +24,7 @@ from shardwrite.format.metadata import ArrayMetadata, parse_metadata
 from shardwrite.format.strategies import AppendOnly, FixedOrder, as_strategy
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape
-from shardwrite.journal import give_up_passing, refuse_in_store
+from shardwrite.journal import give_up_passing, holding
 from shardwrite.place.target import resolve_target
 from shardwrite.plan import as_region, memory_limit_of
 from shardwrite.plan.limits import check_growth, check_memory, check_whole
@@ -158,7 +158,6 @@ class ShardWriter:
         write_empty_chunks: bool = False,
     ) -> None:
         self._target = resolve_target(store, name, run_dir)
-        refuse_in_store(self._target)
         self._metadata = parse_metadata(open_at(self._target.place).metadata.text, writing=True)
         grid = self._metadata.grid
         self._axis = check_axis(axis, grid.ndim)
@@ -187,7 +186,8 @@ class ShardWriter:
         )
         check_memory(grid, self._metadata.itemsize, engine.memory_limit_nbytes)
         self._jobs = Jobs(n_threads or engine.n_threads)
-        give_up_passing(self._target)
+        with holding(self._target):
+            give_up_passing(self._target)
         self._shape = list(grid.shape)
         self._layers = Layers(grid, self._axis)
         self._buffers = Buffers(self._limit // 4)

@@ -41,7 +41,7 @@ from shardwrite.host.events import SHARDS, is_told, tell
 from shardwrite.host.memory import peak_memory_nbytes
 from shardwrite.host.stopping import is_draining
 from shardwrite.host.turns import SMALL_NBYTES, Turn
-from shardwrite.journal import Beginning, Entry, journal_for, shards_of
+from shardwrite.journal import Beginning, Entry, shards_of, this_process
 from shardwrite.stores import Proof, Transaction
 from shardwrite.write.context import GroupReport, WriteSpec, Written
 
@@ -86,7 +86,7 @@ class _Progress:
         self.done: dict[Shape, Written] = {}
         self.proof: Proof | None = None
         self._spec = spec
-        self._journal = journal_for(spec.run_path, spec.driver, spec.durability)
+        self._journal = spec.journal()
         self._begun = self._entered = time.perf_counter()
         self._cpu = time.thread_time()
         self._waiting: dict[Shape, Written] = {}
@@ -206,6 +206,7 @@ def commit_shards(
         raw_nbytes=_raw_nbytes(spec, group, done),
         process=f"{socket.gethostname()}:{os.getpid()}",
         n_left=len(shards) - len(done),
+        author=this_process() if spec.is_far else None,
     )
 
 

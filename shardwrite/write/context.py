@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,19 @@ from shardwrite.format.placement import Placement, Ranks
 from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Box, Shape, ceil_div
 from shardwrite.host.stopping import busy
-from shardwrite.journal import Entry, ensure_current
+from shardwrite.journal import (
+    BucketFence,
+    Entry,
+    FarJournal,
+    JournalWriter,
+    Process,
+    ensure_current,
+    journal_for,
+)
+from shardwrite.place.run_state import private_directory
 from shardwrite.read.array import ShardedArray
 from shardwrite.read.presence import Presence
-from shardwrite.stores import Store
+from shardwrite.stores import TEMPORARY_SUFFIX, Store
 
 __all__ = ["EMPTY_SHARD", "GroupReport", "WriteSpec", "Written"]
 
@@ -64,6 +75,8 @@ class WriteSpec:
         array stores one.
     decided : Decided
         Settings of the process that makes the tasks, which hold on workers, too.
+    fence : BucketFence, optional
+        The way to the lease of the run, if the state of the run lies in the bucket.
     """
 
     metadata: ArrayMetadata
@@ -81,6 +94,7 @@ class WriteSpec:
     region: Box | None = None
     like: ShardedArray | None = None
     decided: Decided = field(default_factory=decide)
+    fence: BucketFence | None = None
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
@@ -152,7 +166,26 @@ class WriteSpec:
         StoreError
             If the storage does not tell.
         """
-        ensure_current(self.run_path, self.driver)
+        if self.fence is None:
+            ensure_current(self.run_path, self.driver)
+        else:
+            self.fence.check(self.run_path, self.driver)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the directory of the run lies on another host."""
+        return self.fence is not None and not self.fence.is_near
+
+    def journal(self) -> JournalWriter | FarJournal:
+        """Journal of this process."""
+        if self.is_far:
+            return FarJournal()
+        return journal_for(self.run_path, self.driver, self.durability)
+
+    def part_file(self) -> Path:
+        """Path of a new part file, which only tasks in this process need if it `is_far`."""
+        above = Path(private_directory(os.getpid()) if self.is_far else self.parts)
+        return above / f"{self.attempt()}{TEMPORARY_SUFFIX}"
 
     def attempt(self) -> str:
         """Make a unique name for an attempt."""
@@ -175,6 +208,9 @@ class GroupReport:
         Number of shards that the task did not begin, because its process was asked to stop.
     part_files : tuple of str
         Paths of part files that are no longer needed once this report has arrived.
+    author : Process, optional
+        Process that ran the task, if it could not enter the shards into the journal. The driver
+        does so in its place.
     """
 
     entry: Entry
@@ -182,6 +218,7 @@ class GroupReport:
     process: str
     n_left: int = 0
     part_files: tuple[str, ...] = ()
+    author: Process | None = None
 
     @property
     def shards(self) -> tuple[int, ...]:

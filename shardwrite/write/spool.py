@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.stages import Buffer
+from shardwrite.errors import SpecError
 from shardwrite.stores import as_store_error, pread_all, write_all
 
-__all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads"]
+__all__ = ["EncodedBlock", "PartFile", "Payload", "Payloads", "no_spool"]
 
 # bytes of a part file to write or read at a time
 _COPY_NBYTES = 4 * 2**20
@@ -60,6 +61,24 @@ class EncodedBlock:
         """Memory that the block takes, in bytes; dask uses it to decide what to spill."""
         payload = 0 if isinstance(self.payload, PartFile) else self.payload.nbytes
         return 256 + self.chunk_nbytes.nbytes + payload
+
+
+def no_spool(run_path: str) -> SpecError:
+    """Error of a plan that needs part files, where workers do not see each other's files.
+
+    Parameters
+    ----------
+    run_path : str
+        Directory of the run.
+    """
+    return SpecError(
+        f"the plan keeps encoded chunks in files, and workers on other hosts do not see {run_path}",
+        field="run_dir",
+        value=None,
+        remedy="give a directory that all processes of the run see, such as "
+        'run_dir="/scratch/me/runs", or a larger memory_limit, or chunks of the source that are as '
+        "large as shards",
+    )
 
 
 class Payload:

@@ -33,7 +33,7 @@ from shardwrite.host.turns import Turn
 from shardwrite.journal import recover_shard, shard_claim
 from shardwrite.plan.estimate import HELD_NBYTES
 from shardwrite.read.stored_shard import Backdrop, ExistingShard, open_shard
-from shardwrite.stores import TEMPORARY_SUFFIX, Transaction, as_store_error
+from shardwrite.stores import Transaction, as_store_error
 from shardwrite.write.assemble import (
     EncodedUnit,
     OpenedShard,
@@ -45,7 +45,7 @@ from shardwrite.write.assemble import (
 from shardwrite.write.commit import commit_shards, has_small_shards, in_turns, retried
 from shardwrite.write.context import EMPTY_SHARD, GroupReport, WriteSpec, Written
 from shardwrite.write.emitter import Emitter
-from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads
+from shardwrite.write.spool import EncodedBlock, PartFile, Payload, Payloads, no_spool
 
 __all__ = ["SourcePieces", "commit_group", "encode_block", "opened", "rewrite_group", "write_group"]
 
@@ -247,9 +247,11 @@ def _splice_shard(
             if spec.covers(index)
             else stack.enter_context(opened(spec, index))
         )
-        path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
         payload = stack.enter_context(
-            Payload(path, min(HELD_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize))
+            Payload(
+                spec.part_file(),
+                min(HELD_NBYTES, spec.spool_ratio * unit.size * metadata.itemsize),
+            )
         )
         sizes = _extend(spec, payload, index, unit, pieces, there.old)
         starts = np.cumsum(np.maximum(sizes, 0)) - np.maximum(sizes, 0)
@@ -393,8 +395,10 @@ def _encode_units(spec: WriteSpec, source: SourcePieces, pieces: Pieces) -> Enco
     """Make one attempt to encode the units of a block."""
     metadata = spec.metadata
     sizes = [np.empty(0, dtype=np.int64)]
-    path = Path(spec.parts) / f"{spec.attempt()}{TEMPORARY_SUFFIX}"
-    with Payload(path, spec.spool_ratio * source.box.size * metadata.itemsize) as payload:
+    limit_nbytes = spec.spool_ratio * source.box.size * metadata.itemsize
+    if spec.is_far and not math.isinf(limit_nbytes):
+        raise no_spool(spec.run_path)
+    with Payload(spec.part_file(), limit_nbytes) as payload:
         for index, unit in units_of(metadata.grid, spec.touched(source.box)):
             if index in source.skip:
                 continue

@@ -378,9 +378,103 @@ def test_what_is_not_kept_in_a_bucket_names_the_remedy(moto, url, x):
         with pytest.raises(SpecError, match=r"run_dir=\"/scratch"):
             call()
     assert moto.keys(url.removeprefix("s3://bucket/")) == []
-    x.to_sharded_zarr(url, **LAYOUT)
-    with pytest.raises(SpecError, match=r"run_dir=\"/scratch"):
-        shardwrite.ShardWriter(url)
+
+
+STREAM = """
+import sys, time
+import dask, numpy as np
+import shardwrite
+url, values, n, pause = sys.argv[1:]
+frames = np.load(values)
+with shardwrite.ShardWriter(url) as writer:
+    for t in range(int(n)):
+        writer.append(frames[t % 64])
+        if t % 6 == 5:
+            writer.flush()
+            print(t + 1, flush=True)
+            time.sleep(float(pause))
+print("end", flush=True)
+"""
+
+
+def stream(tmp_path, server, url, pause=0.0, n=40):
+    np.save(tmp_path / "values.npy", VALUES)
+    words = [url, tmp_path / "values.npy", n, pause]
+    return subprocess.Popen(
+        [*python(), "-c", STREAM, *map(str, words)],
+        env={**os.environ, **server.environment, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_stream_without_a_directory(moto, url):
+    shardwrite.create(url, (0, 64), "u4", **LAYOUT)
+    with shardwrite.ShardWriter(url) as writer:
+        writer.append(VALUES[:20])
+        writer.flush()
+        np.testing.assert_array_equal(values_of(moto, url), VALUES[:20])
+        with pytest.raises(JournalError, match="is being written by"):
+            da.ones((1, 1), dtype="u4").to_sharded_zarr(url, region=np.s_[:1, :1])
+        writer.append(VALUES[20:])
+        writer[0] = VALUES[63]
+    wanted = np.concatenate([VALUES[63:], VALUES[1:]])
+    np.testing.assert_array_equal(values_of(moto, url), wanted)
+    assert shardwrite.verify(url, deep=True).is_good
+    assert others(moto, url) == KEPT
+
+
+def stream_killed_at(tmp_path, server, at, number, fault):
+    """Kill a stream at a request that changes something, and return what it said.
+
+    None if it came to its end before.
+    """
+    seen, process = [], None
+
+    def plan(method, path, _):
+        if method not in ("PUT", "POST", "DELETE"):
+            return None
+        seen.append(path)
+        if len(seen) == number + 1 and fault == "before":
+            os.kill(process.pid, signal.SIGKILL)
+        return None if len(seen) <= number else fault if len(seen) == number + 1 else "before"
+
+    with proxy.before(server, plan) as (between, _):
+        process = stream(tmp_path, between, at)
+        while len(seen) <= number and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        process.kill()
+        out, trouble = process.communicate(timeout=200)
+    if len(seen) > number:
+        return out
+    assert out.endswith("end\n"), (out, trouble)
+    return None
+
+
+@LONG
+@pytest.mark.parametrize("fault", ["before", "lost"])
+def test_a_stream_that_is_killed_keeps_what_was_flushed(moto, tmp_path, url, fault):
+    """At every sixth request that changes something; another writer goes on from elsewhere."""
+    for number in range(3 * (fault == "lost"), 99, 6):
+        at = f"{url}-{number}"
+        shardwrite.create(at, (0, 64), "u4", **LAYOUT)
+        out = stream_killed_at(tmp_path, moto, at, number, fault)
+        if out is None:
+            break
+        n_flushed = max([0, *map(int, out.split())])
+        with shardwrite.ShardWriter(at) as writer:
+            start = writer.shape[0]
+            assert start >= n_flushed, number
+            np.testing.assert_array_equal(values_of(moto, at)[:n_flushed], VALUES[:n_flushed])
+            writer.append(VALUES[start:])
+        found = values_of(moto, at)
+        np.testing.assert_array_equal(found[:n_flushed], VALUES[:n_flushed])
+        np.testing.assert_array_equal(found[start:], VALUES[start:])
+        assert others(moto, at) == KEPT, number
+        assert shardwrite.verify(at, deep=True).is_good
+    assert number > 20
 
 
 def test_a_failed_put_is_an_error_and_the_same_call_goes_on(moto_server, environment, url, x):

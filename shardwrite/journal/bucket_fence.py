@@ -1,0 +1,109 @@
+"""Whether a run whose state lies in the bucket still goes on, as its tasks ask before they commit.
+
+The directory of such a run belongs to its driver. What a task can ask depends on where it runs:
+
+- In the driver's process it looks at the token in the directory.
+- In another process on the driver's host it looks at the token, and whether the driver lives. A
+  process that takes the run over on this host does not wait for the lease of a dead driver to run
+  out.
+- On another host it reads the lease in the bucket, with one request before each commit. It cannot
+  write the journal either. Its report goes to the driver, which writes the journal in its place.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from shardwrite.errors import JournalError, RunEndedError, StoreError
+from shardwrite.journal.bucket_lease import LEASE, read_lease
+from shardwrite.journal.lease import lives, this_process
+from shardwrite.journal.process import Process
+from shardwrite.journal.writer import ensure_current
+from shardwrite.stores import BucketStore, is_there
+
+__all__ = ["BucketFence"]
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFence:
+    """The way from a task to the lease of its run in a bucket. It travels with the tasks.
+
+    Attributes
+    ----------
+    store : BucketStore
+        Store of the array's objects.
+    holder : str
+        Unique name of the lease's holder.
+    driver : Process
+        Process of the driver.
+    directory : str
+        Directory of run state of the driver's process.
+    label : str
+        Text that names the array in messages.
+    """
+
+    store: BucketStore
+    holder: str
+    driver: Process
+    directory: str
+    label: str
+
+    @property
+    def is_near(self) -> bool:
+        """Whether this process runs on the driver's host, and sees its directory."""
+        me, driver = this_process(), self.driver
+        if me.is_same(driver):
+            return True
+        is_same_host = bool(me.boot) and (me.boot, me.pids) == (driver.boot, driver.pids)
+        return is_same_host and is_there(self.directory)
+
+    def check(self, run_path: str, driver: str) -> None:
+        """Refuse to go on with a run that has ended or was taken over.
+
+        Parameters
+        ----------
+        run_path : str
+            Directory of the run.
+        driver : str
+            Name of the driver in the run.
+
+        Raises
+        ------
+        RunEndedError
+            If it has.
+        StoreError
+            If that cannot be found out.
+        """
+        me = this_process()
+        if me.is_same(self.driver):
+            ensure_current(run_path, driver)
+        elif self.is_near:
+            if not lives(self.driver, me, 0.0):
+                raise self._ended("its driver is gone")
+            ensure_current(run_path, driver)
+        else:
+            found = read_lease(self.store)
+            if found is None or found[0].holder != self.holder:
+                raise self._ended("it has ended, or another process has taken it over")
+
+    def probe(self) -> tuple[str, int | None] | None:
+        """Check that this process finds the lease of the run in the bucket.
+
+        Returns
+        -------
+        (str, int or None) or None
+            Message and error number of what went wrong, or None.
+        """
+        try:
+            found = read_lease(self.store)
+        except StoreError as error:
+            return error.message, error.errno
+        except JournalError as error:
+            return error.message, None
+        if found is not None and found[0].holder == self.holder:
+            return None
+        return f"{LEASE} is missing here, so this may be another bucket or service", errno.ENOENT
+
+    def _ended(self, why: str) -> RunEndedError:
+        return RunEndedError(f"the run on {self.label} does not go on: {why}", path=self.label)
