@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import metadata
 
 import dask
 import dask.array as da
@@ -57,6 +58,13 @@ def case(number):
     return encoding, values, chunk, own, sharding
 
 
+def skip_old_png(encoding):
+    """Skip PNG with tensorstore 0.1.71, which cannot open what it has made, nor several channels."""
+    version = tuple(map(int, metadata.version("tensorstore").split(".")))
+    if encoding == "png" and version <= (0, 1, 71):
+        pytest.skip("this tensorstore cannot read PNG of all kinds")
+
+
 def theirs_of(path, **more):
     kvstore = {"driver": "file", "path": f"{path}/"}
     return ts.open({"driver": "neuroglancer_precomputed", "kvstore": kvstore, **more}).result()
@@ -65,6 +73,7 @@ def theirs_of(path, **more):
 @pytest.mark.parametrize("number", CASES)
 def test_tensorstore_reads_ours(tmp_path, number):
     encoding, values, chunk, own, sharding = case(number)
+    skip_old_png(encoding)
     axes = ["xyzc", "czyx"][number // 5 % 2]
     source = da.from_array(values if axes == "xyzc" else values.transpose(), chunks=17)
     with dask.config.set(scheduler=["threads", "synchronous"][number % 2]):
@@ -108,6 +117,7 @@ def read_by_cloud_volume(path, encoding, ours):
 @pytest.mark.parametrize("number", CASES)
 def test_ours_reads_tensorstore(tmp_path, number):
     encoding, values, chunk, own, sharding = case(number)
+    skip_old_png(encoding)
     scale = {"encoding": encoding, "chunk_size": chunk, "resolution": [4, 4, 40], "size": []}
     scale |= {"size": list(values.shape[:3]), "key": "s0", **own}
     if number % 3:

@@ -250,7 +250,9 @@ def test_the_bytes_of_a_file(tmp_path):
         assert int.from_bytes(data[base + 40 : base + 48], "little") + 0 == len(data)
         with h5py.File(path / "c/0/0") as opened:
             found = opened["data"].id.get_chunk_info(0)
-            assert (found.byte_offset, found.size) == (offset, nbytes)
+            # Before HDF5 2.0, offsets are counted from the end of the user block.
+            assert found.byte_offset in (offset, offset - base)
+            assert found.size == nbytes
 
 
 @pytest.mark.parametrize("index", ["end", "start"])
