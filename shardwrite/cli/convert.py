@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -23,7 +24,7 @@ from shardwrite.cli.convert_options import (
 from shardwrite.cli.convert_parts import convert_in_parts, is_in_parts, parts_options
 from shardwrite.cli.elastic import cluster_options, convert_with_jobs, taken
 from shardwrite.cli.helping import Grouped
-from shardwrite.cli.options import engine_options, json_option, requeue_option
+from shardwrite.cli.options import engine_options, json_option, placing_option, requeue_option
 from shardwrite.cli.terminal import echo
 from shardwrite.runs.outcome import handling_signals
 
@@ -80,7 +81,11 @@ _OF_RUNS = ("durability", "restart", "recheck", "overwrite", "consume", "while_g
 def _convert(src: str, dst: str | None, **options: Any) -> None:
     """Convert an array, show the plan for that, or do one step of a conversion in parts."""
     has_jobs, given = taken(options)
-    if is_in_parts(options, has_jobs=has_jobs):
+    strategy = options.pop("strategy", "fixed-order")
+    is_one_of_many = is_in_parts(options, has_jobs=has_jobs)
+    if strategy != "fixed-order" and (has_jobs or is_one_of_many):
+        raise click.UsageError("--strategy goes with no parts and no --cluster. Give --workers")
+    if is_one_of_many:
         convert_in_parts(src, dst, options)
         return
     for name in ("begins", "part", "ends", "n_parts", "resubmit"):
@@ -111,7 +116,9 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
                 echo(_CONSUMED)
             return
         run["mode"] = "w" if run.pop("overwrite") else "w-"
-        convert = convert_with_jobs(given) if has_jobs else shardwrite.reshard
+        convert = (
+            convert_with_jobs(given) if has_jobs else partial(shardwrite.reshard, strategy=strategy)
+        )
         done = convert(src, dst, progress=not as_json, **run, **options)
     echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))
 
@@ -121,6 +128,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
 @click.argument("dst", shell_complete=directories, required=False)
 @shards_option
 @index_option
+@placing_option
 @_converting
 @command
 def shard(src: str, dst: str | None, **options: Any) -> None:
@@ -159,6 +167,7 @@ def unshard(src: str, dst: str | None, **options: Any) -> None:
 @shards_option
 @codec_options
 @index_option
+@placing_option
 @_converting
 @command
 def reshard(src: str, dst: str | None, **options: Any) -> None:

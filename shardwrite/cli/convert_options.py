@@ -111,7 +111,7 @@ def begin_options(function: _Command) -> _Command:
     """Add the options that say how a conversion begins."""
     for decorate in reversed(
         (
-            click.option("--overwrite", is_flag=True, help="Replace DST if it exists."),
+            click.option("--overwrite", is_flag=True, help="Replace an existing destination."),
             click.option(
                 "--restart",
                 is_flag=True,

@@ -25,10 +25,10 @@ _SECTIONS = {
         "--overwrite --restart --recheck --publish --durability --dry-run --drop-empty --check "
         "--in-place --casting --requeue --keep-report --run-dir"
     ),
-    "Parts, for job arrays": "--init --part --finalize --resubmit",
+    "Parts, for job arrays": "--init --part --finalize --parts --resubmit",
     "Threads, processes and memory": "--threads --workers --scheduler --memory-limit",
     "SLURM jobs": (
-        "--cluster --jobs --minimum-jobs --parts --nodes --workers-per-node --program "
+        "--cluster --jobs --minimum-jobs --nodes --workers-per-node --program "
         "--driver-time --cores --memory --time --lead --requeues --at-once --throughput "
         "--directory --job-name --sbatch --setup --interface --scheduler-interface "
         "--log-directory --encrypted --patience --config-name"

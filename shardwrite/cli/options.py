@@ -18,6 +18,7 @@ __all__ = [
     "layout_options",
     "manifest_option",
     "name_option",
+    "placing_option",
     "requeue_option",
     "scheduler_option",
     "source_options",
@@ -61,6 +62,13 @@ manifest_option = click.option(
     "--manifest",
     type=click.Choice(["nonempty_chunks"]),
     help="Keep the list of the inner chunks that hold data in an attribute of this name.",
+)
+placing_option = click.option(
+    "--strategy",
+    shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
+    default="fixed-order",
+    help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton; or "
+    "hdf5, which makes each shard a file of HDF5, too.",
 )
 layout_options = _options(
     click.option(
@@ -116,13 +124,7 @@ layout_options = _options(
         help="Write an array of the storage transformer of 2022. Default: Zarr v3.",
     ),
     manifest_option,
-    click.option(
-        "--strategy",
-        shell_complete=one_of("fixed-order", "append-only", "C", "F", "morton", "hdf5"),
-        default="fixed-order",
-        help="How inner chunks are placed in a shard: fixed-order, append-only, C, F or morton; or "
-        "hdf5, which makes each shard a file of HDF5, too.",
-    ),
+    placing_option,
     click.option(
         "--write-empty-chunks",
         is_flag=True,

@@ -128,9 +128,11 @@ def submit(
     array after them. If anything was interrupted, run the same command again: tasks whose part is
     complete end at once.
     """
+    if options["format"] is not None:
+        raise click.UsageError("a job array makes no array of 2022. Run `write` in a job")
     settings = settings_from(options)
     arguments = source_arguments(options)
-    target = resolve_new(dst, name, layout=options["format"])
+    target = resolve_new(dst, name)
     x, identity = open_to_write(src, options)
     with engine(settings.cores, None, None):
         plan = shardwrite.plan(

@@ -41,6 +41,19 @@ def test_into_shards_and_back(tmp_path, array):
         np.testing.assert_array_equal(found, np.arange(1, 101))
 
 
+@pytest.mark.parametrize("command", ["shard", "reshard"])
+def test_how_chunks_are_placed(tmp_path, command):
+    pytest.importorskip("h5py")
+    path = tmp_path / "a"
+    da.arange(100, chunks=50).to_sharded_zarr(path, shards=None, chunks=10, compressors=None)
+    done = run(command, path, tmp_path / "b", "--shards", "5", "--strategy", "hdf5")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "b/c/1").read_bytes().startswith(b"\x89HDF")
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "b")[...], np.arange(100))
+    placed = run(command, path, tmp_path / "c", "--shards", "5", "--strategy", "nowhere")
+    assert (placed.exit_code, "nowhere" in placed.output) == (2, True), placed.output
+
+
 def test_verify_against_the_source(tmp_path, array):
     assert run("shard", array, tmp_path / "b", "--shards", "5").exit_code == 0
     done = run("verify", tmp_path / "b", "--against", array)
@@ -165,6 +178,7 @@ def test_each_command_has_parts(group):
         (["--jobs", 3], "give --cluster slurm"),
         (["--cluster", "slurm"], "how many workers"),
         (["--cluster", "slurm", "--jobs", 3, "--workers", 2], "brings its own workers"),
+        (["--init", "--strategy", "hdf5"], "--strategy goes with no parts"),
     ],
 )
 def test_options_that_do_not_go_together(group, options, why):
@@ -188,3 +202,8 @@ def test_workers_that_are_jobs_neither_consume_nor_wait(tmp_path, words):
     assert done.exit_code == 2
     assert "--cluster goes with none of --consume and --while-growing" in done.output
     assert not any(tmp_path.iterdir())
+
+
+def test_a_job_array_makes_no_array_of_2022(array):
+    done = run("slurm", "submit", array, "new.zarr", "--array-format", "transformer-2022")
+    assert (done.exit_code, "Run `write` in a job" in done.output) == (2, True), done.output
