@@ -30,8 +30,8 @@ from shardwrite.stores.whole import WholeStore
 __all__ = ["BucketStore", "given_address", "is_bucket"]
 
 T = TypeVar("T")
-# The first request to Azure reads so much in place of a HEAD, so that a small object, such as a lease
-# that is renewed meanwhile, is read by one request.
+# The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
+# lease that is renewed meanwhile, needs one request.
 _SMALL_NBYTES = 4096
 _CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})

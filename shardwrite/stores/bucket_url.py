@@ -198,8 +198,8 @@ def _client(
                 "names no account of Azure",
                 field="store",
                 value=f"az://{address.bucket}",
-                remedy="set AZURE_STORAGE_ACCOUNT_NAME, or account_name in storage_options, or give "
-                "abfss://container@account.dfs.core.windows.net/path",
+                remedy="set AZURE_STORAGE_ACCOUNT_NAME, or account_name in storage_options, or "
+                "give abfss://container@account.dfs.core.windows.net/path",
             ) from None
         # The text of the error could hold a value, which may be a credential.
         told = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from servers import on
 
 from shardwrite.stores import Capability, open_bucket
