@@ -26,11 +26,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[check,bench,demo,docs]"
 	touch $@
 
-# A reader in JavaScript is one of the oracles, and a linter for prose and a type checker come from
-# npm. Without it, their tests are skipped, and say so.
+# A reader in JavaScript is one of the oracles. An emulator of Azure, a linter for prose and a type
+# checker come from npm, too. Without it, their tests are skipped, and say so.
 $(NODE_STAMP): tests/conformance/package.json
 	@if command -v npm >/dev/null; then cd tests/conformance && npm install --silent --no-audit --no-fund && touch node_modules/.installed; \
-	else echo "npm is not here: tests with zarrita and pyright will be skipped, and prose is checked without write-good"; fi
+	else echo "npm is not here: tests with zarrita, azurite and pyright will be skipped, and prose is checked without write-good"; fi
 
 demo: $(STAMP)
 	$(BIN)/shardwrite demo

@@ -28,6 +28,7 @@ from shardwrite.stores import (
     Store,
     is_bucket,
     is_file,
+    is_icechunk,
     is_store_url,
     listed,
     open_store,
@@ -348,6 +349,7 @@ def _is_store(store: Any) -> bool:
     return (
         isinstance(store, Store)
         or is_bucket(store)
+        or is_icechunk(store)
         or any(kind.__module__.partition(".")[0] == "zarr" for kind in kinds)
     )
 

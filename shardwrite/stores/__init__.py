@@ -49,7 +49,7 @@ from shardwrite.stores.looking import (
     read_there,
 )
 from shardwrite.stores.memory import MemoryStore
-from shardwrite.stores.opening import Opened, is_store_url, open_store
+from shardwrite.stores.opening import Opened, is_icechunk, is_store_url, open_store
 from shardwrite.stores.posix import PosixStore
 from shardwrite.stores.reading import as_store_error, open_plain
 from shardwrite.stores.removal import (
@@ -106,6 +106,7 @@ __all__ = [
     "is_bucket",
     "is_bucket_url",
     "is_file",
+    "is_icechunk",
     "is_store_url",
     "is_there",
     "listed",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -27,16 +27,16 @@ from shardwrite.stores.keys import check_key
 from shardwrite.stores.temporaries import TEMPORARY_SUFFIX
 from shardwrite.stores.whole import WholeStore
 
-__all__ = ["BucketStore", "is_bucket"]
+__all__ = ["BucketStore", "given_address", "is_bucket"]
 
 T = TypeVar("T")
-MOST_NBYTES = 5 * 2**30
-"""Bytes that one request can put."""
+# The first request to Azure reads so much in place of a HEAD, so that a small object, such as a
+# lease that is renewed meanwhile, needs one request.
+_SMALL_NBYTES = 4096
 _CONDITIONS = frozenset({Capability.EXCLUSIVE, Capability.CONDITIONAL})
 _BUCKET = frozenset({Capability.ATOMIC, Capability.DURABLE, Capability.SHARED})
 # Options that say where a store is. Others may be credentials, which change.
-_LOCATIONS = ("endpoint", "bucket", "region", "account_name", "container_name")
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_LOCATIONS = ("endpoint", "base_url", "bucket", "region", "account_name", "container_name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,49 @@ class _Kind:
         What it can do.
     has_suffixes : bool
         Whether the last bytes of an object can be read without knowing its size.
+    most_nbytes : int
+        Bytes that one request can put.
+    address : str
+        Option that names another address of the service; empty if there is none.
+    variables : tuple of str
+        Environment variables for the address; the first one that is set counts.
     """
 
     scheme: str
     container: str
     can: frozenset[Capability]
     has_suffixes: bool = True
+    most_nbytes: int = 2**63
+    address: str = ""
+    variables: tuple[str, ...] = ()
 
 
 _KINDS = {
-    "S3Store": _Kind("s3", "bucket", _BUCKET),
-    "GCSStore": _Kind("gs", "bucket", _BUCKET | _CONDITIONS),
-    "AzureStore": _Kind("az", "container_name", _BUCKET | _CONDITIONS, has_suffixes=False),
+    "S3Store": _Kind(
+        "s3",
+        "bucket",
+        _BUCKET,
+        most_nbytes=5 * 2**30,
+        address="endpoint",
+        variables=("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    ),
+    "GCSStore": _Kind(
+        "gs",
+        "bucket",
+        _BUCKET | _CONDITIONS,
+        most_nbytes=5 * 2**40,
+        address="base_url",
+        variables=("GOOGLE_BASE_URL",),
+    ),
+    "AzureStore": _Kind(
+        "az",
+        "container_name",
+        _BUCKET | _CONDITIONS,
+        has_suffixes=False,
+        most_nbytes=5000 * 2**20,
+        address="endpoint",
+        variables=("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    ),
     "LocalStore": _Kind(
         "file", "", frozenset({Capability.ATOMIC, Capability.SHARED, Capability.EXCLUSIVE})
     ),
@@ -74,6 +105,21 @@ def is_bucket(given: object) -> bool:
     """Whether a value is a store of obstore that `BucketStore` knows."""
     kind = type(given)
     return kind.__module__.partition(".")[0] == "obstore" and kind.__name__ in _KINDS
+
+
+def given_address(kind: str, options: Mapping[str, Any]) -> str:
+    """Address of a service that is named by an option, or by the environment; empty if by neither.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the class of obstore.
+    options : mapping
+        Options of the store, in the words of obstore.
+    """
+    known = _KINDS[kind]
+    named = (os.environ.get(name, "") for name in known.variables)
+    return str(options.get(known.address) or next(filter(None, named), ""))
 
 
 @dataclass(slots=True)
@@ -127,10 +173,8 @@ class BucketStore(WholeStore):
 
     @property
     def _endpoint(self) -> str:
-        """Address of a service that is like S3; empty for AWS."""
-        names = (os.environ.get(name, "") for name in _ENDPOINTS)
-        given = self._given.get("endpoint") or next(filter(None, names), "")
-        return str(given) if self._kind.scheme == "s3" else ""
+        """Address of a service that is not the usual one; empty for that."""
+        return given_address(type(self._obstore).__name__, self._given)
 
     @property
     def _is_aws(self) -> bool:
@@ -174,7 +218,11 @@ class BucketStore(WholeStore):
         """See :attr:`Store.token`."""
         if self.is_in_memory:
             return super().token
-        given = {**self._given, **({"endpoint": self._endpoint} if self._endpoint else {})}
+        given = dict(self._given)
+        if self._endpoint:
+            given[self._kind.address] = self._endpoint
+        if self._kind.scheme == "az" and (account := os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")):
+            given.setdefault("account_name", account)
         where = [f"{key}={given[key]}" for key in _LOCATIONS if key in given]
         path = self.local_root or self._prefix
         return f"{' '.join([type(self._obstore).__qualname__, *where, str(path)])}/{self.prefix}"
@@ -324,26 +372,29 @@ class BucketStore(WholeStore):
         self._asked("open", "", lambda: obstore.get(store, f"{self.prefix}.probe"))
 
     def _see(self, name: str) -> Seen | None:
-        """The last bytes of an object, and what is known of it; None if it is missing."""
+        """The last bytes of an object, and what is known of it; None if it is missing.
+
+        Where last bytes cannot be asked for, they are those of a small object alone.
+        """
         import obstore
 
-        if self._kind.has_suffixes:
-            wanted: Any = {"range": {"suffix": self._tails.nbytes}}
+        suffix = {"suffix": self._tails.nbytes}
+        wanted: Any = {"range": suffix if self._kind.has_suffixes else (0, _SMALL_NBYTES)}
 
-            def see() -> Seen:
-                found = obstore.get(self._obstore, name, options=wanted)
-                return Seen(_version(found.meta), found.bytes())
+        def see() -> Seen:
+            found = obstore.get(self._obstore, name, options=wanted)
+            version, data = _version(found.meta), found.bytes()
+            is_end = self._kind.has_suffixes or len(data) == version[0]
+            return Seen(version, data) if is_end else Seen(version)
 
-            try:
-                return self._asked("read", name, see)
-            except StoreError:
-                # An empty object has no last bytes, which most services call an error.
-                version = self.version_of_object(name)
-                if version is None or version[0]:
-                    raise
-                return Seen(version)
-        version = self.version_of_object(name)
-        return None if version is None else Seen(version)
+        try:
+            return self._asked("read", name, see)
+        except StoreError:
+            # An empty object has no such bytes, which most services call an error.
+            version = self.version_of_object(name)
+            if version is None or version[0]:
+                raise
+            return Seen(version)
 
     def _get(self, name: str, start: int, end: int, version: Version) -> bytes | None:
         """See :data:`bucket_reading.Get`."""
@@ -417,9 +468,10 @@ class BucketStore(WholeStore):
         return as_bucket_error(error, doing, name.removeprefix(self.prefix), self.url)
 
     def _check_size(self, name: str, nbytes: int) -> None:
-        if nbytes > MOST_NBYTES and not self.is_in_memory and self._kind.scheme != "file":
+        most = self._kind.most_nbytes
+        if nbytes > most:
             raise StoreError(
-                f"{name!r} has {nbytes:,} bytes, and one request puts at most {MOST_NBYTES:,}; "
+                f"{name!r} has {nbytes:,} bytes, and one request puts at most {most:,}; "
                 "give smaller shards",
                 key=name,
                 errno=errno.EFBIG,

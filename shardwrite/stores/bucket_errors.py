@@ -34,17 +34,27 @@ def _trouble(pattern: str, number: int, meaning: str) -> _Trouble:
     return _Trouble(re.compile(pattern), number, meaning)
 
 
-_KEYS = (
-    "For S3, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN); for GCS, "
-    "GOOGLE_SERVICE_ACCOUNT; for Azure, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY. "
-    "Or set storage_options"
+_KEYS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN)",
+    "gs": "GOOGLE_SERVICE_ACCOUNT",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+_ADDRESSES = {
+    "s3": "AWS_ENDPOINT_URL, or endpoint in storage_options",
+    "gs": "GOOGLE_BASE_URL, or base_url in storage_options",
+    "az": "AZURE_STORAGE_ENDPOINT, or endpoint in storage_options",
+}
+# A meaning may name the variables of its service for keys and address.
+_NONE_FOUND = (
+    "no credentials were found, or they are not valid. Set {keys}, or storage_options, or "
+    "skip_signature for a bucket that is public"
 )
 _TROUBLES = (
     _trouble(
         "|".join(_MISSING),
         errno.ENXIO,
-        "the bucket does not exist there. Make it, or correct its name. If the service is not "
-        "AWS, set AWS_ENDPOINT_URL, or endpoint in storage_options",
+        "the bucket does not exist there. Make it, or correct its name. If the service has an "
+        "address of its own, set {address}",
     ),
     _trouble(
         r"RequestTimeTooSkewed",
@@ -64,20 +74,26 @@ _TROUBLES = (
         "the bucket lies in another region. Set AWS_REGION, or region in storage_options",
     ),
     _trouble(
-        r"InvalidBucketName",
+        r"token request|metadata endpoint|instance metadata|CredentialsError|IMDS",
+        errno.EACCES,
+        _NONE_FOUND,
+    ),
+    _trouble(
+        r"InvalidBucketName|InvalidResourceName",
         errno.EINVAL,
         "no bucket can have that name. It has 3 to 63 lowercase letters, digits, dots and hyphens",
     ),
     _trouble(
-        r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|\b401\b",
+        r"InvalidAccessKeyId|SignatureDoesNotMatch|AuthenticationFailed|failed to authenticate"
+        r"|\b401\b",
         errno.EACCES,
-        f"the service does not know the keys. {_KEYS}",
+        "the service does not know the keys. Set {keys}, or storage_options",
     ),
     _trouble(
         r"\b403\b|AccessDenied",
         errno.EACCES,
         "the keys have no right to do that. They need the rights to read, list, write and delete "
-        f"objects. {_KEYS}",
+        "objects. Set {keys}, or storage_options",
     ),
     _trouble(
         r"EntityTooLarge",
@@ -85,15 +101,14 @@ _TROUBLES = (
         "the object is too large for one request. Give smaller shards",
     ),
     _trouble(
-        r"metadata endpoint|instance metadata|credential|CredentialsError|token request|IMDS",
+        r"credential",
         errno.EACCES,
-        f"no credentials were found. {_KEYS}, or skip_signature for a bucket that is public",
+        _NONE_FOUND,
     ),
     _trouble(
         r"Connect\b|ConnectError|dns error|connection refused|builder error",
         errno.EIO,
-        "the service cannot be reached. Check the network, and AWS_ENDPOINT_URL or endpoint in "
-        "storage_options",
+        "the service cannot be reached. Check the network, and {address}",
     ),
     # Every text of obstore names its retry_timeout, too.
     _trouble(
@@ -125,7 +140,10 @@ def as_bucket_error(error: BaseException, doing: str, name: str, where: str) -> 
     told = f"cannot {doing} {name!r} in {where}" if name else f"cannot {doing} {where}"
     for trouble in _TROUBLES:
         if trouble.pattern.search(text):
-            message = f"{told}: {trouble.meaning} ({_answer(error, text)})"
+            kind = where.partition(":")[0]
+            kind = kind if kind in _KEYS else "s3"
+            meaning = trouble.meaning.format(keys=_KEYS[kind], address=_ADDRESSES[kind])
+            message = f"{told}: {meaning} ({_answer(error, text)})"
             return StoreError(message, key=name, errno=trouble.number)
     return StoreError(f"{told}: {_answer(error, text)}", key=name, errno=errno.EIO)
 

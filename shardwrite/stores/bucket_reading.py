@@ -2,7 +2,9 @@
 
 The first request for an object takes its last bytes. The answer says how large the object is and
 which version it is, and the bytes hold the index of a shard, so one more request reads an inner
-chunk. All later requests ask for the same version: what was replaced meanwhile is an error.
+chunk. Azure cannot be asked for last bytes. There, the first request takes the first bytes, which
+are all of a small object, and the second one the last bytes. All later requests ask for the same
+version: what was replaced meanwhile is an error.
 """
 
 from __future__ import annotations
@@ -138,14 +140,27 @@ class BucketReader(ObjectReader):
             raise StoreError(message, key=self._name, errno=errno.EIO)
         if offset >= start or not nbytes:
             return bytes(memoryview(self._seen.tail)[offset - start : end - start])
-        if end == self.nbytes and offset:
-            self._tails.wanted(nbytes)
-        data = self._get(self._name, offset, end, self.version)
+        if end == self.nbytes and offset and nbytes <= _MOST_TAIL_NBYTES:
+            return self._ending(nbytes)
+        return self._asked(offset, end)
+
+    def _ending(self, nbytes: int) -> bytes:
+        """The last bytes, of which more are read and kept if the next reader may want them."""
+        self._tails.wanted(nbytes)
+        tail = self._asked(max(0, self.nbytes - self._tails.nbytes), self.nbytes)
+        self._seen = Seen(self.version, tail)
+        if len(tail) < self.nbytes:
+            self._tails.keep(self._name, self._seen)
+        return tail[len(tail) - nbytes :]
+
+    def _asked(self, start: int, end: int) -> bytes:
+        """A range, as the service gives it."""
+        data = self._get(self._name, start, end, self.version)
         if data is None:
             raise self._changed()
         self._is_asked = True
-        if len(data) != nbytes:
-            message = f"{len(data)} of {nbytes} bytes of {self._name!r} were answered"
+        if len(data) != end - start:
+            message = f"{len(data)} of {end - start} bytes of {self._name!r} were answered"
             raise StoreError(message, key=self._name, errno=errno.EIO)
         return data
 

@@ -7,7 +7,6 @@ Nothing of either is written to a file.
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from shardwrite.errors import SpecError
-from shardwrite.stores.bucket import BucketStore
+from shardwrite.stores.bucket import BucketStore, given_address
 
 __all__ = ["BUCKET_SCHEMES", "is_bucket_url", "open_bucket"]
 
@@ -57,7 +56,6 @@ _CLIENT = {"connect_timeout": "5s", "timeout": "600s"}
 # For the first question to a service, which may be the wrong one.
 _FEW_RETRIES = {**_RETRIES, "max_retries": 2, "retry_timeout": timedelta(seconds=10)}
 _IMPATIENT = {"connect_timeout": "2s", "timeout": "10s"}
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 _reached: set[str] = set()
 _lock = threading.Lock()
@@ -188,13 +186,21 @@ def _client(
     }
     if (provider := config.pop("credential_provider", None)) is not None:
         rest["credential_provider"] = provider
-    if _is_plain_http(address.kind, config):
+    if given_address(address.kind, config).lower().startswith("http://"):
         rest["client_options"].setdefault("allow_http", True)
     config = {name: _as_text(value) for name, value in config.items()}
     try:
         make = getattr(obstore.store, address.kind)
         return make(address.bucket, prefix=address.prefix or None, config=config, **rest)
     except (BaseError, TypeError, ValueError) as error:
+        if "Account must be specified" in str(error):
+            raise SpecError(
+                "names no account of Azure",
+                field="store",
+                value=f"az://{address.bucket}",
+                remedy="set AZURE_STORAGE_ACCOUNT_NAME, or account_name in storage_options, or "
+                "give abfss://container@account.dfs.core.windows.net/path",
+            ) from None
         # The text of the error could hold a value, which may be a credential.
         told = next((name for name in sorted(config) if f"'{name}'" in str(error)), "")
         why = f"{told} is not known to obstore" if told else f"{type(error).__name__} of obstore"
@@ -206,13 +212,6 @@ def _mapping(config: dict[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise _refused(f"{name} is no mapping", [name])
     return dict(value)
-
-
-def _is_plain_http(kind: str, config: Mapping[str, Any]) -> bool:
-    """Whether the user has given the address of a service that is not encrypted."""
-    names = _ENDPOINTS if kind == "S3Store" else ()
-    found = [config.get("endpoint"), *(os.environ.get(name) for name in names)]
-    return str(next(filter(None, found), "")).lower().startswith("http://")
 
 
 def _as_text(value: Any) -> Any:

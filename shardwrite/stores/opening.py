@@ -16,7 +16,7 @@ from shardwrite.stores.bucket import BucketStore, is_bucket
 from shardwrite.stores.bucket_url import BUCKET_SCHEMES, is_bucket_url, open_bucket
 from shardwrite.stores.posix import PosixStore
 
-__all__ = ["Opened", "is_store_url", "open_store"]
+__all__ = ["Opened", "is_icechunk", "is_store_url", "open_store"]
 
 _MEMORY = "memory://"
 
@@ -71,6 +71,12 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         return Opened(given)
     if is_bucket(given):
         return Opened(BucketStore(given, is_read=is_read))
+    if not is_read and is_icechunk(given):
+        remedy = (
+            "write to a directory or a bucket, and put its objects into the session, as "
+            'docs/buckets.md shows under "Into an Icechunk repository"'
+        )
+        raise _refusal(given, "Icechunk, which takes chunks only of arrays that exist", remedy)
     # zarr is imported late, because its import takes long.
     import zarr
     from zarr.abc.store import Store as AnyZarrStore
@@ -84,6 +90,11 @@ def open_store(given: Any, *, is_read: bool = False) -> Opened:
         # Only the type is shown, since the text of an object may contain credentials.
         raise _refusal(given, "not a store", "give a path, or a store, group or array of zarr")
     return Opened(_of_zarr(given, is_read=is_read), path)
+
+
+def is_icechunk(given: object) -> bool:
+    """Whether a value is a session or a store of Icechunk."""
+    return type(given).__module__.partition(".")[0] == "icechunk"
 
 
 def is_store_url(text: str) -> bool:

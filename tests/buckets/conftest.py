@@ -23,6 +23,18 @@ def seaweed_server(tmp_path_factory):
         yield server
 
 
+@pytest.fixture(scope="session")
+def azurite_server():
+    with servers.azurite() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_server(moto_server):
+    with servers.gcs_before(moto_server) as server:
+        yield server
+
+
 @pytest.fixture
 def environment(monkeypatch):
     """Function that has this process reach a server, as a user does it."""
@@ -46,7 +58,15 @@ def seaweed(seaweed_server, environment):
 
 
 @pytest.fixture
+def service(request, environment):
+    """The server whose name is the parameter; see `servers.on`."""
+    return environment(request.getfixturevalue(f"{request.param}_server"))
+
+
+@pytest.fixture
 def url(request):
     """A new place in the bucket, which the name of the test tells from all others."""
     name = "".join(c if c.isalnum() else "-" for c in request.node.name)
-    return f"s3://{servers.BUCKET}/{name}/x.zarr"
+    is_any = "service" in request.fixturenames
+    scheme = request.getfixturevalue("service").scheme if is_any else "s3"
+    return f"{scheme}://{servers.BUCKET}/{name}/x.zarr"

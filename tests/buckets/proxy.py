@@ -1,4 +1,4 @@
-"""A proxy before a server of S3, which counts requests and breaks some of them."""
+"""A proxy before a server, which counts requests and breaks some of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 
@@ -35,77 +35,86 @@ class Faults:
             return fault
 
 
-def _handler(upstream, faults):
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class Passing(BaseHTTPRequestHandler):
+    """Passes each request on to `upstream`, unless `faults` breaks it."""
 
-        def log_message(self, *arguments):
-            pass
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    upstream: str
+    faults: Faults
 
-        def serve(self):
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault = faults.of(self.command, self.path)
-            if fault == "503":
-                self.send_response(503, "Slow Down")
-                self.send_header("Content-Length", str(len(SLOW_DOWN)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(SLOW_DOWN)
-                return
-            if fault == "before":
-                self.close_connection = True
-                return
-            status, reason, headers, content = self.forwarded(body)
-            if fault == "lost":
-                self.close_connection = True
-                return
-            self.send_response_only(status, reason)
+    def log_message(self, *arguments):
+        pass
+
+    def serve(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        fault = self.faults.of(self.command, unquote(self.path))
+        if fault == "503":
+            length = {"Content-Length": str(len(SLOW_DOWN))}
+            self.answer(503, "Slow Down", length.items(), SLOW_DOWN)
+            return
+        if fault == "before":
+            self.close_connection = True
+            return
+        status, reason, headers, content = self.forwarded(body)
+        if fault == "lost":
+            self.close_connection = True
+            return
+        if fault == "cut":
+            self.close_connection = True
+        self.answer(status, reason, headers, content, is_cut=fault == "cut")
+
+    def answer(self, status, reason, headers, content, *, is_cut=False):
+        self.send_response_only(status, reason)
+        for name, value in headers:
+            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
+                self.send_header(name, value)
+        length = {name.lower(): value for name, value in headers}.get("content-length")
+        is_head = self.command == "HEAD"
+        self.send_header("Content-Length", length if is_head else str(len(content)))
+        self.end_headers()
+        if not is_head:
+            self.wfile.write(content[: len(content) // 2] if is_cut else content)
+
+    def forwarded(self, body):
+        """The server's answer. It checks the signature, which covers the name of the host."""
+        return self.asked(self.path, list(self.headers.items()), body)
+
+    def asked(self, path, headers, body):
+        connection = http.client.HTTPConnection(self.upstream, timeout=30)
+        try:
+            connection.putrequest(self.command, path, skip_host=True, skip_accept_encoding=True)
             for name, value in headers:
-                if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-                    self.send_header(name, value)
-            length = {name.lower(): value for name, value in headers}.get("content-length")
-            is_head = self.command == "HEAD"
-            self.send_header("Content-Length", length if is_head else str(len(content)))
-            self.end_headers()
-            if fault == "cut":
-                content, self.close_connection = content[: len(content) // 2], True
-            if not is_head:
-                self.wfile.write(content)
+                connection.putheader(name, value)
+            connection.endheaders(body)
+            answer = connection.getresponse()
+            return answer.status, answer.reason, answer.getheaders(), answer.read()
+        finally:
+            connection.close()
 
-        def forwarded(self, body):
-            """The server's answer; it checks the signature, which covers the name of the host."""
-            connection = http.client.HTTPConnection(upstream, timeout=30)
-            try:
-                connection.putrequest(
-                    self.command, self.path, skip_host=True, skip_accept_encoding=True
-                )
-                for name, value in self.headers.items():
-                    connection.putheader(name, value)
-                connection.endheaders(body)
-                answer = connection.getresponse()
-                return answer.status, answer.reason, answer.getheaders(), answer.read()
-            finally:
-                connection.close()
+    do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = serve  # noqa: N815
 
-        do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = serve  # noqa: N815
 
-    return Handler
+@contextmanager
+def serving(kind, **attributes):
+    """Address of a server in threads of this process, whose handler has these attributes."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (kind,), attributes))
+    server.daemon_threads = True
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
 @contextmanager
 def before(server, plan=None):
     """The server behind a proxy, and what the proxy sees and breaks."""
-    faults = Faults(plan)
-    handler = _handler(urlsplit(server.endpoint).netloc, faults)
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    proxy.daemon_threads = True
-    thread = threading.Thread(
-        target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
-    )
-    thread.start()
-    try:
-        yield replace(server, endpoint=f"http://127.0.0.1:{proxy.server_address[1]}"), faults
-    finally:
-        proxy.shutdown()
-        proxy.server_close()
-        thread.join(10)
+    faults, at = Faults(plan), urlsplit(server.endpoint)
+    with serving(Passing, upstream=at.netloc, faults=faults) as netloc:
+        yield replace(server, endpoint=at._replace(netloc=netloc).geturl()), faults

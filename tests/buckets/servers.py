@@ -1,8 +1,11 @@
-"""Servers of S3 from packages alone, each in a process of its own."""
+"""Servers of S3, Azure and GCS from packages alone, most in a process of their own."""
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -14,12 +17,17 @@ import time
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 
+import gcs
 import pytest
 
 KEY, SECRET = "AKIACANARYCANARY", "cAnArY/sEcReT+cAnArY"
-BUCKET = "bucket"
+BUCKET, ACCOUNT = "bucket", "canaryaccount"
+AZURE_SECRET = base64.b64encode(SECRET.encode()).decode()
+AZURITE = Path(__file__).parents[1] / "conformance/node_modules/azurite/dist/src/blob/main.js"
+NO_RETRIES = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
 _MOTO = """
 import logging, sys
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -33,12 +41,25 @@ sys.stdin.read()
 
 @dataclass(frozen=True)
 class Server:
+    """A service of S3."""
+
     endpoint: str
     bucket: str = BUCKET
+    scheme = "s3"
+
+    @property
+    def options(self):
+        """What a store of obstore needs to reach it."""
+        return {
+            "endpoint": self.endpoint,
+            "access_key_id": KEY,
+            "secret_access_key": SECRET,
+            "region": "us-east-1",
+        }
 
     @property
     def environment(self):
-        """What a process needs to reach it."""
+        """The same, as variables of a process."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": KEY,
@@ -50,23 +71,89 @@ class Server:
         """A store of obstore, for a look that shardwrite has no part in."""
         from obstore.store import S3Store
 
-        given = {
-            "endpoint": self.endpoint,
-            "access_key_id": KEY,
-            "secret_access_key": SECRET,
-            "region": "us-east-1",
-            **config,
-        }
-        retries = {"max_retries": 0}
-        http = {"allow_http": True}
-        return S3Store(
-            self.bucket, prefix=prefix, config=given, client_options=http, retry_config=retries
-        )
+        given = {**self.options, **config}
+        return S3Store(self.bucket, prefix=prefix, config=given, **NO_RETRIES)
 
     def keys(self, prefix):
         import obstore
 
         return sorted(one["path"] for some in obstore.list(self.client(prefix)) for one in some)
+
+    def keys_of(self, url):
+        """Keys below a URL."""
+        return self.keys(below_bucket(url))
+
+
+@dataclass(frozen=True)
+class AzureServer(Server):
+    """A service of Azure. The address ends in the account."""
+
+    scheme = "az"
+
+    @property
+    def options(self):
+        return {
+            "endpoint": self.endpoint,
+            "account_name": ACCOUNT,
+            "account_key": AZURE_SECRET,
+        }
+
+    @property
+    def environment(self):
+        return {
+            "AZURE_STORAGE_ENDPOINT": self.endpoint,
+            "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": AZURE_SECRET,
+        }
+
+    def client(self, prefix=None, **config):
+        from obstore.store import AzureStore
+
+        given = {**self.options, **config}
+        return AzureStore(self.bucket, prefix=prefix, config=given, **NO_RETRIES)
+
+    def make_container(self):
+        """Make the container, with a request that is signed as Azure wants it."""
+        headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2023-11-03"}
+        signed = ["PUT", *[""] * 11, *[f"{name}:{value}" for name, value in headers.items()]]
+        signed.append(f"/{ACCOUNT}/{ACCOUNT}/{self.bucket}\nrestype:container")
+        digest = hmac.digest(SECRET.encode(), "\n".join(signed).encode(), hashlib.sha256)
+        headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        at = f"{self.endpoint}/{self.bucket}?restype=container"
+        request = urllib.request.Request(at, method="PUT", headers=headers)
+        urllib.request.urlopen(request, timeout=30).close()
+
+
+@dataclass(frozen=True)
+class GcsServer(Server):
+    """A service of GCS."""
+
+    scheme = "gs"
+
+    @property
+    def options(self):
+        return {"base_url": self.endpoint, "bearer_token": gcs.TOKEN}
+
+    @property
+    def environment(self):
+        return {"GOOGLE_BASE_URL": self.endpoint, "GOOGLE_BEARER_TOKEN": gcs.TOKEN}
+
+    def client(self, prefix=None, **config):
+        from obstore.store import GCSStore
+
+        given = {**self.options, **config}
+        return GCSStore(self.bucket, prefix=prefix, config=given, **NO_RETRIES)
+
+
+def on(*names, long=()):
+    """Have a test run on several servers, and on some of them in the long tier only."""
+    rarely = [pytest.param(name, marks=pytest.mark.long) for name in long]
+    return pytest.mark.parametrize("service", [*names, *rarely], indirect=True)
+
+
+def below_bucket(url):
+    """The path of a URL in its bucket."""
+    return url.split("/", 3)[3]
 
 
 def _die_with_parent():
@@ -94,6 +181,43 @@ def moto():
         process.stdin.close()
         process.wait(30)
         process.stdout.close()
+
+
+@contextmanager
+def azurite():
+    """Azurite, which keeps blobs in memory and knows one account, with an empty container."""
+    node = shutil.which("node")
+    if node is None or not AZURITE.exists():
+        pytest.skip("azurite is not here: needs node and `npm install` in tests/conformance")
+    options = ["--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
+    process = subprocess.Popen(
+        [node, str(AZURITE), *options, "--blobPort", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={"AZURITE_ACCOUNTS": f"{ACCOUNT}:{AZURE_SECRET}", "PATH": os.environ["PATH"]},
+        preexec_fn=_die_with_parent,
+    )
+    try:
+        lines = iter(process.stdout.readline, "")
+        at = next(line.split()[-1] for line in lines if "successfully listens" in line)
+        server = AzureServer(f"{at}/{ACCOUNT}")
+        server.make_container()
+        yield server
+    finally:
+        process.kill()
+        process.wait(30)
+        process.stdout.close()
+
+
+@contextmanager
+def gcs_before(moto, pause=0):
+    """GCS as far as obstore uses it: a proxy in this process, before a server of moto.
+
+    Between two changes of one object, `pause` seconds must pass.
+    """
+    with gcs.before(moto.endpoint, pause) as endpoint:
+        yield GcsServer(endpoint)
 
 
 def _free_ports(n):

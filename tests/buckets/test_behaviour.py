@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr.storage
 from forks import python
+from servers import below_bucket, on
 
 import shardwrite
 from shardwrite import JournalError, StoreError
@@ -32,23 +33,25 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def test_written_updated_and_read_by_others(seaweed, url, x, runs):
+@on("seaweed", "azurite", "gcs")
+def test_written_updated_and_read_by_others(service, url, x, runs):
     result = x.to_sharded_zarr(url, run_dir=runs, **LAYOUT)
     assert (result.n_shards, result.path) == (16, url)
     assert shardwrite.verify(url, run_dir=runs, deep=True, against=x).is_good
     wanted = VALUES.copy()
     wanted[10:40, 3:9] = 7
     da.full((30, 6), 7, dtype="u4").to_sharded_zarr(url, region=np.s_[10:40, 3:9], run_dir=runs)
-    prefix = url.removeprefix("s3://bucket/")
+    prefix = below_bucket(url)
     readers = {
         "shardwrite": lambda: shardwrite.open_sharded(url)[:, :],
-        "ObjectStore": lambda: zarr.open_array(zarr.storage.ObjectStore(seaweed.client(prefix)))[:],
-        "tensorstore": lambda: by_tensorstore(seaweed, prefix),
+        "ObjectStore": lambda: zarr.open_array(zarr.storage.ObjectStore(service.client(prefix)))[:],
     }
+    if service.scheme == "s3":
+        readers["tensorstore"] = lambda: by_tensorstore(service, prefix)
     for name, read in readers.items():
         np.testing.assert_array_equal(read(), wanted, err_msg=name)
     kept = {"shardwrite-receipt.json", "zarr.json"}
-    assert {key for key in seaweed.keys(prefix) if not key.startswith("c/")} == kept
+    assert {key for key in service.keys(prefix) if not key.startswith("c/")} == kept
     assert not list(runs.iterdir()), "no state of a run that has ended is left"
 
 
@@ -93,8 +96,18 @@ def run(url, runs, values, after, what):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("what", ["new", pytest.param("region", marks=pytest.mark.long)])
-def test_killed_and_resumed(seaweed, url, x, runs, tmp_path, what):
+@pytest.mark.parametrize(
+    ("service", "what"),
+    [
+        ("seaweed", "new"),
+        *(
+            pytest.param(*each, marks=pytest.mark.long)
+            for each in [("seaweed", "region"), ("azurite", "region")]
+        ),
+    ],
+    indirect=["service"],
+)
+def test_killed_and_resumed(service, url, x, runs, tmp_path, what):
     np.save(tmp_path / "values.npy", VALUES)
     wanted = VALUES.copy()
     if what == "region":
@@ -102,21 +115,21 @@ def test_killed_and_resumed(seaweed, url, x, runs, tmp_path, what):
         wanted[:60, :60] = VALUES[:60, :60][::-1]
     code, _, told = run(url, runs, tmp_path / "values.npy", 2, what)
     assert code == -signal.SIGKILL, told
-    prefix = url.removeprefix("s3://bucket/")
     if what == "new":
-        keys = seaweed.keys(prefix)
+        keys = service.keys_of(url)
         assert "shardwrite-run.json" in keys
         assert "zarr.json" not in keys
     code, told, trouble = run(url, runs, tmp_path / "values.npy", -1, what)
     assert code == 0, trouble
     assert 0 < int(told) < 16
     np.testing.assert_array_equal(shardwrite.open_sharded(url)[:, :], wanted)
-    assert "shardwrite-run.json" not in seaweed.keys(prefix)
+    assert "shardwrite-run.json" not in service.keys_of(url)
     assert not list(runs.iterdir())
 
 
+@on("seaweed", long=["azurite", "gcs"])
 def test_another_writer_between_reading_and_replacing_a_shard_loses_nothing(
-    seaweed, url, x, runs, monkeypatch
+    service, url, x, runs, monkeypatch
 ):
     """Another program replaces the shard after this update has read it, and right before its PUT."""
     x.to_sharded_zarr(url, run_dir=runs, **LAYOUT)
@@ -140,7 +153,8 @@ def test_another_writer_between_reading_and_replacing_a_shard_loses_nothing(
     np.testing.assert_array_equal(found, others[:16, :16])
 
 
-def test_a_change_that_goes_on_is_an_error(seaweed, url, x, runs, monkeypatch):
+@on("seaweed", long=["azurite", "gcs"])
+def test_a_change_that_goes_on_is_an_error(service, url, x, runs, monkeypatch):
     x.to_sharded_zarr(url, run_dir=runs, **LAYOUT)
     store, put, times = open_bucket(url, {}), type(open_bucket(url, {}))._put, itertools.count()
 
@@ -159,7 +173,8 @@ def test_a_change_that_goes_on_is_an_error(seaweed, url, x, runs, monkeypatch):
         one.to_sharded_zarr(url, region=np.s_[3:4, 3:4], run_dir=runs)
 
 
-def test_two_runs_with_different_directories_do_not_write_one_array(seaweed, url, x, tmp_path):
+@on("seaweed", long=["azurite", "gcs"])
+def test_two_runs_with_different_directories_do_not_write_one_array(service, url, x, tmp_path):
     """The mark in the bucket is put once: of two runs that begin at once, one is refused."""
     barrier, outcomes = threading.Barrier(2), []
 
@@ -197,8 +212,10 @@ def test_the_same_call_in_two_processes(seaweed, url, runs, tmp_path):
 
 
 @pytest.mark.long
-def test_processes_and_a_stream(seaweed, url, x, runs):
-    with dask.config.set(scheduler="processes", num_workers=2):
+@on("seaweed", "azurite")
+def test_processes_and_a_stream(service, url, x, runs):
+    given = {"shardwrite.storage": service.options}  # dask's processes have another environment
+    with dask.config.set({"scheduler": "processes", "num_workers": 2, **given}):
         x.to_sharded_zarr(url, run_dir=runs, **LAYOUT)
     assert shardwrite.verify(url, run_dir=runs, deep=True, against=x).is_good
     shardwrite.create(f"{url}-2", (0, 64), "u4", run_dir=runs, **LAYOUT)
@@ -208,7 +225,8 @@ def test_processes_and_a_stream(seaweed, url, x, runs):
     np.testing.assert_array_equal(shardwrite.open_sharded(f"{url}-2")[:, :], VALUES)
 
 
-def test_the_command_line_takes_urls(seaweed, url, runs, tmp_path, monkeypatch):
+@on("seaweed", long=["azurite", "gcs"])
+def test_the_command_line_takes_urls(service, url, runs, tmp_path, monkeypatch):
     from click.testing import CliRunner
 
     from shardwrite.cli import main

@@ -1,10 +1,10 @@
-"""Two servers of S3 keep the contract of all stores, as the probe has found them."""
+"""Servers of S3, Azure and GCS keep the contract of all stores, as the probe has found them."""
 
 from __future__ import annotations
 
 import itertools
 
-import pytest
+from servers import on
 
 from shardwrite.stores import Capability, open_bucket
 from shardwrite.stores.clauses import Subject
@@ -24,9 +24,8 @@ def maker(url):
     return make
 
 
-@pytest.mark.parametrize("name", ["moto", pytest.param("seaweed", marks=pytest.mark.long)])
-def test_some_clauses(name, url, tmp_path, request):
-    request.getfixturevalue(name)
+@on("moto", "azurite", "gcs", long=["seaweed"])
+def test_some_clauses(service, url, tmp_path):
     make = maker(url)
     assert {Capability.EXCLUSIVE, Capability.CONDITIONAL} <= make().capabilities
     clauses = [one for one in CLAUSES if any(word in one for word in QUICK)]
@@ -35,10 +34,8 @@ def test_some_clauses(name, url, tmp_path, request):
         CLAUSES[clause](Subject(make(), tmp_path))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["moto", "seaweed"])
-def test_the_contract(name, url, request):
-    request.getfixturevalue(name)
+@on(long=["moto", "seaweed", "azurite", "gcs"])
+def test_the_contract(service, url):
     check_store(maker(url))
 
 

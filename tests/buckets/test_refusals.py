@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 
 import dask.array as da
+import gcs
 import pytest
-from servers import KEY, SECRET
+from servers import AZURE_SECRET, KEY, SECRET, on
 
 import shardwrite
 from shardwrite import SpecError, StoreError
@@ -23,29 +24,47 @@ def x():
     return da.ones(4, chunks=2).map_blocks(never, dtype=float)
 
 
-def test_a_missing_bucket(moto, x, tmp_path):
+ADDRESSES = {
+    "s3": "AWS_ENDPOINT_URL",
+    "az": "AZURE_STORAGE_ENDPOINT",
+    "gs": "GOOGLE_BASE_URL",
+}
+
+
+@on("moto", "azurite", "gcs")
+def test_a_missing_bucket(service, x, tmp_path):
+    missing = f"{service.scheme}://missing-bucket/x"
     calls = (
-        lambda: x.to_sharded_zarr("s3://missing-bucket/x", run_dir=tmp_path, **LAYOUT),
-        lambda: shardwrite.open_sharded("s3://missing-bucket/x"),
-        lambda: shardwrite.sources.open_source("s3://missing-bucket/x"),
+        lambda: x.to_sharded_zarr(missing, run_dir=tmp_path, **LAYOUT),
+        lambda: shardwrite.open_sharded(missing),
+        lambda: shardwrite.sources.open_source(missing),
     )
+    address = ADDRESSES[service.scheme]
     for call in calls:
-        with pytest.raises(StoreError, match=r"bucket does not exist.*AWS_ENDPOINT_URL") as caught:
+        with pytest.raises(StoreError, match=rf"bucket does not exist.*{address}") as caught:
             call()
         assert caught.value.errno == errno.ENXIO
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    "keys",
-    [{"secret_access_key": "wRoNgSeCrEt"}, {"access_key_id": "AKIAOTHEROTHEROTHER"}],
-    ids=["another secret", "another key"],
+    ("service", "keys", "variable"),
+    [
+        ("seaweed", {"secret_access_key": "wRoNgSeCrEt"}, "AWS_ACCESS_KEY_ID"),
+        ("seaweed", {"access_key_id": "AKIAOTHEROTHEROTHER"}, "AWS_ACCESS_KEY_ID"),
+        ("azurite", {"account_key": "d1JvTmdTZUNyRXQ="}, "AZURE_STORAGE_ACCOUNT_KEY"),
+        ("azurite", {"account_name": "anotheraccount"}, "AZURE_STORAGE_ACCOUNT_NAME"),
+        ("gcs", {"bearer_token": "ya29.wRoNgToKeN"}, "GOOGLE_SERVICE_ACCOUNT"),
+    ],
+    indirect=["service"],
+    ids=["S3-secret", "S3-key", "Azure-key", "Azure-account", "GCS-token"],
 )
-def test_wrong_keys(seaweed, x, url, tmp_path, keys):
-    with pytest.raises(StoreError, match=r"AWS_ACCESS_KEY_ID") as caught:
+def test_wrong_keys(service, x, url, tmp_path, keys, variable):
+    with pytest.raises(StoreError, match=variable) as caught:
         x.to_sharded_zarr(url, storage_options=keys, run_dir=tmp_path, **LAYOUT)
     assert caught.value.errno == errno.EACCES
-    for secret in (KEY, SECRET, *keys.values()):
+    assert "does not know the keys" in str(caught.value)
+    for secret in (KEY, SECRET, AZURE_SECRET, gcs.TOKEN, *keys.values()):
         assert secret not in str(caught.value)
     assert not list(tmp_path.iterdir())
 

@@ -18,13 +18,14 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 import shardwrite
 from shardwrite import SpecError, StoreError
-from shardwrite.stores import BucketStore, Capability, bucket, open_bucket, open_store
+from shardwrite.stores import BucketStore, Capability, open_bucket, open_store
 from shardwrite.stores.bucket_errors import as_bucket_error
 from shardwrite.stores.bucket_reading import Tails
 from shardwrite.stores.bucket_url import _FEW_RETRIES, is_bucket_url
 
 CONDITIONS = {Capability.EXCLUSIVE, Capability.CONDITIONAL}
 AWS = {"region": "eu-central-1"}
+AZURE = {"account_name": "me", "account_key": "a2V5"}
 SITE = {"endpoint": "https://s3.site.example", "region": "us-east-1"}
 
 
@@ -162,7 +163,8 @@ def test_words_of_fsspec_are_known(monkeypatch):
         ("s3://bucket/x", {"nonsense": "1"}, "nonsense is not known to obstore"),
         ("s3://bucket/x", {"retry_config": 3}, "retry_config is no mapping"),
         ("s3://bucket/x", {"skip_signature": "maybe"}, "GenericError of obstore"),
-        ("az://box/x", {}, "give options of obstore"),
+        ("az://box/x", {}, "AZURE_STORAGE_ACCOUNT_NAME, or account_name"),
+        ("az://box/x", {**AZURE, "account_key": "?"}, "give options of obstore"),
     ],
 )
 def test_what_is_refused_before_the_first_request(url, options, told):
@@ -206,6 +208,8 @@ def test_only_zarr_is_read_from_a_bucket():
         ("403: <Code>SignatureDoesNotMatch</Code>", "does not know the keys", errno.EACCES),
         ("403 Forbidden: <Code>AccessDenied</Code>", "no right", errno.EACCES),
         ("503 Slow Down: <Code>SlowDown</Code>", "overloaded", errno.EIO),
+        ("400: <Code>InvalidResourceName</Code>", "no bucket can have that name", errno.EINVAL),
+        ("token request: Error: 403 Forbidden", "no credentials were found", errno.EACCES),
         ("error trying to connect: operation timed out", "in time", errno.ETIMEDOUT),
         ("something else", "cannot read 'c/0' in s3://b: GenericError", errno.EIO),
     ],
@@ -231,11 +235,22 @@ def test_a_list_that_is_not_found_is_an_error(monkeypatch):
         list(BucketStore(S3Store("bucket", config=AWS)).list_names("c/"))
 
 
-def test_an_object_that_is_too_large_for_one_request(monkeypatch):
-    monkeypatch.setattr(bucket, "MOST_NBYTES", 10)
-    store = BucketStore(S3Store("bucket", config=AWS))
-    with pytest.raises(StoreError, match=r"11 bytes, .* give smaller shards") as caught:
-        store.put_object("c/0", bytes(11))
+@pytest.mark.parametrize(
+    ("store", "most"),
+    [
+        (S3Store("bucket", config=AWS), 5 * 2**30),
+        (AzureStore("bucket", config=AZURE), 5000 * 2**20),
+        (GCSStore("bucket", config={"skip_signature": True}), 5 * 2**40),
+    ],
+    ids=lambda store: type(store).__name__,
+)
+def test_an_object_that_is_too_large_for_one_request(store, most):
+    class Large(bytes):
+        def __len__(self):
+            return most + 1
+
+    with pytest.raises(StoreError, match=rf"{most + 1:,} bytes, .* give smaller shards") as caught:
+        BucketStore(store).put_object("c/0", Large())
     assert caught.value.errno == errno.EFBIG
 
 
