@@ -3,7 +3,8 @@
 The picture is text, so it is committed and compared in the tests. The pictures of the gallery come
 from real arrays, and `make docs` draws them anew. Screenshots of cards are committed, too, because
 they need Chromium: ``python docs/pictures.py --screens`` takes them again, in light and dark. The
-page with the quick start is that of ``build/site``, so run `make docs` first.
+page with the quick start is that of ``build/site``, so run `make docs` first. The picture of
+Neuroglancer is what ``tests/conformance/test_neuroglancer.py`` leaves in ``build/site-report``.
 """
 
 from __future__ import annotations

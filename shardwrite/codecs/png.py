@@ -1,7 +1,8 @@
 """PNG images of 8 and 16 bits, of one to four channels: all that a volume can hold.
 
-They are written here, so that all four numbers of channels have 16 bits, too. Pillow reads the
-images that it can read without loss, if it is installed, since it is a hundred times as fast.
+They are written here, so that all four numbers of channels have 16 bits, too. Pillow reads them if
+it is installed, since it is a hundred times as fast. It would lose bits of two to four channels of
+16 bits, so each of these images is given to it as images of 8 bits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from io import BytesIO
 from typing import Any
 
@@ -73,11 +75,20 @@ def encode_png(pixels: Pixels) -> bytes:
     size = n_channels * pixels.dtype.itemsize
     stored = pixels.astype(pixels.dtype.newbyteorder(">"), order="C", copy=False)
     rows = stored.reshape(height, -1).view(np.uint8).reshape(height, width, size)
-    library: Any = zlib
-    if importlib.util.find_spec("zlib_ng"):  # takes an eighth of the time
-        library = importlib.import_module("zlib_ng.zlib_ng")
+    library: Any = _module("zlib_ng", "zlib_ng") or zlib  # takes an eighth of the time
     compressor = library.compressobj(_LEVEL)
     data = b"".join([*map(compressor.compress, _filtered(rows)), compressor.flush()])
+    return _file(header, data)
+
+
+@cache
+def _module(package: str, name: str) -> Any:
+    """Module of an optional package; None if the package is not installed."""
+    found = importlib.util.find_spec(package)
+    return None if found is None else importlib.import_module(f"{package}.{name}")
+
+
+def _file(header: bytes, data: bytes) -> bytes:
     chunks = ((b"IHDR", header), (b"IDAT", data), (b"IEND", b""))
     return b"".join((_SIGNATURE, *(_chunk(name, body) for name, body in chunks)))
 
@@ -150,10 +161,12 @@ def decode_png(data: Buffer, shape: tuple[int, int], dtype: np.dtype[Any]) -> Pi
             f"png: an image of {found.depth} bits and colour type {found.colour}, which is not "
             f"{dtype} with {n_channels} channels"
         )
-    is_known = found.depth == 8 or n_channels == 1
-    if is_known and importlib.util.find_spec("PIL"):
-        return _by_pillow(data).reshape(n_pixels, n_channels).astype(dtype)
-    stored = _unfiltered(found, n_channels * dtype.itemsize).view(dtype.newbyteorder(">"))
+    plugin = _module("PIL", "PngImagePlugin")
+    if plugin is not None and (found.depth == 8 or n_channels == 1):
+        return _by_pillow(plugin, data).reshape(n_pixels, n_channels).astype(dtype)
+    rows = _inflated(found, n_channels * dtype.itemsize)
+    pixels = _unfiltered(rows) if plugin is None else _in_halves(plugin, rows)
+    stored = pixels.view(dtype.newbyteorder(">"))
     return stored.reshape(n_pixels, n_channels).astype(dtype)
 
 
@@ -186,8 +199,7 @@ def _parts(data: Buffer) -> _Parts:
     return _Parts(height, width, depth, colour, bool(interlace), b"".join(rows))
 
 
-def _by_pillow(data: Buffer) -> Pixels:
-    plugin = importlib.import_module("PIL.PngImagePlugin")
+def _by_pillow(plugin: Any, data: Buffer) -> Pixels:
     try:
         with plugin.PngImageFile(BytesIO(data)) as image:
             image.load()
@@ -197,12 +209,24 @@ def _by_pillow(data: Buffer) -> Pixels:
         raise CorruptShardError(f"png: {error}") from error
 
 
-def _unfiltered(found: _Parts, size: int) -> Rows:
-    """Bytes of the pixels of an image, of which each pixel has `size`.
+@dataclass(frozen=True, slots=True)
+class _Filtered:
+    """Rows of an image before their filters are undone.
 
-    The bytes on a diagonal depend on those of the diagonals before it only, so each diagonal is
-    decoded at once.
+    Attributes
+    ----------
+    kinds : numpy.ndarray of uint8, shape (height,)
+        Number of the filter of each row.
+    pixels : numpy.ndarray of uint8, shape (height, width, size)
+        Bytes of the pixels, of which each has `size`.
     """
+
+    kinds: Rows
+    pixels: Rows
+
+
+def _inflated(found: _Parts, size: int) -> _Filtered:
+    """Rows of an image of which each pixel has `size` bytes."""
     if found.is_interlaced:
         raise CorruptShardError("png: an interlaced image, which is read by Pillow only")
     height, width = found.height, found.width
@@ -215,10 +239,37 @@ def _unfiltered(found: _Parts, size: int) -> Rows:
     if len(raw) != wanted or not stream.eof:
         raise CorruptShardError(f"png: decodes to other than {wanted} bytes")
     table = np.frombuffer(raw, np.uint8).reshape(height, -1)
-    kinds = table[:, 0]
-    if kinds.max() > 4:
-        raise CorruptShardError(f"png: a row has the filter {int(kinds.max())}")
-    filtered = table[:, 1:].reshape(height * width, size)
+    if table[:, 0].max() > 4:
+        raise CorruptShardError(f"png: a row has the filter {int(table[:, 0].max())}")
+    return _Filtered(table[:, 0], table[:, 1:].reshape(height, width, size))
+
+
+def _in_halves(plugin: Any, rows: _Filtered) -> Rows:
+    """Bytes of the pixels of an image, of which each pixel has 4, 6 or 8.
+
+    Each byte depends on bytes of the same place in other pixels only. So three or four bytes of
+    each pixel are those of an image with three or four channels of 8 bits.
+    """
+    height, width, size = rows.pixels.shape
+    n = 3 if size == 6 else 4
+    header = _HEADER.pack(width, height, 8, _COLOURS[n - 1], 0, 0, 0)
+    halves = []
+    for first in range(0, size, n):
+        table = np.empty((height, 1 + width * n), np.uint8)
+        table[:, 0] = rows.kinds
+        table[:, 1:] = rows.pixels[:, :, first : first + n].reshape(height, -1)
+        halves.append(_by_pillow(plugin, _file(header, zlib.compress(table.tobytes(), 0))))
+    return np.concatenate(halves, axis=2)
+
+
+def _unfiltered(rows: _Filtered) -> Rows:
+    """Bytes of the pixels of an image.
+
+    The bytes on a diagonal depend on those of the diagonals before it only, so each diagonal is
+    decoded at once.
+    """
+    kinds, (height, width, size) = rows.kinds, rows.pixels.shape
+    filtered = rows.pixels.reshape(height * width, size)
     stride = width + 1
     out = np.zeros(((height + 1) * stride, size), np.int16)  # a row and a column of zeros before it
     for diagonal in range(height + width - 1):

@@ -181,7 +181,7 @@ def _put(place: Place, document: Document, durability: str | None) -> None:
     put_document(place, rendered(document).encode(), durability)
 
 
-def put_document(place: Place, data: bytes, durability: str | None) -> None:
+def put_document(place: Place, data: bytes, durability: str | None, leaf: str = DOCUMENT) -> None:
     """Write the document of a group, and make its directory if it lies in one.
 
     Parameters
@@ -192,17 +192,19 @@ def put_document(place: Place, data: bytes, durability: str | None) -> None:
         The document.
     durability : str, optional
         Durability level of the document.
+    leaf : str
+        Name of the document.
 
     Raises
     ------
     StoreError
         If the storage refuses.
     """
-    place.store.discard_scope(DOCUMENT, _SCOPE)  # of a call that was killed
+    place.store.discard_scope(leaf, _SCOPE)  # of a call that was killed
     root = place.store.local_root
     is_durable = Capability.DURABLE in place.store.capabilities
     level = durability or ("full" if is_durable else "none")
     if root is not None:
         with as_store_error(place.label, "cannot make"):
             make_directories(root, level)
-    place.write(DOCUMENT, data, durability=level, attempt=f"{_SCOPE}.{uuid.uuid4().hex}")
+    place.write(leaf, data, durability=level, attempt=f"{_SCOPE}.{uuid.uuid4().hex}")

@@ -40,7 +40,8 @@ def upload(
     The copy has the same documents and the same objects, byte for byte. Nothing is decoded. The
     index of each shard is checked before the shard is copied. At the end, all objects of the copy
     are compared with the journal by their sizes and index checksums, and only then are the arrays
-    published. Groups follow with their attributes and consolidated metadata, the root last.
+    published. Groups follow with their attributes and consolidated metadata, the root last. The
+    ``info`` of a volume of Neuroglancer is written after its scales.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """The copy of a hierarchy with the same documents and objects: what is checked, planned and run.
 
 The arrays are copied first. None of them is published before all of them are whole, and all objects
-were compared with the journal. Then the documents of groups are written, the root's last.
+were compared with the journal. Then the documents of groups are written, the root's last, and in
+the end the ``info`` of volumes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from shardwrite.operations.transferred import (
     TransferPlan,
     TransferredArray,
 )
+from shardwrite.operations.volumes import beside_scales, check_info, infos_of, put_infos
 from shardwrite.place.base import Place, names_above
 from shardwrite.place.directory import Directory
 from shardwrite.place.objects import InStore
@@ -54,7 +56,7 @@ __all__ = ["Transferring", "open_transfer", "plan_of", "transfer", "transfer_and
 
 # Requests that do not depend on the number of objects: to try what a bucket can do, for an array
 # that is written (its mark, document and receipt are put, and it is looked at step by step), for an
-# array that is read, and for a group.
+# array that is read, and for a group or a volume.
 _TRIED = Requests(n_put=3, n_get=1)
 _WRITTEN = Requests(n_put=3, n_get=20, n_list=10)
 _READ = Requests(n_get=6)
@@ -78,12 +80,20 @@ class Transferring:
         where.
     is_default : bool
         Whether no user has given that directory.
+    infos : dict of str to bytes
+        The ``info`` of each volume of Neuroglancer in the source, by its path.
     """
 
     tree: Hierarchy
     place: Directory | InStore
     run_dir: Any
     is_default: bool
+    infos: dict[str, bytes]
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """Path of what is not copied, and why."""
+        return (*self.tree.left_out, *beside_scales(self.infos))
 
     def at(self, name: str) -> Directory | InStore:
         """Place of the copy of a node."""
@@ -134,7 +144,7 @@ def open_transfer(src: Any, dst: Any, run_dir: Any) -> Transferring:
         )
     check_apart(tree.place, place)
     chosen = run_state_beside(tree.place.store.local_root, place, run_dir)
-    return Transferring(tree, place, chosen, chosen is not run_dir)
+    return Transferring(tree, place, chosen, chosen is not run_dir, infos_of(tree))
 
 
 def _check_source(source: StoredArray) -> None:
@@ -183,6 +193,9 @@ def transfer(
     places = {name: wanted.at(name) for name in documents}
     for name, place in places.items():
         _check_group(place, documents[name], run.mode)
+    volumes = {name: wanted.at(name) for name in wanted.infos}
+    for name, place in volumes.items():
+        check_info(place, wanted.infos[name], run.mode)
     jobs = []
     for name, source in tree.arrays:
         plan = plan_transfer_of(source, engine)
@@ -197,6 +210,7 @@ def transfer(
             put_document(place, documents[name], run.durability)
     if documents:
         enter_above(wanted.place, lambda: _nodes_of(wanted), jobs[0].durability)
+    put_infos(volumes, wanted.infos, jobs[0].durability)
     if wanted.is_default:
         _remove_if_empty(wanted.run_dir)
     arrays = tuple(
@@ -209,7 +223,7 @@ def transfer(
         arrays=arrays,
         n_groups=len(documents),
         seconds=time.perf_counter() - start,
-        left_out=tree.left_out,
+        left_out=wanted.left_out,
     )
 
 
@@ -349,25 +363,27 @@ def plan_of(wanted: Transferring, engine: Engine) -> TransferPlan:
         piece = min(largest, COPIED_NBYTES)
         held = piece if isinstance(place, Directory) else largest + piece
         memory = max(memory, n_threads * held)
-    n_groups = len(tree.groups)
+    n_groups, n_volumes = len(tree.groups), len(wanted.infos)
     is_remote = tree.place.store.local_root is None
     return TransferPlan(
         source=tree.place.label,
         path=place.label,
         arrays=tuple(arrays),
         n_groups=n_groups,
-        requests_to_source=_reads(arrays, n_groups) if is_remote else None,
-        requests_to_target=_writes(arrays, n_groups) if place.store.local_root is None else None,
+        requests_to_source=_reads(arrays, n_groups, n_volumes) if is_remote else None,
+        requests_to_target=_writes(arrays, n_groups + n_volumes)
+        if place.store.local_root is None
+        else None,
         memory_nbytes=memory,
         run_dir="" if wanted.run_dir is None else str(wanted.run_dir),
-        left_out=tree.left_out,
+        left_out=wanted.left_out,
     )
 
 
-def _reads(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
+def _reads(arrays: Sequence[PlannedTransfer], n_groups: int, n_volumes: int) -> Requests:
     """Requests that read all objects."""
     n_listed = sum(array.n_objects for array in arrays) // _LISTED_AT_ONCE
-    found = Requests(n_get=n_groups * _GROUP.n_get, n_list=1 + n_listed)
+    found = Requests(n_get=n_groups * _GROUP.n_get + n_volumes, n_list=1 + n_listed)
     for array in arrays:
         n_get = 2 * array.n_objects
         if array.largest_nbytes > _TAIL_NBYTES:
@@ -376,9 +392,9 @@ def _reads(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
     return found
 
 
-def _writes(arrays: Sequence[PlannedTransfer], n_groups: int) -> Requests:
-    """Requests that put all objects, and look at them again."""
-    found = _TRIED + Requests(n_groups * _GROUP.n_put, n_groups * _GROUP.n_get)
+def _writes(arrays: Sequence[PlannedTransfer], n_documents: int) -> Requests:
+    """Requests that put all objects and the documents around them, and look at them again."""
+    found = _TRIED + Requests(n_documents * _GROUP.n_put, n_documents * _GROUP.n_get)
     for array in arrays:
         n = array.n_objects
         found += _WRITTEN + Requests(n, n, n // _LISTED_AT_ONCE)

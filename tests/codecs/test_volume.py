@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import struct
@@ -19,10 +20,23 @@ CASES = [pytest.param(n, marks=() if n < 12 else pytest.mark.long) for n in rang
 SEGMENTATION = "neuroglancer_compressed_segmentation"
 
 
-@pytest.fixture
-def no_pillow(monkeypatch):
+@contextlib.contextmanager
+def without(package):
+    """PNG as it is read and written where a package is not installed."""
     found = importlib.util.find_spec
-    monkeypatch.setattr(png.importlib.util, "find_spec", lambda name: name != "PIL" and found(name))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            png.importlib.util, "find_spec", lambda name: None if name == package else found(name)
+        )
+        png._module.cache_clear()
+        yield
+    png._module.cache_clear()
+
+
+@pytest.fixture
+def no_pillow():
+    with without("PIL"):
+        yield
 
 
 def labels(number):
@@ -146,11 +160,38 @@ def test_pngs(number):
     read_png(encoded, pixels)
 
 
-def test_pngs_without_zlib_ng(monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(png.importlib.util, "find_spec", lambda n: n != "zlib_ng" and found(n))
-    for number in range(8):
-        read_png(png.encode_png(picture(number)), picture(number))
+def test_pngs_without_zlib_ng():
+    with without("zlib_ng"):
+        for number in range(8):
+            read_png(png.encode_png(picture(number)), picture(number))
+
+
+def test_packages_are_looked_for_once(monkeypatch):
+    pytest.importorskip("PIL")
+    read_png(png.encode_png(picture(1)), picture(1))
+    monkeypatch.setattr(png.importlib.util, "find_spec", None)
+    read_png(png.encode_png(picture(1)), picture(1))
+
+
+@pytest.mark.parametrize("n_channels", [2, 3, 4])
+def test_all_bits_are_read_by_pillow(n_channels, monkeypatch):
+    """Pixels with every filter, of sizes that Pillow reads with 8 bits only."""
+    pytest.importorskip("PIL")
+    pixels = np.random.default_rng(0).integers(0, 2**16, (9, 7, n_channels), dtype="u2")
+    rows = np.ascontiguousarray(pixels.astype(">u2")).view("u1").reshape(9, 7, -1).astype(int)
+    around = np.pad(rows, ((1, 0), (1, 0), (0, 0)))
+    left, up, corner = around[1:, :-1], around[:-1, 1:], around[:-1, :-1]
+    guesses = [0 * left, left, up, (left + up) // 2, png._paeth(left, up, corner)]
+    data = b"".join(
+        bytes([y % 5]) + (rows[y] - guesses[y % 5][y]).astype("u1").tobytes() for y in range(9)
+    )
+    colour = [4, 2, 6][n_channels - 2]
+    encoded = made((7, 9, 16, colour, 0, 0, 0), data)
+    read_png(encoded, pixels)
+    with without("PIL"):
+        read_png(encoded, pixels)
+    monkeypatch.setattr(png, "_unfiltered", None)
+    read_png(encoded, pixels)
 
 
 @pytest.mark.parametrize("number", CASES)

@@ -327,6 +327,72 @@ def test_what_is_not_copied_as_it_is(tmp_path, bucket):
     assert not keys(bucket)
 
 
+def make_volume(path, *factors, **options):
+    """Scales of a volume, each coarser by a factor."""
+    x = da.from_array((VALUES % 7).astype("u4"), chunks=9)[None]
+    for n in factors:
+        shardwrite.to_precomputed(
+            x[:, ::n, ::n],
+            path,
+            axes="zyx",
+            **{"resolution": (4 * n, 4 * n, 40), "chunks": 8, "shard_nbytes": 999, **options},
+        )
+
+
+def test_a_volume_there_and_back(tmp_path, bucket, puts, monkeypatch):
+    make_volume(tmp_path / "v", 1, 2)
+    from shardwrite.operations import volumes
+
+    with monkeypatch.context() as patched:
+        patched.setattr(volumes, "put_document", lambda *_: stopping_after(1)(None))
+        with pytest.raises(Stop):
+            shardwrite.upload(tmp_path / "v", bucket)
+    wanted = in_directory(tmp_path / "v")
+    assert set(wanted) - set(in_bucket(bucket)) == {"info"}, "it is the last"
+    n_before = len(puts)
+    done = shardwrite.upload(tmp_path / "v", bucket)
+    assert puts[n_before:] == ["info"]
+    assert done.left_out == ()
+    assert in_bucket(bucket) == wanted
+    shardwrite.download(bucket, tmp_path / "w")
+    assert in_directory(tmp_path / "w") == wanted
+    ours = shardwrite.from_precomputed(tmp_path / "w", scale="4_4_40", axes="zyx")
+    np.testing.assert_array_equal(ours[0], VALUES % 7)
+    make_volume(tmp_path / "v", 4)
+    plan = shardwrite.plan_transfer(tmp_path / "v", bucket)
+    n_before = len(puts)
+    shardwrite.upload(tmp_path / "v", bucket)
+    assert puts[-1] == "info"
+    assert {name.split("/")[0] for name in puts[n_before:-1]} == {"16_16_40"}, "one more scale"
+    assert in_bucket(bucket) == in_directory(tmp_path / "v")
+    assert plan.requests_to_target.n_put == plan.n_objects + 3 * 3 + 1 + 3
+
+
+def test_volumes_that_are_not_copied_as_they_are(tmp_path, bucket):
+    make_volume(tmp_path / "other", 1, resolution=(5, 5, 5))
+    make_volume(tmp_path / "v", 1)
+    info = tmp_path / "v" / "info"
+    shardwrite.upload(tmp_path / "other", bucket)
+    before = in_bucket(bucket)
+    with pytest.raises(SpecError, match=r'another volume stands there.*mode="w"'):
+        shardwrite.upload(tmp_path / "v", bucket)
+    assert in_bucket(bucket) == before
+    shardwrite.upload(tmp_path / "v", bucket, mode="w")
+    assert in_bucket(bucket)["info"] == in_directory(tmp_path / "v")["info"]
+    document = json.loads(info.read_text())
+    foreign = {**document["scales"][0], "key": "files", "sharding": None}
+    info.write_text(json.dumps({**document, "scales": [*document["scales"], foreign]}))
+    with pytest.raises(SpecError, match=r"'files', which shardwrite has not written.*another tool"):
+        shardwrite.upload(tmp_path / "v", bucket)
+    info.write_text("{}")
+    with pytest.raises(SpecError, match="data_type") as caught:
+        shardwrite.upload(tmp_path / "v", bucket)
+    assert caught.value.__notes__ == [f"this is {tmp_path / 'v'}/info"]
+    info.write_text(json.dumps({**document, "mesh": "mesh"}))
+    done = shardwrite.upload(tmp_path / "v", obstore.store.MemoryStore())
+    assert [path for path, _ in done.left_out] == ["mesh"]
+
+
 def test_two_sources_at_once(tmp_path, puts):
     """The state of each lies beside its source, so a mark in the bucket tells one from the other."""
     (tmp_path / "there").mkdir()

@@ -1,0 +1,162 @@
+"""Volumes of Neuroglancer in a hierarchy that is copied: their ``info``, which follows last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwrite.errors import ShardwriteError, SpecError
+from shardwrite.format.precomputed.boxes import PrecomputedShards
+from shardwrite.format.precomputed.info import INFO, Scale, parse_info
+from shardwrite.operations.hierarchy import put_document
+from shardwrite.place.base import Place, names_above
+from shardwrite.read.hierarchy import Hierarchy
+from shardwrite.stores import parse_json
+
+__all__ = ["beside_scales", "check_info", "infos_of", "put_infos"]
+
+_BESIDE = ("mesh", "skeletons", "segment_properties")
+
+
+def infos_of(tree: Hierarchy) -> dict[str, bytes]:
+    """The ``info`` of each volume in a hierarchy as it stands there, by the path of the volume.
+
+    Parameters
+    ----------
+    tree : Hierarchy
+        The hierarchy.
+
+    Raises
+    ------
+    SpecError
+        If an ``info`` is not valid, or has a scale that is no array of the hierarchy.
+    StoreError
+        If it cannot be read.
+    """
+    scales = {
+        name
+        for name, source in tree.arrays
+        if name and isinstance(source.array.metadata.shard_format, PrecomputedShards)
+    }
+    found: dict[str, bytes] = {}
+    for scale in sorted(scales):
+        for name in reversed(["", *names_above(scale)]):
+            if name not in found and (data := _node(tree, name).read(INFO)) is not None:
+                found[name] = data
+            if name in found:
+                break
+    for name, data in found.items():
+        _check_scales(_node(tree, name).label, f"{name}/" if name else "", _parsed(data), scales)
+    return found
+
+
+def _node(tree: Hierarchy, name: str) -> Place:
+    return tree.place.member(name) if name else tree.place
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return parse_json(data)
+    except ValueError as error:
+        raise SpecError(
+            f"not valid: {error}", field=INFO, value=INFO, remedy="mend it, or remove it"
+        ) from error
+
+
+def _check_scales(label: str, above: str, document: Any, scales: set[str]) -> None:
+    """Refuse an ``info`` that would stand over scales which are not copied."""
+    try:
+        keys = [scale.key for scale in parse_info(document).scales]
+    except ShardwriteError as error:
+        error.add_note(f"this is {label}/{INFO}")
+        raise
+    missing = [key for key in keys if above + key not in scales]
+    if missing:
+        raise SpecError(
+            f"its {INFO} has the scale {missing[0]!r}, which shardwrite has not written, so that "
+            "the copy would lack it",
+            field="src",
+            value=label,
+            remedy="copy the whole directory with another tool, or the path of one scale",
+        )
+
+
+def beside_scales(infos: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
+    """Path of what else belongs to volumes and is not copied, and why.
+
+    Parameters
+    ----------
+    infos : mapping of str to bytes
+        See `infos_of`.
+    """
+    return tuple(
+        (f"{name}/{value}" if name else value, f"the {member} of a volume, which are no scale")
+        for name, data in infos.items()
+        for member in _BESIDE
+        if isinstance(value := _parsed(data).get(member), str)
+    )
+
+
+def check_info(place: Place, data: bytes, mode: str) -> None:
+    """Refuse to put an ``info`` where one stands that says something else.
+
+    One whose scales are all in the new one, too, may stand there.
+
+    Parameters
+    ----------
+    place : Place
+        Place of the copy of the volume.
+    data : bytes
+        The new document.
+    mode : {"w-", "w"}
+        Whether any other may be replaced.
+
+    Raises
+    ------
+    SpecError
+        If another one stands there.
+    StoreError
+        If it cannot be read.
+    """
+    there = place.read(INFO)
+    if there is None or there == data or mode == "w":
+        return
+    old, new = (_scales(one) for one in (there, data))
+    if old is None or new is None or old[0] != new[0] or not set(old[1]) <= set(new[1]):
+        raise SpecError(
+            f"the {INFO} of another volume stands there",
+            field="dst",
+            value=place.label,
+            remedy='give another place, or mode="w" to replace it',
+        )
+
+
+def _scales(data: bytes) -> tuple[object, tuple[Scale, ...]] | None:
+    """What the scales of a volume have in common, and the scales; None if it is no volume."""
+    try:
+        found = parse_info(_parsed(data))
+    except SpecError:
+        return None
+    return (found.kind, found.dtype, found.n_channels), found.scales
+
+
+def put_infos(places: Mapping[str, Place], infos: Mapping[str, bytes], durability: str) -> None:
+    """Put the ``info`` of each volume, by its path, unless the same stands there.
+
+    Parameters
+    ----------
+    places : mapping of str to Place
+        Place of the copy of each volume.
+    infos : mapping of str to bytes
+        See `infos_of`.
+    durability : str
+        Durability level of the documents.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    for name, data in infos.items():
+        if places[name].read(INFO) != data:
+            put_document(places[name], data, durability, INFO)
