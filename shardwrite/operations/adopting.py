@@ -263,9 +263,8 @@ def adopt_files(call: Call, target: Target) -> Adopted:
             if not state.is_listed:
                 found = look(call, target) if last is not None else found
                 state.list_files(_listing(call, target, found))
-            text = state.listing.documents[DOCUMENT]
-            metadata = parse_metadata(text)
-            for number in range(len(state.listing.files)):
+            metadata = parse_metadata(state.listing.documents[DOCUMENT])
+            for number in range(0 if state.is_published else len(state.listing.files)):
                 state.take(number, lambda file: _changes(file, call, metadata))
             finish_adoption(work, state)
         except ShardwriteError as error:

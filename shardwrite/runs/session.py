@@ -115,6 +115,7 @@ class Session:
             source_dtype=source.dtype,
             exists=self.job.options.mode == "r+",
             region=source.region,
+            drops_hdf5=self.job.options.drop_hdf5,
         )
 
     def left(self, groups: Iterable[int]) -> list[int]:
