@@ -61,7 +61,7 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             field="strategy",
             value=strategy.label,
             remedy='give strategy="hdf5", or shardwrite.Hdf5(dataset=...) if the dataset has '
-            'another name than "data". To make plain shards, give drop_hdf5=True to write_region or '
+            'another name than "data". For plain shards, give drop_hdf5=True to write_region or '
             'erase (--drop-hdf5), with a strategy that writes whole shards, such as "fixed-order"',
         )
 

@@ -68,15 +68,17 @@ def check_adopted(home: Path, how: str) -> None:
     for number, name in enumerate(NAMES):
         shard = home / f"x/c/{number}/0"
         with h5py.File(shard) as file:
-            np.testing.assert_array_equal(
-                file["data"][...], X[EDGES[number] : EDGES[number + 1]]
-            )
+            np.testing.assert_array_equal(file["data"][...], X[EDGES[number] : EDGES[number + 1]])
         assert not shard.stat().st_mode & 0o222, "a shard that can be written to"
         assert (home / name).exists() == (how == "link")
         assert how == "move" or (home / name).samefile(shard)
     left = {path.name for path in home.iterdir()} - {"x", *NAMES}
     left |= {path.name for path in (home / "x").rglob(".*")}
-    left |= {path.name for path in (home / "x").iterdir()} - {"c", "zarr.json", "shardwrite-receipt.json"}
+    left |= {path.name for path in (home / "x").iterdir()} - {
+        "c",
+        "zarr.json",
+        "shardwrite-receipt.json",
+    }
     assert not left, left
 
 
