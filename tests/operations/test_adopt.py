@@ -65,6 +65,7 @@ def check(path: Path, x=X) -> None:
     assert beside == [path.name]
 
 
+@pytest.mark.compat
 @pytest.mark.parametrize("how", ["move", "link"])
 @pytest.mark.parametrize(
     ("libver", "block", "place"),
@@ -99,12 +100,11 @@ def test_no_chunk_is_copied(tmp_path, how, libver, block, place):
 @pytest.mark.parametrize("filters", [{}, hdf5plugin.Zstd(), hdf5plugin.Blosc(cname="lz4")])
 def test_each_filter_along_another_axis(tmp_path, filters):
     """Chunks that were never written are missing in both; a file may lack all of them."""
-    files = make(tmp_path / "f", axis=2, edges=(0, 4, 8, 9), **filters)
+    x, more = X // 30, {"chunks": (5, 7, 4), **filters}
+    where = {"axis": 2, "edges": (0, 4, 8, 9), "maxshape": (None,) * 3}
+    files = make(tmp_path / "f", x=x, **where, **more)
     with h5py.File(files[0], "w") as file:
-        file.create_dataset(
-            "a/data", (10, 7, 4), "f4", chunks=CHUNKS, fillvalue=-1, **filters
-        ).attrs["units"] = "K"
-    x = X.copy()
+        file.create_dataset("a/data", (10, 7, 4), "f4", fillvalue=-1, **more).attrs["units"] = "K"
     x[:, :, :4] = -1
     adopt(files, tmp_path / "x", axis=2, how="move")
     check(tmp_path / "x", x)
@@ -177,7 +177,8 @@ def other_chunks(file):
 
 def shorter(file):
     del file["a/data"]
-    file.create_dataset("a/data", data=X[4:7], chunks=CHUNKS, fillvalue=-1)
+    made = file.create_dataset("a/data", data=X[4:7], chunks=CHUNKS, fillvalue=-1)
+    made.attrs["units"] = "K"
 
 
 def other_fill(file):
@@ -233,6 +234,8 @@ def test_files_and_places_that_are_refused(tmp_path):
         for name in "ab":
             file.create_dataset(name, data=X, chunks=CHUNKS)
     refused("choose one as dataset: a, b", [str(home / "two.h5")], dataset=None)
+    names = [make_one(home / f"{name}.h5", name) for name in "cd"]
+    refused("give the name of the dataset that all files have", names, dataset=None)
     data = bytearray(Path(files[0]).read_bytes())
     data[44] ^= 1  # the checksum of the superblock
     (home / "torn.h5").write_bytes(data)
@@ -245,6 +248,12 @@ def test_files_and_places_that_are_refused(tmp_path):
     adopt(files, tmp_path / "x", how="link")
     refused("lies in the array", [str(tmp_path / "x/c/0/0/0")], tmp_path / "y")
     assert digests(files) != before
+
+
+def make_one(file, name):
+    with h5py.File(file, "w") as opened:
+        opened.create_dataset(name, data=X[:4], chunks=CHUNKS)
+    return str(file)
 
 
 def link_to(file, link):
@@ -261,7 +270,7 @@ def test_a_block_with_something_in_it_is_left_alone(tmp_path):
     check(tmp_path / "x")
 
 
-def test_what_another_program_changes_meanwhile_is_noticed(tmp_path, monkeypatch):
+def test_what_another_program_changes_is_noticed(tmp_path, monkeypatch):
     """Nothing is lost: the adoption stops, and giving it up leaves that file as it is."""
     files = make(tmp_path / "f")
     before = digests(files)
@@ -283,12 +292,19 @@ def test_what_another_program_changes_meanwhile_is_noticed(tmp_path, monkeypatch
         shardwrite.create(tmp_path / "x", (4,), "u1", shards=4, chunks=2)
     with pytest.raises(JournalError, match="another conversion"):
         adopt(files[:1], tmp_path / "x", how="move")
+    with pytest.raises(JournalError, match=r"files are being adopted as"):
+        shardwrite.shard(tmp_path / "x", shards=2)
+    Path(files[0]).write_text("new")
+    with pytest.raises(JournalError, match="Move it away, and call abandon again"):
+        shardwrite.abandon(tmp_path / "x")
+    os.rename(files[0], tmp_path / "f/elsewhere")
     assert shardwrite.abandon(tmp_path / "x") == []
     assert digests(files[:2]) == {file: before[file] for file in files[:2]}
     assert Path(files[2]).read_bytes() == changed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
 
 
+@pytest.mark.compat
 def test_the_command(tmp_path):
     files = make(tmp_path / "f")
     before = digests(files)
