@@ -65,15 +65,19 @@ def check(path: Path, x=X) -> None:
     assert beside == [path.name]
 
 
+LONG = pytest.mark.long
+
+
 @pytest.mark.compat
-@pytest.mark.parametrize("how", ["move", "link"])
 @pytest.mark.parametrize(
-    ("libver", "block", "place"),
+    ("how", "libver", "block", "place"),
     [
-        ("earliest", 0, "end"),
-        ("v108", 512, "start"),
-        ("v110", 0, "end"),
-        ("earliest", 512, "start"),
+        ("move", "earliest", 0, "end"),
+        ("link", "v108", 512, "start"),
+        ("link", "v110", 0, "end"),
+        pytest.param("move", "earliest", 512, "start", marks=LONG),
+        pytest.param("move", "v108", 0, "end", marks=LONG),
+        pytest.param("link", "v110", 1024, "start", marks=LONG),
     ],
 )
 def test_no_chunk_is_copied(tmp_path, how, libver, block, place):
@@ -97,7 +101,14 @@ def test_no_chunk_is_copied(tmp_path, how, libver, block, place):
     assert again.shape == done.shape
 
 
-@pytest.mark.parametrize("filters", [{}, hdf5plugin.Zstd(), hdf5plugin.Blosc(cname="lz4")])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        pytest.param(hdf5plugin.Zstd(), marks=LONG),
+        pytest.param(hdf5plugin.Blosc(cname="lz4"), marks=LONG),
+    ],
+)
 def test_each_filter_along_another_axis(tmp_path, filters):
     """Chunks that were never written are missing in both; a file may lack all of them."""
     x, more = X // 30, {"chunks": (5, 7, 4), **filters}
