@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from shardwrite.format.registry import register_strategy
     from shardwrite.format.sharding import register_shard_format
     from shardwrite.format.strategies import AppendOnly, FixedOrder
+    from shardwrite.operations.adopt import adopt
+    from shardwrite.operations.adopted import Adopted
     from shardwrite.operations.compact import Compaction, compact
     from shardwrite.operations.conversion import Conversion, ConversionPlan
     from shardwrite.operations.convert import plan_reshard, reshard, shard, unshard
@@ -70,6 +72,8 @@ else:
             "shardwrite.format.registry": ("register_strategy",),
             "shardwrite.format.sharding": ("register_shard_format",),
             "shardwrite.format.strategies": ("AppendOnly", "FixedOrder"),
+            "shardwrite.operations.adopt": ("adopt",),
+            "shardwrite.operations.adopted": ("Adopted",),
             "shardwrite.operations.compact": ("Compaction", "compact"),
             "shardwrite.operations.conversion": ("Conversion", "ConversionPlan"),
             "shardwrite.operations.convert": ("plan_reshard", "reshard", "shard", "unshard"),
@@ -150,6 +154,7 @@ when_imported("dask.config", _add_defaults)
 when_imported("dask.array", _add_method)
 
 __all__ = [
+    "Adopted",
     "AppendOnly",
     "Census",
     "Compaction",
@@ -175,6 +180,7 @@ __all__ = [
     "WriteResult",
     "__version__",
     "abandon",
+    "adopt",
     "census",
     "compact",
     "convert_part",

@@ -58,6 +58,7 @@ _KEPT = "tests/operations/test_kept.py"
 _IN_PLACE = "tests/operations/test_in_place.py"
 _REPORTS = "tests/reporting/test_run_report.py"
 _CONSUME = "tests/operations/test_consume.py"
+_ADOPT = "tests/operations/test_adopt.py"
 _TREES = "tests/operations/test_consume_trees.py"
 _VOLUMES = "tests/operations/test_to_precomputed.py"
 COVERED: dict[str, str] = {
@@ -67,6 +68,22 @@ COVERED: dict[str, str] = {
     ),
     "give another key, or remove that scale yourself": (
         f"{_VOLUMES}::test_other_volumes_are_left_alone"
+    ),
+    "give --move or --link, not both": f"{_ADOPT}::test_the_command",
+    "Give the adoption up with abandon": f"{_ADOPT}::test_what_another_program_changes_is_noticed",
+    "Move it away, and call abandon again": (
+        f"{_ADOPT}::test_what_another_program_changes_is_noticed"
+    ),
+    "the adoption has begun: make the same call again": (
+        f"{_ADOPT}::test_what_another_program_changes_is_noticed"
+    ),
+    "files are being adopted as": f"{_ADOPT}::test_what_another_program_changes_is_noticed",
+    "copy its chunks instead": f"{_ADOPT}::test_copies_leave_the_files_as_they_are",
+    "give the name of the dataset that all files have": (
+        f"{_ADOPT}::test_files_and_places_that_are_refused"
+    ),
+    "give drop_hdf5=True to write_region or erase": (
+        "tests/operations/test_hdf5_shards.py::test_a_shard_is_dropped_only_by_a_word"
     ),
     "write the volume again, under another key": f"{_VOLUMES}::test_updates_are_refused",
     "--dark goes with --png": "tests/operations/test_repair.py::test_the_commands",

@@ -21,7 +21,7 @@ __all__ = ["main"]
 _SUMMARY_WIDTH = 80  # enough for each first sentence of a command's help
 _SECTIONS = {
     "Write": ("plan", "write", "precomputed", "init", "write-part", "finalize"),
-    "Convert": ("shard", "unshard", "reshard"),
+    "Convert": ("shard", "unshard", "reshard", "adopt"),
     "Move": ("upload", "download"),
     "Change": ("update", "erase", "compact", "abandon"),
     "Look and mend": ("info", "report", "census", "verify", "repair"),
@@ -93,6 +93,11 @@ for _command in (
         "abandon",
         "updates:abandon",
         help="Give up interrupted updates of ARRAY.",
+    ),
+    LateCommand(
+        "adopt",
+        "adopt:adopt",
+        help="Make ARRAY of HDF5 or NetCDF-4 files, of which each becomes a shard.",
     ),
     LateCommand(
         "census",

@@ -29,7 +29,7 @@ from shardwrite.runs.outcome import handling_signals
 
 __all__ = ["abandon", "compact", "erase", "update"]
 
-_OF_RUNS = ("durability", "restart", "keep_report")
+_OF_RUNS = ("durability", "restart", "keep_report", "drop_hdf5")
 
 
 class Region(Value):
@@ -80,6 +80,11 @@ durability_option = click.option(
     help="What survives a power cut: full and batch sync shards to the disk, none does not. "
     "Default: full.",
 )
+drop_option = click.option(
+    "--drop-hdf5",
+    is_flag=True,
+    help="Make plain shards of those that are also HDF5 files. Only --strategy hdf5 keeps them so.",
+)
 restart_option = click.option(
     "--restart", is_flag=True, help="Give up interrupted updates that stand in the way."
 )
@@ -116,6 +121,7 @@ def _strategy(name: str, *, in_place: bool) -> Any:
 )
 @strategy_option
 @in_place_option
+@drop_option
 @durability_option
 @restart_option
 @keep_report_option
@@ -170,6 +176,7 @@ def update(
 )
 @strategy_option
 @in_place_option
+@drop_option
 @durability_option
 @restart_option
 @dry_run_option

@@ -81,6 +81,13 @@ class Mapped:
     why_not: str = ""
 
     @property
+    def with_checksum(self) -> Mapped:
+        """The same with a codec for the checksum that follows the encoded bytes."""
+        if not self.is_checked:
+            return self
+        return Mapped((*self.codecs, _made("numcodecs.fletcher32")), why_not=self.why_not)
+
+    @property
     def foreign(self) -> list[str]:
         """Names of the codecs that not every reader of Zarr v3 knows."""
         names = [str(codec["name"]) for codec in self.codecs]

@@ -4,6 +4,7 @@ The plan, the journals and the leases lie in ``<array>.shardwrite/`` and are rem
 ends. The receipt lies in the array and stays.
 """
 
+from shardwrite.journal.adopting import ADOPTS, AdoptedFile, Adoption, Listing, Range
 from shardwrite.journal.begin import (
     begin_run,
     differences,
@@ -104,8 +105,11 @@ from shardwrite.journal.writer import (
 )
 
 __all__ = [
+    "ADOPTS",
     "CONSUMES",
     "JOBS_PREFIX",
+    "AdoptedFile",
+    "Adoption",
     "Beginning",
     "Beside",
     "BucketFence",
@@ -126,8 +130,10 @@ __all__ = [
     "Lease",
     "Ledger",
     "Listed",
+    "Listing",
     "OpenTask",
     "Process",
+    "Range",
     "Receipt",
     "Replay",
     "RunDirectory",

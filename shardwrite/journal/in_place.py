@@ -206,8 +206,8 @@ def refuse_in_place(path: Path) -> None:
         if tree.name and is_there(_home(tree) / _RECORD):
             raise JournalError(
                 f"{tree} is being converted in its place, and nothing else may write to it. Make "
-                "the same call again to finish that (shardwrite shard, unshard or reshard), or "
-                "give it up with abandon (shardwrite abandon), which leaves the old data",
+                "the same call again to finish that (shardwrite shard, unshard, reshard or adopt), "
+                "or give it up with abandon (shardwrite abandon), which leaves the old data",
                 path=str(_home(tree)),
             )
 

@@ -36,6 +36,8 @@ from shardwrite.format.node import (
     add_member,
 )
 from shardwrite.journal import (
+    ADOPTS,
+    Adoption,
     InPlace,
     consumption_of,
     find_in_place,
@@ -66,6 +68,7 @@ __all__ = [
     "abandon_in_place",
     "convert_in_place",
     "enter_above",
+    "finish_adoption",
     "finish_in_place",
     "give_back",
     "refuse_runs",
@@ -117,17 +120,45 @@ def finish_in_place(place: Place) -> bool:
                 "as nothing of it was removed",
                 path=str(work.work),
             )
+        if ADOPTS in work.layout:
+            raise JournalError(
+                f"files are being adopted as {path}. Make that call again to finish it (shardwrite "
+                "adopt), or give it up with abandon (shardwrite abandon), which restores the files",
+                path=str(work.work),
+            )
         if work.is_new:
             _finish(work)
             return True
     return False
 
 
+def finish_adoption(work: InPlace, state: Adoption) -> None:
+    """Publish an array whose shards are files that were adopted, once all of them are in it.
+
+    Parameters
+    ----------
+    work : InPlace
+        The adoption.
+    state : Adoption
+        Its state.
+
+    Raises
+    ------
+    StoreError
+        If the storage refuses.
+    """
+    state.publish()
+    place = Directory(work.path)
+    enter_above(place, partial(_published_in, place))
+    work.finish()
+
+
 def abandon_in_place(place: Place) -> bool:
     """Give up a conversion in place that was interrupted; the old tree stays.
 
     After the exchange of names, the conversion is finished instead. A conversion that consumes the
-    tree is given up if nothing of it was removed, and then the tree is whole.
+    tree is given up if nothing of it was removed, and then the tree is whole. If files are being
+    adopted, they are restored and put back, unless the array has its name already.
 
     Parameters
     ----------
@@ -154,6 +185,13 @@ def abandon_in_place(place: Place) -> bool:
         if INTO in work.layout:
             give_back(work)
             work.give_up()
+        elif ADOPTS in work.layout:
+            state = Adoption(path, work.work)
+            if state.is_published:
+                finish_adoption(work, state)
+            else:
+                state.give_back()
+                work.give_up()
         elif work.is_new:
             _finish(work)
         else:

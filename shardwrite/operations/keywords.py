@@ -36,6 +36,7 @@ class RegionKeywords(_Common, total=False):
     """Keywords of `write_region`."""
 
     name: str | None
+    drop_hdf5: bool
 
 
 class _OfArrays(_Common, total=False):

@@ -166,6 +166,7 @@ def write_region(
     run_dir: Any = None,
     restart: bool = False,
     recheck: bool = False,
+    drop_hdf5: bool = False,
     memory_limit: int | str | None = None,
     source_id: str | None = None,
     max_graph_tasks: int = MAX_GRAPH_TASKS,
@@ -212,6 +213,10 @@ def write_region(
     recheck : bool
         Before an unfinished update is continued, decode the shards that it has committed and write
         the bad ones again.
+    drop_hdf5 : bool
+        Make plain shards of those shards in the region that are also HDF5 files. Without it, only
+        the strategy :class:`Hdf5` changes such shards, and any other is refused. The strategy must
+        write whole shards, as ``"fixed-order"`` does.
     source_id : str, optional
         Identifier of the source. An update that is finished is not done again by a call with the
         same identifier.
@@ -268,6 +273,7 @@ def write_region(
         restart=restart,
         recheck=recheck,
         keep_report=keep_report,
+        drop_hdf5=drop_hdf5,
     )
     where = Where(region, axis, casting)
     if not compute:
@@ -381,6 +387,7 @@ def region_of(run: RunDirectory) -> tuple[tuple[int, int], ...]:
 
 _OF_ERASE = (
     *("strategy", "durability", "run_dir", "restart", "recheck", "memory_limit", "progress"),
+    "drop_hdf5",
 )
 
 
@@ -398,8 +405,8 @@ def erase(store: Any, region: Any, *, name: str | None = None, **keywords: Any) 
     name : str, optional
         Path of the array in the store.
     **keywords
-        `strategy`, `durability`, `run_dir`, `restart`, `recheck`, `memory_limit` and `progress` of
-        :func:`write_region`.
+        `strategy`, `durability`, `run_dir`, `restart`, `recheck`, `memory_limit`, `progress` and
+        `drop_hdf5` of :func:`write_region`.
 
     Returns
     -------

@@ -19,7 +19,7 @@ from shardwrite.format.strategy import Strategy
 from shardwrite.grid import Shape
 from shardwrite.stores import Store
 
-__all__ = ["is_hdf5", "refuse_hdf5", "refuse_hdf5_among"]
+__all__ = ["is_hdf5", "is_hdf5_at", "refuse_hdf5", "refuse_hdf5_among"]
 
 _FIRST_NBYTES = LOOKED_AT + len(SIGNATURE)
 
@@ -61,7 +61,8 @@ def refuse_hdf5(metadata: ArrayMetadata, strategy: Strategy, key: str, source: R
             field="strategy",
             value=strategy.label,
             remedy='give strategy="hdf5", or shardwrite.Hdf5(dataset=...) if the dataset has '
-            'another name than "data"',
+            'another name than "data". For plain shards, give drop_hdf5=True to write_region or '
+            'erase (--drop-hdf5), with a strategy that writes whole shards, such as "fixed-order"',
         )
 
 
@@ -87,6 +88,18 @@ def refuse_hdf5_among(
             if reader is not None:
                 stack.push(reader)
                 refuse_hdf5(metadata, strategy, key, reader)
+
+
+def is_hdf5_at(metadata: ArrayMetadata, store: Store, index: Shape) -> bool:
+    """Whether the shard at a position of the shard grid is a file of HDF5; see `refuse_hdf5`."""
+    if not _fits(metadata):
+        return False
+    with contextlib.suppress(StoreError), contextlib.ExitStack() as stack:
+        reader = store.open(metadata.shard_key(index))
+        if reader is not None:
+            stack.push(reader)
+            return is_hdf5(metadata, reader)
+    return False
 
 
 @lru_cache(maxsize=32)

@@ -32,7 +32,8 @@ def check_needs(job: Job, engine: Engine) -> None:
         require(store, Capability.SHARED, field="store", value=label)
     if not job.makes_array:
         check_updatable(store, job.plan.strategy)
-        check_kind(job.plan.metadata, job.plan.strategy, store)
+        if not (job.options.drop_hdf5 and job.plan.strategy.replaces):
+            check_kind(job.plan.metadata, job.plan.strategy, store)
     _check_library(job.plan.strategy)
     _ = job.durability  # which refuses a level that the store cannot promise
 

@@ -9,6 +9,8 @@ from shardwrite.stores import DURABILITIES
 
 __all__ = ["RunOptions", "for_new_array"]
 
+_FLAGS = ("restart", "recheck", "keep_report", "drop_hdf5")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
@@ -31,6 +33,8 @@ class RunOptions:
         Before an unfinished run is continued, decode the shards that its journals call committed.
     keep_report : bool
         Keep a report of the run in the array.
+    drop_hdf5 : bool
+        Shards that are files of HDF5 may become plain shards.
 
     Raises
     ------
@@ -44,6 +48,7 @@ class RunOptions:
     restart: bool = False
     recheck: bool = False
     keep_report: bool = False
+    drop_hdf5: bool = False
 
     def __post_init__(self) -> None:
         choices = (
@@ -51,7 +56,7 @@ class RunOptions:
             ("publish", ("last", "first")),
             ("durability", (*DURABILITIES, None)),
         )
-        flags = tuple((name, (False, True)) for name in ("restart", "recheck", "keep_report"))
+        flags = tuple((name, (False, True)) for name in _FLAGS)
         for field, allowed in (*choices, *flags):
             value = getattr(self, field)
             if value not in allowed:

@@ -117,6 +117,7 @@ class Session:
             exists=self.job.options.mode == "r+",
             region=source.region,
             fence=fence_of(self.job.target),
+            drops_hdf5=self.job.options.drop_hdf5,
         )
 
     def left(self, groups: Iterable[int]) -> list[int]:

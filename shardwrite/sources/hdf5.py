@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
 from shardwrite.grid import Box
-from shardwrite.sources.base import RegionSource, Request, Source, SourceMetadata
+from shardwrite.sources.base import RegionSource, Request, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks, slabs
 from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
@@ -121,7 +121,7 @@ def _dimension(dimension: Any) -> str | None:
     return dimension.label or scale
 
 
-def open_(request: Request) -> Source:
+def open_(request: Request) -> Hdf5Source:
     """Open one dataset of an HDF5 or NetCDF-4 file.
 
     Parameters

@@ -26,12 +26,12 @@ from shardwrite.format.node import DOCUMENT, group_document
 from shardwrite.grid import ravel, unravel
 from shardwrite.plan import resolve_shapes
 from shardwrite.sources import hdf5
-from shardwrite.sources.base import Request, Source, SourceMetadata
+from shardwrite.sources.base import Request, SourceMetadata
 from shardwrite.sources.common import require
 from shardwrite.sources.hdf5_chunks import ChunkTable, locate
 from shardwrite.stores import Contents, InsideStore, Member, Told
 
-__all__ = ["Hdf5Store"]
+__all__ = ["DatasetArray", "Hdf5Store", "as_array"]
 
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 _CHECKSUM_NBYTES = 4
@@ -47,7 +47,7 @@ class Hdf5Store(InsideStore):
 
 
 @dataclass(frozen=True, slots=True)
-class _Array:
+class DatasetArray:
     """A dataset as an array of Zarr.
 
     Attributes
@@ -58,14 +58,14 @@ class _Array:
         How its filters map; `why_not` says why values are read with h5py.
     table : ChunkTable or None
         Places of its chunks; None if the dataset has none.
-    source : Source
+    source : Hdf5Source
         Its values.
     """
 
     metadata: ArrayMetadata
     codecs: Mapped
     table: ChunkTable | None
-    source: Source
+    source: hdf5.Hdf5Source
 
     def member(self, key: str) -> Member | None:
         """The object of a chunk; None if it is not stored."""
@@ -137,7 +137,7 @@ class _Tree(Contents):
         self._path = path
         self._groups: dict[str, Document] = {}
         self._names: list[str] = []
-        self._arrays: dict[str, _Array] = {}
+        self._arrays: dict[str, DatasetArray] = {}
         self._lock = threading.RLock()
         left_out: list[tuple[str, str]] = []
         try:
@@ -224,13 +224,13 @@ class _Tree(Contents):
         """See :meth:`Contents.told`."""
         return self._array(name).told if name in self._known else Told()
 
-    def _array(self, name: str) -> _Array:
+    def _array(self, name: str) -> DatasetArray:
         """A dataset as an array, which is made when it is first asked for."""
         found = self._arrays.get(name)
         if found is None:
             with self._lock:
                 if name not in self._arrays:
-                    self._arrays[name] = _as_array(self._path, name)
+                    self._arrays[name] = as_array(self._path, name)
                 found = self._arrays[name]
         return found
 
@@ -262,19 +262,30 @@ def _as_bytes(text: str | bytes) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _as_array(path: str, name: str) -> _Array:
+def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetArray:
     """A dataset as an array of Zarr.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    name : str
+        Name of the dataset; empty if the file has only one.
+    keeps_checksums : bool
+        Whether a fletcher32 checksum at the end of each chunk stays there, and has a codec.
 
     Raises
     ------
     SpecError
         If Zarr has no data type for its elements.
     """
-    source = hdf5.open_(Request(path, dataset=name))
+    source = hdf5.open_(Request(path, dataset=name or None))
     with hdf5.open_file(path) as file:
-        dataset = file[name]
+        dataset = file[source.dataset]
         plain = _plain(source.dtype, dataset, name)
         codecs = _codecs(dataset, plain)
+        if keeps_checksums:
+            codecs = codecs.with_checksum
         table = None
         if dataset.chunks is not None:
             table = locate(dataset, path)
@@ -284,7 +295,7 @@ def _as_array(path: str, name: str) -> _Array:
     if chunks is None:
         chunks = resolve_shapes(source.shape, plain.itemsize, None, None, ())[1]
     metadata = _metadata(source.metadata, source.shape, plain, chunks, codecs.codecs)
-    return _Array(metadata, codecs, table, source)
+    return DatasetArray(metadata, codecs, table, source)
 
 
 def _plain(dtype: np.dtype[Any], dataset: Any, name: str) -> np.dtype[Any]:

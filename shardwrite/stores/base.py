@@ -115,8 +115,15 @@ class ObjectWriter(Protocol):
 class Protectable(Protocol):
     """A writer whose object can be protected from programs that open it for writing."""
 
-    def protect(self) -> None:
-        """Publish the object without permission to write, where objects have permissions."""
+    def protect(self, is_protected: bool | None) -> None:
+        """Say who may write to the object, where objects have permissions.
+
+        Parameters
+        ----------
+        is_protected : bool or None
+            True publishes the object without permission to write, and False with that of its owner.
+            None leaves that to the object that it replaces.
+        """
 
 
 class Transaction(Protocol):

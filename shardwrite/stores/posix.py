@@ -419,7 +419,8 @@ class PosixWriter:
         self._fd = fd
         self._replaced = replaced
         self._identity = (0, 0, 0)
-        self._is_published = self._is_protected = False
+        self._is_published = False
+        self._is_protected: bool | None = None
         self._is_synced = transaction.durability != "none"
         self._end = self._begun = 0
 
@@ -450,9 +451,9 @@ class PosixWriter:
             self._end = os.lseek(self._fd, nbytes, os.SEEK_CUR)
             os.ftruncate(self._fd, self._end)
 
-    def protect(self) -> None:
-        """See :meth:`Protectable.protect`: the file has no permission to write."""
-        self._is_protected = True
+    def protect(self, is_protected: bool | None) -> None:
+        """See :meth:`Protectable.protect`."""
+        self._is_protected = is_protected
 
     def expect(self, version: Any) -> None:  # noqa: ARG002 (it is refused)
         """See :meth:`ObjectWriter.expect`; a rename has no conditions."""
@@ -466,9 +467,10 @@ class PosixWriter:
         if self._replaced is not None:
             with as_store_error(self.key, "cannot keep the mode and group of"):
                 keep_rights(self._fd, rights_of(self.path) or self._replaced)
-        if self._is_protected:
+        if self._is_protected is not None:
             with as_store_error(self.key, "cannot protect"):
-                os.fchmod(self._fd, stat.S_IMODE(os.fstat(self._fd).st_mode) & ~0o222)
+                mode = stat.S_IMODE(os.fstat(self._fd).st_mode)
+                os.fchmod(self._fd, mode & ~0o222 if self._is_protected else mode | stat.S_IWUSR)
         # Writer and transaction are two halves of one class.
         self._transaction._finished(self)  # noqa: SLF001
 

@@ -73,6 +73,8 @@ class WriteSpec:
     like : ShardedArray, optional
         Array of the same shape. An inner chunk that holds only the fill value is stored where this
         array stores one.
+    drops_hdf5 : bool
+        Whether shards that are files of HDF5 may become plain shards.
     decided : Decided
         Settings of the process that makes the tasks, which hold on workers, too.
     fence : BucketFence, optional
@@ -93,6 +95,7 @@ class WriteSpec:
     exists: bool
     region: Box | None = None
     like: ShardedArray | None = None
+    drops_hdf5: bool = False
     decided: Decided = field(default_factory=decide)
     fence: BucketFence | None = None
 

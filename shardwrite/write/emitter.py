@@ -33,7 +33,7 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.index import Seal, ShardIndex
 from shardwrite.format.placement import Placement, Ranks, Revision, Shared
 from shardwrite.grid import Shape
-from shardwrite.read.hdf5_shards import refuse_hdf5, refuse_hdf5_among
+from shardwrite.read.hdf5_shards import is_hdf5_at, refuse_hdf5, refuse_hdf5_among
 from shardwrite.stores import (
     Capability,
     ObjectReader,
@@ -221,7 +221,7 @@ class Emitter:
         if seal.suffix:
             writer.write([seal.suffix])
         if isinstance(writer, Protectable):
-            writer.protect()
+            writer.protect(True)
         return self._finished(writer, seal, layout.nbytes)
 
     def extend(self, reader: ObjectReader, revision: Revision, write: WriteChunks) -> Written:
@@ -275,6 +275,8 @@ class Emitter:
         spec = self.spec
         if not spec.exists or self.replaced == (None,):
             return
+        if spec.drops_hdf5 and spec.strategy.replaces:
+            return
         if self.old is None:
             refuse_hdf5_among(spec.metadata, spec.strategy, spec.store, [self.index])
         else:
@@ -283,6 +285,10 @@ class Emitter:
     def _create(self) -> ObjectWriter:
         self._check_kind()
         writer = self.transaction.create(self._key)
+        spec = self.spec
+        if spec.drops_hdf5 and spec.exists and isinstance(writer, Protectable):
+            # The file that goes has no permission to write, and its successor needs one.
+            writer.protect(False if is_hdf5_at(spec.metadata, spec.store, self.index) else None)
         if self.replaced is not None and Capability.CONDITIONAL in self.spec.store.capabilities:
             writer.expect(*self.replaced)
         return writer

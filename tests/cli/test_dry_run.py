@@ -9,6 +9,7 @@ import re
 
 import click
 import dask.array as da
+import h5py
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -64,6 +65,9 @@ def work(tmp_path, monkeypatch):
     x = np.arange(64.0).reshape(8, 8)
     np.save("x.npy", x)
     np.save("cube.npy", np.ones((4, 4, 4), "u1"))
+    for number in range(2):
+        with h5py.File(f"{number}.h5", "w") as file:
+            file.create_dataset("data", data=x, chunks=(2, 4))
     layout = {"shards": (4, 4), "chunks": (2, 2)}
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "a.zarr", **layout)
     shardwrite.to_sharded_zarr(da.from_array(x, chunks=4), "bad.zarr", **layout)
@@ -113,6 +117,7 @@ CASES = {
     "shard": (["plain.zarr", "new.zarr", "--shards", 2], 0, ""),
     "unshard": (["a.zarr", "new.zarr"], 0, ""),
     "reshard": (["a.zarr", "new.zarr", "--shards", 4], 0, ""),
+    "adopt": (["0.h5", "1.h5", "new.zarr", "--move"], 0, "to adopt"),
     "upload": (["a.zarr", "memory://a.zarr"], 0, "PUT"),
     "download": (["a.zarr", "new.zarr"], 0, "copied as they are"),
     "precomputed": (

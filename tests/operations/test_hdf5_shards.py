@@ -707,3 +707,34 @@ def test_a_dataset_that_is_open_with_the_same_filter(tmp_path):
     subprocess.run([*python(), "-c", textwrap.dedent(script)], check=True)
     with h5py.File(tmp_path / "x.zarr" / "c" / "0" / "0") as file:
         np.testing.assert_array_equal(file["data"][...], np.arange(64).reshape(8, 8))
+
+
+def test_a_shard_is_dropped_only_by_a_word(tmp_path):
+    """The new shard is a plain one, whole, and can be written to; its neighbour stays as it was."""
+    path = tmp_path / "x"
+    x = da.arange(64, chunks=16, dtype="int32").reshape(8, 8)
+    x.to_sharded_zarr(path, shards=4, chunks=2, strategy="hdf5")
+    before = (path / "c/1/1").read_bytes()
+    region = (slice(0, 3), slice(0, 3))
+    with pytest.raises(SpecError, match="--drop-hdf5"):
+        shardwrite.write_region(7, path, region)
+    for strategy in (AppendOnly(), FixedOrder(in_place=True)):
+        with pytest.raises(SpecError, match="drop_hdf5"):
+            shardwrite.write_region(7, path, region, strategy=strategy, drop_hdf5=True)
+    assert shardwrite.verify(path, deep=True).is_good
+    shardwrite.write_region(7, path, region, drop_hdf5=True)
+    shard = path / "c/0/0"
+    assert b"\x89HDF" not in shard.read_bytes()
+    assert shard.stat().st_mode & 0o200
+    assert (path / "c/1/1").read_bytes() == before
+    shardwrite.write_region(7, path, region, strategy=FixedOrder(in_place=True))
+    runner = CliRunner()
+    given = ["erase", str(path), "--region", "4:6,4:6"]
+    refused = runner.invoke(main, given)
+    assert refused.exit_code
+    assert "--drop-hdf5" in refused.output
+    assert not runner.invoke(main, [*given, "--drop-hdf5"]).exit_code
+    wanted = x.compute()
+    wanted[:3, :3], wanted[4:6, 4:6] = 7, 0
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], wanted)
+    assert shardwrite.verify(path, deep=True).is_good

@@ -1,0 +1,76 @@
+"""The command that makes an array of HDF5 files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import click
+
+import shardwrite
+from shardwrite.cli.common import command, engine
+from shardwrite.cli.completion import directories, files
+from shardwrite.cli.helping import Grouped
+from shardwrite.cli.options import dry_run_option, engine_options, json_option
+from shardwrite.cli.terminal import echo
+from shardwrite.operations.adopt import preview_adopt
+from shardwrite.runs.outcome import handling_signals
+
+__all__ = ["adopt"]
+
+
+@click.command(cls=Grouped)
+@click.argument("paths", metavar="FILE...", nargs=-1, required=True, shell_complete=files)
+@click.argument("array", shell_complete=directories)
+@click.option("--dataset", help="Name of the dataset. Not needed if each file has only one.")
+@click.option(
+    "--axis",
+    type=int,
+    default=0,
+    help="The axis along which the files follow one another, counted from 0.",
+)
+@click.option("--move", is_flag=True, help="Move the files into ARRAY, and copy nothing.")
+@click.option(
+    "--link",
+    is_flag=True,
+    help="Give the files a second name in ARRAY, and copy nothing. They change under both names.",
+)
+@dry_run_option
+@engine_options
+@json_option
+@command
+def adopt(
+    paths: tuple[str, ...],
+    array: str,
+    dataset: str | None,
+    axis: int,
+    move: bool,
+    link: bool,
+    dry_run: bool,
+    threads: int | None,
+    workers: int | None,
+    address: str | None,
+    as_json: bool,
+) -> None:
+    """Make ARRAY of HDF5 or NetCDF-4 files, of which each becomes a shard.
+
+    FILE... are in their order along an axis. Nothing is decoded. By default, the files stay as they
+    are, and their chunks are copied. With --move or --link, each file gets an index of Zarr, and
+    stays a valid HDF5 file.
+
+    If the command was interrupted, run it again: it continues where it stopped. `shardwrite abandon
+    ARRAY` restores the files instead, as long as ARRAY has not appeared.
+    """
+    if move and link:
+        raise click.UsageError("give --move or --link, not both")
+    how = "move" if move else "link" if link else "copy"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(handling_signals())
+        stack.enter_context(engine(threads, workers, address))
+        if dry_run:
+            done = preview_adopt(paths, array, dataset=dataset, axis=axis, how=how)
+        elif how == "copy":
+            done = shardwrite.adopt(paths, array, dataset=dataset, axis=axis, progress=not as_json)
+        else:
+            done = shardwrite.adopt(paths, array, dataset=dataset, axis=axis, how=how)
+    echo(json.dumps(done.to_dict(), indent=2) if as_json else str(done))

@@ -1,0 +1,159 @@
+"""Files of HDF5 or NetCDF-4 that become the shards of one array."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardwrite.engines import active_engine
+from shardwrite.entry.public import public
+from shardwrite.errors import SpecError
+from shardwrite.operations.adopted import Adopted
+from shardwrite.operations.adopting import Call, adopt_files, look
+from shardwrite.operations.adopting_copies import Copying, copy_files, look_for_copies
+from shardwrite.operations.converting import Progress
+from shardwrite.place.target import resolve_target
+
+__all__ = ["adopt", "preview_adopt"]
+
+AnyPath = str | os.PathLike[str]
+
+
+@public
+def adopt(
+    files: AnyPath | Sequence[AnyPath],
+    array: Any,
+    *,
+    dataset: str | None = None,
+    axis: int = 0,
+    how: str = "copy",
+    strategy: Any = None,
+    durability: str | None = None,
+    memory_limit: int | str | None = None,
+    progress: Progress = False,
+) -> Adopted:
+    """Make one array of existing HDF5 or NetCDF-4 files, of which each becomes a shard.
+
+    With ``how="move"`` or ``how="link"``, no chunk is copied. Each file gets an index of Zarr, and
+    stays a valid HDF5 file. Nothing is decoded.
+
+    Parameters
+    ----------
+    files : path or sequence of path
+        The files, in their order along `axis`. All have a dataset of the same kind: the same data
+        type, chunks, filters and fill value, and the same shape except along `axis`. There, all
+        but the last file have the same length, a multiple of the length of a chunk. The last file
+        may be shorter.
+    array : str, path, or store or node of zarr-python
+        Where the new array goes. With ``how="move"`` or ``how="link"`` it must be a directory in
+        the file system of the files.
+    dataset : str, optional
+        Name of the dataset, such as ``"raw/data"``. It may be left out if each file has only one.
+    axis : int
+        The axis along which the files follow one another.
+    how : {"copy", "move", "link"}
+        ``"copy"`` leaves the files as they are, and writes new shards with their encoded chunks.
+        ``"move"`` moves the files into the array. ``"link"`` gives each file a second name there,
+        and the file is changed under both names.
+    strategy : Strategy or str, optional
+        How the shards of copies are written, by default as HDF5 files, by :class:`Hdf5`. Only for
+        ``how="copy"``.
+    durability, memory_limit, progress
+        See :func:`to_sharded_zarr`. Only for ``how="copy"``; otherwise all is durable.
+
+    Returns
+    -------
+    Adopted
+        What was done.
+
+    Notes
+    -----
+    The call can be interrupted at any time. The same call finishes it. Until then,
+    :func:`abandon` of `array` restores the bytes, sizes and times of all files that were moved or
+    linked, and puts them back. The array appears when all files are in it.
+
+    Files that were moved or linked are read-only afterwards, because a program that changes such a
+    file would make its index wrong.
+
+    Raises
+    ------
+    SpecError
+        Before anything is changed, if a file cannot become a shard, the files do not fit each
+        other, or something stands in the place of the array.
+    PlanError
+        If no plan for copies fits into the memory.
+    JournalError
+        If another process is at it, or something else was begun there.
+    CorruptShardError
+        If a chunk that is copied cannot be one.
+    IncompleteError
+        If the process was asked to stop and shards are missing.
+    StoreError
+        If the storage refuses, or another program changes a file meanwhile.
+
+    Examples
+    --------
+    >>> import h5py, shardwrite, tempfile
+    >>> path = tempfile.mkdtemp()
+    >>> for day in range(3):
+    ...     with h5py.File(f"{path}/{day}.h5", "w") as file:
+    ...         _ = file.create_dataset("data", data=[[day] * 4] * 2, chunks=(1, 4))
+    >>> files = [f"{path}/{day}.h5" for day in range(3)]
+    >>> shardwrite.adopt(files, path + "/days.zarr", how="move").shape
+    (6, 4)
+    >>> shardwrite.open_sharded(path + "/days.zarr")[:, 0].tolist()
+    [0, 0, 1, 1, 2, 2]
+    """
+    call = _call_of(files, dataset, axis, how)
+    if how != "copy":
+        for field, value in (
+            ("strategy", strategy),
+            ("durability", durability),
+            ("memory_limit", memory_limit),
+        ):
+            if value is not None:
+                raise SpecError(
+                    "is only for chunks that are copied",
+                    field=field,
+                    value=value,
+                    remedy=f'leave it out, or give how="copy" in place of how="{how}"',
+                )
+        return adopt_files(call, resolve_target(array, None))
+    copying = Copying(strategy, durability, memory_limit, progress)
+    return copy_files(call, resolve_target(array, None), copying, active_engine())
+
+
+def preview_adopt(
+    files: Sequence[AnyPath], array: Any, *, dataset: str | None, axis: int, how: str
+) -> Adopted:
+    """What :func:`adopt` would do. It raises what that would raise before it changes anything.
+
+    Parameters
+    ----------
+    files, array, dataset, axis, how
+        See :func:`adopt`.
+    """
+    call, target = _call_of(files, dataset, axis, how), resolve_target(array, None)
+    if how == "copy":
+        return look_for_copies(call).told(target.label)
+    return replace(look(call, target).told(target.label, how), is_plan=True)
+
+
+def _call_of(files: Any, dataset: str | None, axis: int, how: str) -> Call:
+    if how not in ("copy", "move", "link"):
+        raise SpecError(
+            "no such choice", field="how", value=how, remedy='give "copy", "move" or "link"'
+        )
+    given = [files] if isinstance(files, str | os.PathLike) else files
+    try:
+        paths = tuple(os.path.abspath(os.fsdecode(path)) for path in given)
+    except TypeError:
+        raise SpecError(
+            "no paths of files",
+            field="files",
+            value=files,
+            remedy="give a list of paths, in their order along the axis",
+        ) from None
+    return Call(paths, dataset, axis, how)

@@ -1,0 +1,344 @@
+"""Files of HDF5 that become shards where they lie: what is checked, and each step.
+
+:mod:`shardwrite.journal.adopting` lists the steps, and what a crash leaves after each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from shardwrite._version import __version__
+from shardwrite.errors import JournalError, ShardwriteError, SpecError
+from shardwrite.format.hdf5_file import describe
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.joined import Joined, join
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
+from shardwrite.grid import unravel
+from shardwrite.journal import (
+    ADOPTS,
+    AdoptedFile,
+    Adoption,
+    Contents,
+    InPlace,
+    Listing,
+    Range,
+    Receipt,
+    look_beside,
+    read_receipt,
+    work_of,
+)
+from shardwrite.operations.adopted import Adopted
+from shardwrite.operations.in_place import abandon_in_place, finish_adoption, taken_over
+from shardwrite.place.base import RECEIPT_NAME
+from shardwrite.place.checks import check_surroundings, check_target
+from shardwrite.place.directory import Directory
+from shardwrite.place.target import Target
+from shardwrite.plan import Identity
+from shardwrite.plan.limits import check_new
+from shardwrite.sources.hdf5_shard import look_into
+from shardwrite.stores import as_store_error, make_directories, mode_of
+
+__all__ = ["Call", "Found", "adopt_files", "inspect", "look"]
+
+_SOURCE = "adopted:"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call of :func:`shardwrite.adopt` asks for.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Absolute paths of the files, in their order along `axis`.
+    dataset : str, optional
+        Name of the dataset in each file.
+    axis : int
+        The axis.
+    how : {"move", "link", "copy"}
+        What becomes of the files.
+    """
+
+    files: tuple[str, ...]
+    dataset: str | None
+    axis: int
+    how: str
+
+    @property
+    def digest(self) -> str:
+        """Digest of the call."""
+        facts = [self.files, (self.dataset or "").strip("/"), self.axis, self.how]
+        return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of a file that was looked at; the places of its chunks are looked up again."""
+
+    file: AdoptedFile
+    block_nbytes: int
+    why_not_end: str
+    dataset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Files that were looked at and fit.
+
+    Attributes
+    ----------
+    joined : Joined
+        The array that they make.
+    metadata : ArrayMetadata
+        The same with shards.
+    dataset : str
+        Name of the dataset.
+    files : sequence of AdoptedFile
+        The files, with the keys of their shards.
+    """
+
+    joined: Joined
+    metadata: ArrayMetadata
+    dataset: str
+    files: Sequence[AdoptedFile]
+
+    def told(self, path: str, how: str) -> Adopted:
+        """The files as a result that says what would be done."""
+        grid = self.metadata.grid
+        return Adopted(
+            path=path,
+            how=how,
+            dataset=self.dataset,
+            shape=grid.shape,
+            shards=grid.shards,
+            chunks=grid.chunks,
+            index_location=self.metadata.index_codec.location,
+            n_shards=len(self.files),
+            nbytes=sum(file.nbytes for file in self.files),
+            left_out=self.joined.left_out,
+            is_plan=True,
+        )
+
+
+def inspect(call: Call) -> Found:
+    """Look at all files, which are to become shards as they are. Nothing is changed.
+
+    Raises
+    ------
+    SpecError
+        If a file cannot become a shard, or does not fit the others.
+    StoreError
+        If a file cannot be read.
+    """
+    seen: list[_Seen] = []
+    inodes: dict[int, str] = {}
+
+    def each() -> Iterator[tuple[str, ArrayMetadata]]:
+        for path in call.files:
+            file = AdoptedFile.of(path, "")
+            if file.inode in inodes:
+                raise refused(path, f"it is the same file as {inodes[file.inode]}")
+            inodes[file.inode] = path
+            _check_place(path)
+            found = look_into(path, call.dataset)
+            if seen and found.dataset != seen[0].dataset:
+                raise refused(
+                    path,
+                    f"its dataset is {found.dataset!r}, and that of the first file is "
+                    f"{seen[0].dataset!r}",
+                    "give the name of the dataset that all files have (--dataset)",
+                )
+            seen.append(_Seen(file, found.room_nbytes, found.why_not_end, found.dataset))
+            yield path, found.metadata
+
+    joined = join(each(), call.axis)
+    index_nbytes = joined.sharded("end").index_codec.encoded_nbytes
+    location = "start" if all(index_nbytes <= one.block_nbytes for one in seen) else "end"
+    for one in seen:
+        if location == "end" and one.why_not_end:
+            raise refused(one.file.path, f"there is no place for its index, as {one.why_not_end}")
+    metadata = joined.sharded(location)
+    grid = metadata.grid
+    check_new(grid.shape, metadata.itemsize, grid.shards, grid.chunks)
+    dataset = seen[0].dataset
+    # Updates recognise only shards that the strategy could write, too.
+    describe(metadata, Hdf5(dataset=dataset))
+    files = [
+        replace(one.file, key=metadata.shard_key(unravel(rank, grid.counts)))
+        for rank, one in enumerate(seen)
+    ]
+    return Found(joined, metadata, dataset, files)
+
+
+def look(call: Call, target: Target) -> Found:
+    """Check the place of the new array, and look at all files; see `inspect`.
+
+    Raises
+    ------
+    SpecError
+        If something stands there, or the files do not lie in the same file system.
+    JournalError
+        If a run works there.
+    """
+    path = target.directory.path
+    check_surroundings(target)
+    check_target(target, "w-")
+    beside = look_beside(target)
+    if beside.untrusted is not None:
+        raise beside.untrusted
+    if beside.run is not None or beside.updates:
+        raise JournalError(
+            f"a run on {target.label} has not ended. Finish it by the same call, or give another "
+            "path",
+            path=str(target.beside),
+        )
+    above = path
+    while not mode_of(above):
+        above = above.parent
+    found = inspect(call)
+    for file in found.files:
+        with as_store_error(file.path, "cannot look at"):
+            is_near = os.stat(file.path).st_dev == os.stat(above).st_dev
+        if not is_near:
+            raise refused(file.path, f"it lies in another file system than {target.label}")
+    return found
+
+
+def _check_place(path: str) -> None:
+    """Refuse a file that this user cannot take away from where it lies."""
+    around = Directory(Path(path)).array_around()
+    if around is not None:
+        raise refused(path, f"it lies in the array {around}, which may need it")
+    with as_store_error(path, "cannot look at"):
+        owner, me = os.stat(path).st_uid, os.geteuid()
+    if me not in (0, owner):
+        raise refused(path, "it belongs to another user")
+    if not os.access(Path(path).parent, os.W_OK | os.X_OK):
+        raise refused(path, "its directory cannot be written to")
+
+
+def adopt_files(call: Call, target: Target) -> Adopted:
+    """Make files the shards of a new array, without copying them.
+
+    Parameters
+    ----------
+    call : Call
+        The call.
+    target : Target
+        Place of the new array, a directory.
+
+    Raises
+    ------
+    SpecError
+        Before anything is changed, if the files or the place do not fit.
+    JournalError
+        If another process is at it, or something else was begun there.
+    StoreError
+        If the storage refuses, or another program has changed a file meanwhile.
+    """
+    path = target.directory.path
+    last = work_of(path)
+    if last is not None and Adoption(path, last).is_given_up:
+        abandon_in_place(target.place)  # the rest of it, and then everything begins again
+        last = None
+    if last is None:
+        done = _adopted_before(call, target)
+        if done is not None:
+            return replace(done, is_skipped=True)
+        found = look(call, target)
+        with as_store_error(str(path.parent), "cannot make"):
+            make_directories(path.parent, "full")
+    with InPlace.begun(path, {"": call.digest, ADOPTS: call.how}) as work:
+        state = Adoption(path, work.work)
+        try:
+            if not state.is_listed:
+                found = look(call, target) if last is not None else found
+                state.list_files(_listing(call, target, found))
+            metadata = parse_metadata(state.listing.documents[DOCUMENT])
+            for number in range(0 if state.is_published else len(state.listing.files)):
+                state.take(number, lambda file: _changes(file, call, metadata))
+            finish_adoption(work, state)
+        except ShardwriteError as error:
+            if work.is_lost:
+                raise taken_over(work) from error
+            if state.is_untouched:
+                work.give_up()
+            else:
+                error.add_note(
+                    "the adoption has begun: make the same call again to finish it, or give it up "
+                    "with abandon (shardwrite abandon)"
+                )
+            raise
+    return Adopted.from_dict(json.loads(state.listing.documents[RECEIPT_NAME])["result"])
+
+
+def _changes(file: AdoptedFile, call: Call, metadata: ArrayMetadata) -> list[Range]:
+    """What of a file changes, in the order in which it is written."""
+    found = look_into(file.path, call.dataset)
+    seal, n = metadata.index_codec.seal(found.index_of(metadata)), found.nbytes
+    if metadata.index_codec.location == "start":
+        data = bytes(seal.prefix)
+        return [Range(0, bytes(len(data)), data)]
+    data = bytes(seal.suffix)
+    return [Range(n, b"", data), Range(*found.superblock.raised(n + len(data)))]
+
+
+def _listing(call: Call, target: Target, found: Found) -> Listing:
+    """What the adoption does, with the documents of the new array."""
+    codec = found.metadata.index_codec
+    more = codec.encoded_nbytes if codec.location == "end" else 0
+    sizes = np.array([file.nbytes + more for file in found.files], np.int64)
+    told = replace(found.told(target.label, call.how), nbytes=int(sizes.sum()), is_plan=False)
+    receipt = Receipt(
+        digest=call.digest,
+        run="",
+        identity=Identity(
+            metadata=found.metadata.document,
+            strategy=Hdf5(dataset=found.dataset).label,
+            source=f"{_SOURCE}{call.digest}",
+        ),
+        durability="full",
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        version=__version__,
+        result=told.to_dict(),
+        contents=Contents.of(sizes),
+    )
+    documents = {RECEIPT_NAME: receipt.encode().decode(), DOCUMENT: found.metadata.text}
+    return Listing(call.how, found.files, documents)
+
+
+def _adopted_before(call: Call, target: Target) -> Adopted | None:
+    """The result of the same call that has ended before; None if there is none."""
+    receipt = read_receipt(target) if target.is_published else None
+    if receipt is None or receipt.identity.source != f"{_SOURCE}{call.digest}":
+        return None
+    document = receipt.identity.metadata
+    metadata = parse_metadata(json.dumps(document))
+    path, counts = target.directory.path, metadata.grid.counts
+    for rank, file in enumerate(call.files):
+        if not mode_of(file, follow=False):
+            continue
+        shard = path / metadata.shard_key(unravel(rank, counts))
+        with as_store_error(file, "cannot look at"):
+            if call.how == "move" or not os.path.samefile(file, shard):
+                return None  # another file has got the name meanwhile
+    return Adopted.from_dict(receipt.result)
+
+
+def refused(path: str, why: str, remedy: str = "") -> SpecError:
+    """The error about a file that cannot become a shard where it lies."""
+    return SpecError(
+        f"cannot become a shard where it lies: {why}",
+        field="files",
+        value=path,
+        remedy=remedy or 'copy its chunks instead, with how="copy" (without --move and --link)',
+    )

@@ -1,0 +1,159 @@
+"""Files of HDF5 whose encoded chunks are copied into the shards of a new array, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwrite.engines import Engine
+from shardwrite.errors import SpecError
+from shardwrite.format.hdf5_strategy import Hdf5
+from shardwrite.format.joined import Joined, join
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.operations.adopted import Adopted
+from shardwrite.operations.adopting import Call
+from shardwrite.operations.converting import Progress
+from shardwrite.place.objects import InStore
+from shardwrite.place.target import Target
+from shardwrite.plan import PlanOptions
+from shardwrite.read.stored_array import stored_at
+from shardwrite.runs.conversion import ConversionOptions, convert_array
+from shardwrite.runs.execute import execute
+from shardwrite.runs.job import Job
+from shardwrite.runs.options import RunOptions, for_new_array
+from shardwrite.runs.progress import reporting
+from shardwrite.sources.hdf5_joined import JoinedStore
+from shardwrite.sources.hdf5_store import as_array
+from shardwrite.stores import as_store_error
+
+__all__ = ["Copies", "Copying", "copy_files", "look_for_copies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """How copies are written; see :func:`shardwrite.adopt`."""
+
+    strategy: Any
+    durability: str | None
+    memory_limit: int | str | None
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Files that were looked at, and whose chunks can be copied.
+
+    Attributes
+    ----------
+    joined : Joined
+        The array that they make.
+    store : JoinedStore
+        Their chunks.
+    dataset : str
+        Name of the dataset.
+    n_files, nbytes : int
+        Number of the files, and their size in bytes.
+    """
+
+    joined: Joined
+    store: JoinedStore
+    dataset: str
+    n_files: int
+    nbytes: int
+
+    def told(self, path: str) -> Adopted:
+        """The files as a result that says what would be done."""
+        grid = self.joined.whole.grid
+        return Adopted(
+            path=path,
+            how="copy",
+            dataset=self.dataset,
+            shape=grid.shape,
+            shards=self.joined.shards,
+            chunks=grid.chunks,
+            index_location="end",
+            n_shards=self.n_files,
+            nbytes=self.nbytes,
+            left_out=self.joined.left_out,
+            is_plan=True,
+        )
+
+
+def look_for_copies(call: Call) -> Copies:
+    """Look at files whose chunks are to be copied.
+
+    Raises
+    ------
+    SpecError
+        If a file has no chunks that can be copied, or does not fit the others.
+    StoreError
+        If a file cannot be read.
+    """
+    files, names, sizes = [], [], []
+
+    def each() -> Iterator[tuple[str, ArrayMetadata]]:
+        for path in call.files:
+            files.append(JoinedStore.file_of(path))
+            try:
+                found = as_array(path, call.dataset or "")
+            except OSError as error:
+                if error.errno is not None:
+                    with as_store_error(path, "cannot read"):
+                        raise
+                raise _refused(path, f"it cannot be read as HDF5 ({error})") from error
+            if found.codecs.why_not:
+                raise _refused(path, f"it has {found.codecs.why_not}")
+            names.append(found.source.dataset)
+            if names[-1] != names[0]:
+                raise _refused(
+                    path, f"its dataset is {names[-1]!r}, and that of the first is {names[0]!r}"
+                )
+            sizes.append(files[-1][1][1])
+            yield path, found.metadata
+
+    joined = join(each(), call.axis)
+    n_chunks = joined.shards[call.axis] // joined.whole.grid.chunks[call.axis]
+    store = JoinedStore(files, names[0], call.axis, n_chunks, joined.whole.text)
+    return Copies(joined, store, names[0], len(files), sum(sizes))
+
+
+def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adopted:
+    """Write the shards of a new array with the encoded chunks of files.
+
+    Parameters
+    ----------
+    call : Call
+        The call.
+    target : Target
+        Where the new array goes.
+    how : Copying
+        How the shards are written.
+    engine : Engine
+        The engine that runs the tasks.
+
+    Raises
+    ------
+    SpecError
+        If a file has no chunks that can be copied, or the files do not fit each other.
+    """
+    found = look_for_copies(call)
+    strategy = Hdf5(dataset=found.dataset) if how.strategy is None else how.strategy
+    options = PlanOptions(strategy=strategy, memory_limit=how.memory_limit)
+    run = for_new_array(RunOptions(mode="w-", durability=how.durability))
+    grid = found.joined.whole.grid
+    counts = [s // c for s, c in zip(found.joined.shards, grid.chunks, strict=True)]
+    source = stored_at(InStore(found.store))
+    made = convert_array(source, engine, ConversionOptions(shards=tuple(counts)), options)
+    with reporting(how.progress, made.plan.raw_nbytes) as on_report:
+        execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
+    return replace(found.told(target.label), is_plan=False)
+
+
+def _refused(path: str, why: str) -> SpecError:
+    return SpecError(
+        f"its chunks cannot be copied: {why}",
+        field="files",
+        value=path,
+        remedy="write the values with shardwrite write, which decodes and encodes",
+    )

@@ -1,0 +1,146 @@
+"""Datasets of several HDF5 files as one array of Zarr, which is only read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NoReturn
+
+from shardwrite.errors import SpecError
+from shardwrite.format.metadata import ArrayMetadata, parse_metadata
+from shardwrite.format.node import DOCUMENT
+from shardwrite.sources.hdf5_store import Hdf5Store
+from shardwrite.stores import Capability, ObjectReader, Store
+from shardwrite.stores.whole import SnapshotReader
+
+__all__ = ["JoinedStore"]
+
+_MAX_OPEN = 64
+Version = tuple[int, int, int]
+
+
+class JoinedStore(Store):
+    """The chunks of datasets that follow one another along an axis.
+
+    Parameters
+    ----------
+    files : sequence of (str, tuple)
+        The files in their order, each with its version; see `file_of`.
+    dataset : str
+        Name of the dataset in each of them.
+    axis : int
+        The axis.
+    n_chunks : int
+        Number of chunks along the axis in each file but the last.
+    document : str
+        Metadata document of the array.
+    """
+
+    capabilities = frozenset({Capability.SHARED})
+
+    def __init__(
+        self,
+        files: Sequence[tuple[str, Version]],
+        dataset: str,
+        axis: int,
+        n_chunks: int,
+        document: str,
+    ) -> None:
+        self._files = tuple(files)
+        self._dataset, self._axis, self._n_chunks = dataset, axis, n_chunks
+        self._document = document
+
+    @staticmethod
+    def file_of(path: str) -> tuple[str, Version]:
+        """A file, and the version that it has now.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read.
+        """
+        store = Hdf5Store(path)
+        return str(store.path), store.file_version
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = self._files, self._dataset, self._axis, self._n_chunks, self._document
+        return type(self), fields
+
+    def __repr__(self) -> str:
+        return f"{len(self._files):,} files from {self._files[0][0]} on"
+
+    @property
+    def token(self) -> str:
+        """See :attr:`Store.token`."""
+        names = [path for path, _ in self._files]
+        return f"{names[0]}:{_digest(names, self._dataset, self._axis)}"
+
+    @cached_property
+    def _metadata(self) -> ArrayMetadata:
+        return parse_metadata(self._document)
+
+    def _find(self, key: str) -> tuple[Store, str] | None:
+        """Store of a file, and the key of a chunk in it."""
+        index = self._metadata.shard_index(key)
+        if index is None:
+            return None
+        number, place = divmod(index[self._axis], self._n_chunks)
+        inside = (*index[: self._axis], place, *index[self._axis + 1 :])
+        path, version = self._files[number]
+        return _opened(path, version, self._dataset), self._metadata.shard_key(inside)
+
+    def open(self, key: str) -> ObjectReader | None:
+        """See :meth:`Readable.open`."""
+        if key == DOCUMENT:
+            return SnapshotReader(key, self._document.encode(), self.version(key))
+        found = self._find(key)
+        return None if found is None else found[0].open(found[1])
+
+    def version(self, key: str) -> Any:
+        """See :meth:`Readable.version`; that of the document is one of all files."""
+        if key == DOCUMENT:
+            return _digest([version for _, version in self._files])
+        found = self._find(key)
+        return None if found is None else found[0].version(found[1])
+
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """See :meth:`Readable.list_keys`."""
+        if DOCUMENT.startswith(prefix):
+            yield DOCUMENT
+        for number, (path, version) in enumerate(self._files):
+            for key in _opened(path, version, self._dataset).list_keys():
+                index = self._metadata.shard_index(key)
+                if index is None:
+                    continue
+                at = index[self._axis] + number * self._n_chunks
+                whole = (*index[: self._axis], at, *index[self._axis + 1 :])
+                name = self._metadata.shard_key(whole)
+                if name.startswith(prefix):
+                    yield name
+
+    def at(self, path: str) -> NoReturn:
+        """Raise SpecError, because there is nothing below the array."""
+        raise _refused(path)
+
+    def transaction(self, *arguments: Any, **keywords: Any) -> NoReturn:  # noqa: ARG002 (refused)
+        """Raise SpecError, because nothing is written into the files."""
+        raise _refused(repr(self))
+
+
+@lru_cache(maxsize=_MAX_OPEN)
+def _opened(path: str, version: Version, dataset: str) -> Store:
+    return Hdf5Store(path, version).at(dataset)
+
+
+def _digest(*facts: Any) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+
+
+def _refused(value: str) -> SpecError:
+    return SpecError(
+        "files that are only read, as one array",
+        field="store",
+        value=value,
+        remedy="write to a directory, or to a store of zarr-python",
+    )

@@ -1,0 +1,179 @@
+"""Datasets whose files can become shards as they are: where chunks lie, and what may change."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardwrite.errors import SpecError
+from shardwrite.format.hdf5_file import signature_places
+from shardwrite.format.hdf5_superblock import LONGEST, Superblock, parse_superblock
+from shardwrite.format.index import ShardIndex
+from shardwrite.format.metadata import ArrayMetadata
+from shardwrite.grid import ravel, unravel
+from shardwrite.sources import hdf5
+from shardwrite.sources.common import require
+from shardwrite.sources.hdf5_chunks import ChunkTable
+from shardwrite.sources.hdf5_store import DatasetArray, as_array
+from shardwrite.stores import as_store_error, open_plain, pread_all
+
+__all__ = ["DatasetFile", "look_into"]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFile:
+    """A file, and the dataset in it whose chunks become those of a shard.
+
+    Attributes
+    ----------
+    path : str
+        The file.
+    dataset : str
+        Name of the dataset.
+    metadata : ArrayMetadata
+        Metadata of the array without shards that has the chunks of the dataset.
+    nbytes : int
+        Size of the file.
+    why_not_end : str
+        Why nothing may follow the end of the file; empty if something may.
+    is_block_empty : bool
+        Whether all bytes of the user block are zero.
+    table : ChunkTable
+        Places of the chunks.
+    superblock : Superblock
+        The superblock of the file.
+    """
+
+    path: str
+    dataset: str
+    metadata: ArrayMetadata
+    nbytes: int
+    why_not_end: str
+    is_block_empty: bool
+    table: ChunkTable
+    superblock: Superblock
+
+    @property
+    def room_nbytes(self) -> int:
+        """Size in bytes of the user block; 0 if something stands in it."""
+        return self.superblock.base if self.is_block_empty else 0
+
+    def index_of(self, array: ArrayMetadata) -> ShardIndex:
+        """Index of the shard that the file becomes.
+
+        Parameters
+        ----------
+        array : ArrayMetadata
+            The array with shards. Its inner chunks are those of the dataset.
+        """
+        counts = array.grid.chunks_per_shard
+        offsets = np.zeros(array.grid.n_chunks_per_shard, np.int64)
+        nbytes = np.full(len(offsets), -1, np.int64)
+        own = self.metadata.grid.counts
+        ranks = [ravel(unravel(int(rank), own), counts) for rank in self.table.ranks]
+        offsets[ranks], nbytes[ranks] = self.table.offsets, self.table.nbytes
+        return ShardIndex.build(offsets, nbytes)
+
+
+def look_into(path: str, dataset: str | None) -> DatasetFile:
+    """Look at a dataset of a file, which is to become a shard as it is.
+
+    Parameters
+    ----------
+    path : str
+        Absolute path of the file.
+    dataset : str, optional
+        Name of the dataset. It may be left out if the file has only one.
+
+    Raises
+    ------
+    SpecError
+        If the file cannot become a shard.
+    StoreError
+        If it cannot be read.
+    """
+    found = _as_array_of(path, dataset)
+    if found.codecs.why_not or found.table is None:
+        raise _refused(path, f"it has {found.codecs.why_not}")
+    n_odd = int(found.table.is_odd.sum())
+    if n_odd:
+        raise _refused(path, f"filters were left out for {n_odd:,} of its chunks")
+    name = found.source.dataset
+    with as_store_error(path, "cannot read"), hdf5.open_file(path) as file:
+        if not os.path.samefile(file[name].file.filename, path):
+            raise _refused(path, f"{name!r} is a link into another file")
+        why_not_end = _why_not_end(file, path)
+        base = int(file.userblock_size)
+    if base > signature_places(found.metadata)[-1]:
+        raise _refused(path, f"it has a user block of {base:,} bytes, and 8192 are the most")
+    with as_store_error(path, "cannot read"):
+        fd = open_plain(path)
+        try:
+            nbytes = os.fstat(fd).st_size
+            block = pread_all(fd, 0, base)
+            superblock = parse_superblock(pread_all(fd, base, min(LONGEST, nbytes - base)), base)
+        except ValueError as error:
+            raise _refused(path, str(error)) from error
+        finally:
+            os.close(fd)
+    if superblock.is_open or superblock.end > nbytes:
+        raise _refused(path, "a program is writing to it, or was killed while it did")
+    _check_apart(path, found.table, nbytes)
+    return DatasetFile(
+        path,
+        name,
+        found.metadata,
+        nbytes,
+        why_not_end,
+        not any(block),
+        found.table,
+        superblock,
+    )
+
+
+def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
+    """A dataset of a file as an array of Zarr, whose checksums stay."""
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise _refused(path, "it is no regular file")
+        return as_array(path, dataset or "", keeps_checksums=True)
+    except OSError as error:
+        if error.errno is not None:
+            with as_store_error(path, "cannot read"):
+                raise
+        raise _refused(path, f"it cannot be read as HDF5 ({error})") from error
+
+
+def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
+    """Refuse a file whose chunks share bytes, or lie past its end."""
+    order = np.argsort(table.offsets, kind="stable")
+    begins = table.offsets[order]
+    ends = begins + table.nbytes[order]
+    if (begins[1:] < ends[:-1]).any() or ends.max(initial=0) > nbytes:
+        raise _refused(path, "its chunks lie over each other, or past its end")
+
+
+def _why_not_end(file: Any, path: str) -> str:
+    """Why nothing may follow the end of a file.
+
+    Where HDF5 keeps a list of free space, or cuts the file into pages, it stores the end of the
+    file a second time.
+    """
+    h5py = require("h5py", "hdf5", path)
+    plan, persists, _ = file.id.get_create_plist().get_file_space_strategy()
+    if plan == h5py.h5f.FSPACE_STRATEGY_PAGE:
+        return "the file consists of pages"
+    return "the file keeps a list of its free space" if persists else ""
+
+
+def _refused(path: str, why: str) -> SpecError:
+    return SpecError(
+        f"cannot become a shard as it is: {why}",
+        field="files",
+        value=path,
+        remedy='copy its chunks instead, with how="copy" (without --move and --link)',
+    )

@@ -1,0 +1,336 @@
+"""Files of HDF5 that become shards: what readers find, what is refused, and what stays as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from click.testing import CliRunner
+
+import shardwrite
+from shardwrite import Hdf5, JournalError, SpecError
+from shardwrite.cli import main
+
+h5py = pytest.importorskip("h5py")
+hdf5plugin = pytest.importorskip("hdf5plugin")
+
+X = np.arange(10 * 7 * 9, dtype="f4").reshape(10, 7, 9) + 1
+EDGES = (0, 4, 8, 10)
+CHUNKS = (2, 3, 4)
+
+
+def make(home: Path, *, libver="v108", block=0, axis=0, x=X, edges=EDGES, **keywords) -> list[str]:
+    """Files with slabs of an array, one after the other along an axis."""
+    home.mkdir(exist_ok=True)
+    files = []
+    for number, (start, stop) in enumerate(itertools.pairwise(edges)):
+        files.append(str(home / f"{number}.h5"))
+        bounds = (libver, "v110" if libver == "earliest" else libver)
+        with h5py.File(files[-1], "w", libver=bounds, userblock_size=block) as file:
+            slab = np.take(x, range(start, stop), axis)
+            options = {"chunks": CHUNKS, "fillvalue": -1, **keywords}
+            data = file.create_dataset("a/data", data=slab, **options)
+            data.attrs["units"] = "K"
+            data.attrs["number"] = number
+            file["other"] = "kept"
+    return files
+
+
+def digests(files: list[str]) -> dict[str, str]:
+    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}
+
+
+def adopt(files, array, *, dataset="a/data", **keywords):
+    return shardwrite.adopt(files, array, dataset=dataset, **keywords)
+
+
+def check(path: Path, x=X) -> None:
+    """Readers agree, also after a program has opened each file for writing and closed it."""
+    shards = [shard for shard in sorted((path / "c").rglob("*")) if shard.is_file()]
+    for shard in shards:
+        assert not shard.stat().st_mode & 0o222
+        shard.chmod(0o644)
+        h5py.File(shard, "r+").close()
+        shard.chmod(0o444)
+    np.testing.assert_array_equal(shardwrite.open_sharded(path)[...], x)
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], x)
+    assert shardwrite.verify(path, deep=True).is_good
+    beside = [other.name for other in path.parent.iterdir() if other.name.startswith(path.name)]
+    assert beside == [path.name]
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize(
+    ("how", "libver", "block", "place"),
+    [
+        ("move", "earliest", 0, "end"),
+        ("link", "v108", 512, "start"),
+        ("link", "v110", 0, "end"),
+        pytest.param("move", "earliest", 512, "start", marks=LONG),
+        pytest.param("move", "v108", 0, "end", marks=LONG),
+        pytest.param("link", "v110", 1024, "start", marks=LONG),
+    ],
+)
+def test_no_chunk_is_copied(tmp_path, how, libver, block, place):
+    """By every version of the superblock; the files are the same inodes, with all else in them."""
+    filters = {"compression": "gzip", "shuffle": True, "fletcher32": libver == "v108"}
+    files = make(tmp_path / "f", libver=libver, block=block, **filters)
+    inodes = [os.stat(file).st_ino for file in files]
+    done = adopt(files, tmp_path / "x", how=how)
+    assert (done.index_location, done.n_shards, done.left_out) == (place, 3, ("number",))
+    check(tmp_path / "x")
+    for number, (start, stop) in enumerate(itertools.pairwise(EDGES)):
+        shard = tmp_path / f"x/c/{number}/0/0"
+        assert os.stat(shard).st_ino == inodes[number]
+        with h5py.File(shard) as file:
+            np.testing.assert_array_equal(file["a/data"][...], X[start:stop])
+            assert file["other"][()] == b"kept"
+    assert [os.path.exists(file) for file in files] == [how == "link"] * 3
+    assert zarr.open_array(tmp_path / "x", mode="r").attrs.asdict() == {"units": "K"}
+    again = adopt(files, tmp_path / "x", how=how)
+    assert again.is_skipped
+    assert again.shape == done.shape
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {},
+        pytest.param(hdf5plugin.Zstd(), marks=LONG),
+        pytest.param(hdf5plugin.Blosc(cname="lz4"), marks=LONG),
+    ],
+)
+def test_each_filter_along_another_axis(tmp_path, filters):
+    """Chunks that were never written are missing in both; a file may lack all of them."""
+    x, more = X // 30, {"chunks": (5, 7, 4), **filters}
+    where = {"axis": 2, "edges": (0, 4, 8, 9), "maxshape": (None,) * 3}
+    files = make(tmp_path / "f", x=x, **where, **more)
+    with h5py.File(files[0], "w") as file:
+        file.create_dataset("a/data", (10, 7, 4), "f4", fillvalue=-1, **more).attrs["units"] = "K"
+    x[:, :, :4] = -1
+    adopt(files, tmp_path / "x", axis=2, how="move")
+    check(tmp_path / "x", x)
+    how = Hdf5(dataset="a/data")
+    shardwrite.write_region(5, tmp_path / "x", (0, 0, slice(6, 9)), strategy=how)
+    x[0, 0, 6:9] = 5
+    check(tmp_path / "x", x)
+
+
+def test_netcdf_files_with_an_unlimited_dimension(tmp_path):
+    netcdf = pytest.importorskip("netCDF4")
+    files = []
+    for number in range(2):
+        files.append(tmp_path / f"{number}.nc")
+        with netcdf.Dataset(files[-1], "w") as file:
+            file.createDimension("time", None)
+            file.createDimension("y", 5)
+            time = file.createVariable("time", "f8", ("time",), chunksizes=(4,))
+            time[:] = np.arange(4) + 4 * number
+            data = file.createVariable("t", "i2", ("time", "y"), chunksizes=(2, 5), zlib=True)
+            data.scale_factor = 0.5
+            data[:] = (np.arange(20).reshape(4, 5) + 20 * number) * 0.5
+    done = adopt(files, tmp_path / "x", dataset="t", how="move")
+    assert done.shape == (8, 5)
+    check(tmp_path / "x", np.arange(40).reshape(8, 5))
+    found = zarr.open_array(tmp_path / "x", mode="r")
+    assert found.metadata.dimension_names == ("time", "y")
+    assert found.attrs["scale_factor"] == 0.5
+    with netcdf.Dataset(tmp_path / "x/c/1/0") as file:
+        assert file["t"][0, 0] == 10
+
+
+def test_copies_leave_the_files_as_they_are(tmp_path):
+    """Also chunks for which filters were left out, which are encoded again."""
+    files = make(tmp_path / "f", compression="gzip", fletcher32=True)
+    with h5py.File(files[1], "r+") as file:
+        raw = np.ascontiguousarray(X[4:6, :3, :4]).tobytes()
+        file["a/data"].id.write_direct_chunk((0, 0, 0), raw, filter_mask=3)
+    before = digests(files)
+    with pytest.raises(SpecError, match="filters were left out for 1 of its chunks"):
+        adopt(files, tmp_path / "x", how="link")
+    adopt(files, tmp_path / "x")
+    check(tmp_path / "x")
+    with h5py.File(tmp_path / "x/c/1/0/0") as file:
+        np.testing.assert_array_equal(file["a/data"][...], X[4:8])
+    adopt(files, tmp_path / "y", strategy="fixed-order")
+    assert (tmp_path / "y/c/0/0/0").read_bytes()[1:4] != b"HDF"
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "y")[...], X)
+    assert digests(files) == before
+
+
+def contiguous(file):
+    del file["a/data"]
+    file["a/data"] = X[4:8]
+
+
+def other_units(file):
+    file["a/data"].attrs["units"] = "C"
+
+
+def other_shape(file):
+    del file["a/data"]
+    file.create_dataset("a/data", data=X[4:8, :6], chunks=CHUNKS, fillvalue=-1)
+
+
+def other_chunks(file):
+    del file["a/data"]
+    file.create_dataset("a/data", data=X[4:8], chunks=(1, 3, 4), fillvalue=-1)
+
+
+def shorter(file):
+    del file["a/data"]
+    made = file.create_dataset("a/data", data=X[4:7], chunks=CHUNKS, fillvalue=-1)
+    made.attrs["units"] = "K"
+
+
+def other_fill(file):
+    del file["a/data"]
+    file.create_dataset("a/data", data=X[4:8], chunks=CHUNKS, fillvalue=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (contiguous, "contiguous"),
+        (other_units, "'units' is another"),
+        (other_shape, "its shape is"),
+        (other_chunks, "other chunks"),
+        (shorter, "only the last file may be shorter"),
+        (other_fill, "another fill value"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_changed(tmp_path, change, message):
+    files = make(tmp_path / "f")
+    with h5py.File(files[1], "r+") as file:
+        change(file)
+    before = digests(files)
+    for how in ("move", "link", "copy"):
+        with pytest.raises(SpecError, match=message):
+            adopt(files, tmp_path / "x", how=how)
+    assert digests(files) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
+
+
+def test_files_and_places_that_are_refused(tmp_path):
+    home = tmp_path / "f"
+    files = make(home)
+    before = digests(files)
+
+    def refused(message, given=files, where=tmp_path / "x", error=SpecError, **keywords):
+        with pytest.raises(error, match=message):
+            adopt(given, where, **{"how": "move", **keywords})
+
+    refused("the same file", [files[0], files[0]])
+    refused("no regular file", [link_to(files[0], home / "link.h5")])
+    refused("no file is given", [])
+    refused("no axis", axis=3)
+    refused("no such choice", how="steal")
+    refused("only for chunks that are copied", durability="none")
+    refused("only with directories", where=zarr.storage.MemoryStore())
+    (home / "text.h5").write_text("no HDF5" * 100)
+    refused("HDF5|hdf5", [str(home / "text.h5")])
+    with h5py.File(home / "pages.h5", "w", fs_strategy="page", libver="v110") as file:
+        file.create_dataset("data", data=X, chunks=CHUNKS)
+    refused("consists of pages", [str(home / "pages.h5")], dataset=None)
+    with h5py.File(home / "two.h5", "w") as file:
+        for name in "ab":
+            file.create_dataset(name, data=X, chunks=CHUNKS)
+    refused("choose one as dataset: a, b", [str(home / "two.h5")], dataset=None)
+    names = [make_one(home / f"{name}.h5", name) for name in "cd"]
+    refused("give the name of the dataset that all files have", names, dataset=None)
+    data = bytearray(Path(files[0]).read_bytes())
+    data[44] ^= 1  # the checksum of the superblock
+    (home / "torn.h5").write_bytes(data)
+    refused("HDF5|superblock", [str(home / "torn.h5")])
+    shardwrite.create(tmp_path / "there", (4,), "u1", shards=4, chunks=2)
+    refused("an array exists there", where=tmp_path / "there")
+    if os.path.isdir("/dev/shm") and os.stat("/dev/shm").st_dev != os.stat(tmp_path).st_dev:
+        refused("another file system", where=Path("/dev/shm/no-such-array.zarr"))
+    assert digests(files) == before
+    adopt(files, tmp_path / "x", how="link")
+    refused("lies in the array", [str(tmp_path / "x/c/0/0/0")], tmp_path / "y")
+    assert digests(files) != before
+
+
+def make_one(file, name):
+    with h5py.File(file, "w") as opened:
+        opened.create_dataset(name, data=X[:4], chunks=CHUNKS)
+    return str(file)
+
+
+def link_to(file, link):
+    link.symlink_to(file)
+    return str(link)
+
+
+def test_a_block_with_something_in_it_is_left_alone(tmp_path):
+    files = make(tmp_path / "f", block=512)
+    with open(files[2], "r+b") as file:
+        file.write(b"mine")
+    assert adopt(files, tmp_path / "x", how="move").index_location == "end"
+    assert (tmp_path / "x/c/2/0/0").read_bytes().startswith(b"mine\0")
+    check(tmp_path / "x")
+
+
+def test_what_another_program_changes_is_noticed(tmp_path, monkeypatch):
+    """Nothing is lost: the adoption stops, and giving it up leaves that file as it is."""
+    files = make(tmp_path / "f")
+    before = digests(files)
+    take = shardwrite.journal.Adoption.take
+
+    def taken(self, number, change):
+        if number == 2:
+            with h5py.File(files[2], "r+") as file:
+                file["more"] = 1
+        take(self, number, change)
+
+    monkeypatch.setattr(shardwrite.journal.Adoption, "take", taken)
+    with pytest.raises(shardwrite.StoreError, match=r"another program has changed .*2.h5") as found:
+        adopt(files, tmp_path / "x", how="move")
+    assert "same call again" in str(found.value.__notes__)
+    monkeypatch.undo()
+    changed = Path(files[2]).read_bytes()
+    with pytest.raises(JournalError, match="adopt"):
+        shardwrite.create(tmp_path / "x", (4,), "u1", shards=4, chunks=2)
+    with pytest.raises(JournalError, match="another conversion"):
+        adopt(files[:1], tmp_path / "x", how="move")
+    with pytest.raises(JournalError, match=r"files are being adopted as"):
+        shardwrite.shard(tmp_path / "x", shards=2)
+    Path(files[0]).write_text("new")
+    with pytest.raises(JournalError, match="Move it away, and call abandon again"):
+        shardwrite.abandon(tmp_path / "x")
+    os.rename(files[0], tmp_path / "f/elsewhere")
+    assert shardwrite.abandon(tmp_path / "x") == []
+    assert digests(files[:2]) == {file: before[file] for file in files[:2]}
+    assert Path(files[2]).read_bytes() == changed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
+
+
+@pytest.mark.compat
+def test_the_command(tmp_path):
+    files = make(tmp_path / "f")
+    before = digests(files)
+    runner, path = CliRunner(), str(tmp_path / "x")
+    given = ["adopt", *files, path, "--dataset", "a/data", "--json"]
+    planned = json.loads(runner.invoke(main, [*given, "--move", "--dry-run"]).stdout)
+    assert planned["is_plan"]
+    assert planned["shape"] == list(X.shape)
+    assert digests(files) == before
+    assert not os.path.exists(path)
+    assert runner.invoke(main, [*given, "--move", "--link"]).exit_code == 2
+    done = runner.invoke(main, [*given, "--move"])
+    assert not done.exit_code, done.output
+    assert json.loads(done.stdout) == planned | {
+        "is_plan": False,
+        "nbytes": sum(p.stat().st_size for p in (tmp_path / "x/c").rglob("0") if p.is_file()),
+    }
+    check(tmp_path / "x")
