@@ -161,6 +161,12 @@ COVERED: dict[str, str] = {
     "Write it again from its source with repair": (
         "tests/operations/test_transfer.py::test_a_bad_shard_is_told_and_nothing_is_published"
     ),
+    "--strategy goes with no parts and no --cluster": (
+        "tests/cli/test_convert_commands.py::test_options_that_do_not_go_together"
+    ),
+    'give another place, or mode="w" to replace it': (
+        "tests/operations/test_transfer.py::test_volumes_that_are_not_copied_as_they_are"
+    ),
     'give another place, or mode="w" to replace its document': (
         "tests/operations/test_transfer.py::test_what_exists_is_refused_and_replaced_on_request"
     ),

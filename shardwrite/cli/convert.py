@@ -84,7 +84,7 @@ def _convert(src: str, dst: str | None, **options: Any) -> None:
     strategy = options.pop("strategy", "fixed-order")
     is_one_of_many = is_in_parts(options, has_jobs=has_jobs)
     if strategy != "fixed-order" and (has_jobs or is_one_of_many):
-        raise click.UsageError("--strategy goes with no parts and no --cluster. Give --workers")
+        raise click.UsageError("--strategy goes with no parts and no --cluster")
     if is_one_of_many:
         convert_in_parts(src, dst, options)
         return

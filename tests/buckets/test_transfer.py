@@ -117,10 +117,11 @@ def test_killed_and_resumed(moto, environment, url, hierarchy, after):
         assert code == 0, trouble
         second = [path for method, path in faults.seen if method == "PUT" and is_shard(path)]
     n_resumed, n_objects = map(int, told.split())
-    assert (len(first), n_objects) == (after, 25)
+    assert n_objects == 25
+    assert after <= len(first) <= after + 1, "another thread may have sent one more by then"
     assert n_resumed > 0
     assert len(second) == len(set(second)) == n_objects - n_resumed, "no recorded object is sent"
-    assert len(set(first) & set(second)) == after - n_resumed
+    assert len(set(first) & set(second)) == len(first) - n_resumed
     assert in_bucket(moto, url) == wanted
     assert sorted(os.listdir(hierarchy.parent)) == ["h"]
 
