@@ -21,6 +21,7 @@ from shardwrite.operations.consuming import (
     finished,
     has_document,
     known,
+    refuse_scale,
     refused,
 )
 from shardwrite.operations.conversion import ConvertedArray
@@ -105,6 +106,7 @@ def consume_into(
         if done is not None:
             return done, 0
     source = _source_at(place, path)
+    refuse_scale(source)
     made = plan(source)
     layout = {"": digest_of(made, call), INTO: target.label}
     with InPlace.begun(path, layout) as work:

@@ -33,6 +33,7 @@ from shardwrite.operations.consuming import (
     finished,
     has_document,
     known,
+    refuse_scale,
     refused,
 )
 from shardwrite.operations.conversion import ConvertedArray
@@ -164,6 +165,7 @@ def _check(
     for one in made:
         check_target(targets[one.name], call)
         check_copied(one)
+        refuse_scale(one.planned.source)
         if tree.place.member(one.name).is_mount_point():
             raise refused(f"{one.name!r} is a mount point", "convert the arrays one by one")
 

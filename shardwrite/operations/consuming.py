@@ -10,6 +10,7 @@ from pathlib import Path
 from shardwrite.engines import Engine
 from shardwrite.errors import SpecError
 from shardwrite.format.node import CONSOLIDATED_OF_V2, DOCUMENT, DOCUMENTS_OF_V2
+from shardwrite.format.precomputed.boxes import PrecomputedShards
 from shardwrite.journal import (
     Consumption,
     has_consolidated,
@@ -41,6 +42,7 @@ __all__ = [
     "finished",
     "has_document",
     "known",
+    "refuse_scale",
     "refused",
 ]
 
@@ -104,6 +106,21 @@ def check_target(target: Target, call: Call) -> None:
     if target.durability(call.run.durability) == "none":
         raise refused(
             "what is made of it would not be durable", 'give durability="full" or "batch"'
+        )
+
+
+def refuse_scale(source: StoredArray) -> None:
+    """Refuse to consume a scale of a volume of Neuroglancer.
+
+    Raises
+    ------
+    SpecError
+        If the array is one.
+    """
+    if isinstance(source.array.metadata.shard_format, PrecomputedShards):
+        raise refused(
+            "it is a scale of a volume of Neuroglancer, whose info would go on to list it",
+            "leave consume out",
         )
 
 

@@ -83,7 +83,7 @@ def refused(status, code, message):
 
 @contextmanager
 def before(endpoint, pause):
-    """Address of GCS before a server of S3."""
-    upstream = urlsplit(endpoint).netloc
-    with proxy.serving(Translating, upstream=upstream, generations=Generations(pause)) as netloc:
-        yield f"http://{netloc}"
+    """Address of GCS before a server of S3, and the generations of its objects."""
+    upstream, generations = urlsplit(endpoint).netloc, Generations(pause)
+    with proxy.serving(Translating, upstream=upstream, generations=generations) as netloc:
+        yield f"http://{netloc}", generations

@@ -128,6 +128,7 @@ class AzureServer(Server):
 class GcsServer(Server):
     """A service of GCS."""
 
+    generations: gcs.Generations | None = None
     scheme = "gs"
 
     @property
@@ -216,8 +217,8 @@ def gcs_before(moto, pause=0):
 
     Between two changes of one object, `pause` seconds must pass.
     """
-    with gcs.before(moto.endpoint, pause) as endpoint:
-        yield GcsServer(endpoint)
+    with gcs.before(moto.endpoint, pause) as (endpoint, generations):
+        yield GcsServer(endpoint, generations=generations)
 
 
 def _free_ports(n):

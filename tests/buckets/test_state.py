@@ -237,6 +237,7 @@ def test_a_service_that_takes_one_change_of_an_object_in_a_second(moto_server, e
         x.to_sharded_zarr(url.replace("s3:", "gs:"), **LAYOUT)
         np.testing.assert_array_equal(values_of(server, url), VALUES)
         assert others(server, url) == KEPT
+        assert server.generations.n_refused > 0
 
 
 @LONG

@@ -578,3 +578,18 @@ def test_commands(tmp_path):
     assert done.exit_code != 0
     assert "download copies to a directory" in done.output
     assert not Path(tmp_path / "x").exists()
+
+
+def test_a_scale_of_a_volume_is_not_consumed(tmp_path):
+    """Its info would go on to list it."""
+    make_volume(tmp_path / "v", 1)
+    before = in_directory(tmp_path / "v")
+    for call in (
+        lambda: shardwrite.upload(tmp_path / "v/4_4_40", consumed_to(tmp_path / "b"), consume=True),
+        lambda: shardwrite.unshard(
+            tmp_path / "v/4_4_40", tmp_path / "c", checksum=False, durability="full", consume=True
+        ),
+    ):
+        with pytest.raises(SpecError, match=r"whose info would go on.*leave consume out"):
+            call()
+    assert in_directory(tmp_path / "v") == before
