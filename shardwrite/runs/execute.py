@@ -198,16 +198,10 @@ def execute_missing(
 
     Raises
     ------
-    SpecError, JournalError, StoreError
-        If the run cannot begin, continue or end.
     CorruptShardError
         If `check` raises it.
-    IncompleteError
-        If the process was asked to stop and shards are missing.
-    RunEndedError
-        If another run has taken this one's place.
-    WorkersLostError
-        If workers died while they ran tasks, or the cluster was lost.
+    ShardwriteError
+        For the same reasons as in `execute`.
     """
     start = time.perf_counter()
     with holding(job.target), contextlib.ExitStack() as stack, explaining([job]) as begun:

@@ -9,7 +9,12 @@ from shardwrite.stores import DURABILITIES
 
 __all__ = ["RunOptions", "for_new_array"]
 
-_FLAGS = ("restart", "recheck", "keep_report", "drop_hdf5")
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "mode": ("w-", "w", "r+"),  # the last one is for internal use
+    "publish": ("last", "first"),
+    "durability": (*DURABILITIES, None),
+    **dict.fromkeys(("restart", "recheck", "keep_report", "drop_hdf5"), (False, True)),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +56,9 @@ class RunOptions:
     drop_hdf5: bool = False
 
     def __post_init__(self) -> None:
-        choices = (
-            ("mode", ("w-", "w", "r+")),
-            ("publish", ("last", "first")),
-            ("durability", (*DURABILITIES, None)),
-        )
-        flags = tuple((name, (False, True)) for name in _FLAGS)
-        for field, allowed in (*choices, *flags):
+        for field, allowed in _CHOICES.items():
             value = getattr(self, field)
             if value not in allowed:
-                # "r+" is for internal use.
                 shown = [choice for choice in allowed if choice not in ("r+", None)]
                 raise SpecError(
                     "no such choice", field=field, value=value, remedy=f"use one of {shown}"
