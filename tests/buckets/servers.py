@@ -29,12 +29,29 @@ AZURE_SECRET = base64.b64encode(SECRET.encode()).decode()
 AZURITE = Path(__file__).parents[1] / "conformance/node_modules/azurite/dist/src/blob/main.js"
 NO_RETRIES = {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
 _MOTO = """
-import logging, sys
+import io, logging, sys, threading
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+
+service, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def one_change_at_a_time(environ, start_response):
+    # moto looks at a condition and makes the change under it in two steps.
+    if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+        return service(environ, start_response)
+    if nbytes := int(environ.get("CONTENT_LENGTH") or 0):
+        body = environ["wsgi.input"].read(nbytes)
+        if len(body) < nbytes:
+            start_response("400 Bad Request", [("Content-Length", "0")])
+            return []
+        environ["wsgi.input"] = io.BytesIO(body)
+    with lock:
+        return service(environ, start_response)
+
+server = make_server("127.0.0.1", 0, one_change_at_a_time, threaded=True)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(server.server_port, flush=True)
 sys.stdin.read()
 """
 
