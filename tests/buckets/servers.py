@@ -36,10 +36,9 @@ from werkzeug.serving import make_server
 
 service, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
-def one_change_at_a_time(environ, start_response):
-    # moto looks at a condition and makes the change under it in two steps.
-    if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-        return service(environ, start_response)
+def one_at_a_time(environ, start_response):
+    # moto looks at a condition and makes the change under it in two steps, and a list fails if
+    # something changes meanwhile.
     if nbytes := int(environ.get("CONTENT_LENGTH") or 0):
         body = environ["wsgi.input"].read(nbytes)
         if len(body) < nbytes:
@@ -49,7 +48,7 @@ def one_change_at_a_time(environ, start_response):
     with lock:
         return service(environ, start_response)
 
-server = make_server("127.0.0.1", 0, one_change_at_a_time, threaded=True)
+server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 print(server.server_port, flush=True)
 sys.stdin.read()
