@@ -247,6 +247,7 @@ class RunDirectory:
         """
         document = listed(self.document)
         place = self.target.place
+        confirm(self.target)  # else a mark that is gone would be the first sign of a takeover
         place.check_mark(self)
         for group in place.groups:
             while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":

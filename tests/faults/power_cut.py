@@ -104,9 +104,9 @@ def missing(filesystem: str) -> str:
 
 
 def mount_loop(arguments: list[str]) -> None:
-    """Mount by way of a loop device; another process may take the free one first, and then the next
-    is tried."""
-    for _ in range(20):
+    """Mount by way of a loop device; another process may take the free one first, or all of them be
+    taken for a moment."""
+    for _ in range(600):
         done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
         if not done.returncode:
             return
