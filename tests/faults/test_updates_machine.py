@@ -318,9 +318,14 @@ class Updates(RuleBasedStateMachine):
 
 
 def run(machine, n_runs, n_steps):
-    with mock.patch(
-        "shardwrite.journal.lease.lease_times", return_value=(15.0, -1.0)
-    ):  # what a kill left is stale at once
+    commit = "shardwrite.write.commit"
+    with (
+        # what a kill left is stale at once
+        mock.patch("shardwrite.journal.lease.lease_times", return_value=(15.0, -1.0)),
+        # the number of calls before a kill does not depend on how fast this machine is
+        mock.patch(f"{commit}._FIRST_SECONDS", 1e9),
+        mock.patch(f"{commit}._ENTRY_SECONDS", 1e9),
+    ):
         run_state_machine_as_test(
             machine,
             settings=settings(
