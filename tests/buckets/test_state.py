@@ -475,8 +475,8 @@ def stream_killed_at(tmp_path, server, at, number, fault):
 @LONG
 @pytest.mark.parametrize("fault", ["before", "lost"])
 def test_a_stream_that_is_killed_keeps_what_was_flushed(moto, tmp_path, url, fault):
-    """At every sixth request that changes something; another writer goes on from elsewhere."""
-    for number in range(3 * (fault == "lost"), 99, 6):
+    """At every twelfth request that changes something; another writer goes on from elsewhere."""
+    for number in range(6 * (fault == "lost"), 99, 12):
         at = f"{url}-{number}"
         shardwrite.create(at, (0, 64), "u4", **LAYOUT)
         out = stream_killed_at(tmp_path, moto, at, number, fault)
