@@ -13,7 +13,9 @@ The directory of such a run belongs to its driver. What a task can ask depends o
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shardwrite.errors import JournalError, RunEndedError, StoreError
 from shardwrite.journal.bucket_lease import LEASE, read_lease
@@ -23,6 +25,19 @@ from shardwrite.journal.writer import ensure_current
 from shardwrite.stores import BucketStore, is_there
 
 __all__ = ["BucketFence"]
+
+
+@lru_cache(maxsize=64)
+def _distance(driver: Process, directory: str, pid: int) -> str:  # noqa: ARG001 (forks differ)
+    """Where this process runs, which is found out once: ``"here"``, ``"near"`` or ``"far"``.
+
+    It is near if it runs on the driver's host, and sees its directory.
+    """
+    me = this_process()
+    if me.is_same(driver):
+        return "here"
+    is_same_host = bool(me.boot) and (me.boot, me.pids) == (driver.boot, driver.pids)
+    return "near" if is_same_host and is_there(directory) else "far"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +67,11 @@ class BucketFence:
     @property
     def is_near(self) -> bool:
         """Whether this process runs on the driver's host, and sees its directory."""
-        me, driver = this_process(), self.driver
-        if me.is_same(driver):
-            return True
-        is_same_host = bool(me.boot) and (me.boot, me.pids) == (driver.boot, driver.pids)
-        return is_same_host and is_there(self.directory)
+        return self._distance != "far"
+
+    @property
+    def _distance(self) -> str:
+        return _distance(self.driver, self.directory, os.getpid())
 
     def check(self, run_path: str, driver: str) -> None:
         """Refuse to go on with a run that has ended or was taken over.
@@ -75,17 +90,14 @@ class BucketFence:
         StoreError
             If that cannot be found out.
         """
-        me = this_process()
-        if me.is_same(self.driver):
-            ensure_current(run_path, driver)
-        elif self.is_near:
-            if not lives(self.driver, me, 0.0):
-                raise self._ended("its driver is gone")
-            ensure_current(run_path, driver)
-        else:
+        if self._distance == "far":
             found = read_lease(self.store)
             if found is None or found[0].holder != self.holder:
                 raise self._ended("it has ended, or another process has taken it over")
+            return
+        if self._distance == "near" and not lives(self.driver, this_process(), 0.0):
+            raise self._ended("its driver is gone")
+        ensure_current(run_path, driver)
 
     def probe(self) -> tuple[str, int | None] | None:
         """Check that this process finds the lease of the run in the bucket.
