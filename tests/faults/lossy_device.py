@@ -21,10 +21,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import loop_devices
 import power_cut
 
 SOURCE = Path(__file__).with_name("lossy_disk.c")
@@ -89,7 +89,7 @@ class Disk:
             )
             if self._daemon.stdout.readline() != "ready\n":
                 raise OSError("the daemon did not start")
-            self._loop = _loop_device(self._below / "disk")
+            self._loop = loop_devices.attach(self._below / "disk")
             Path(f"/sys/block/{Path(self._loop).name}/queue/max_sectors_kb").write_text(
                 _MAX_REQUEST_KIB
             )
@@ -166,8 +166,8 @@ class Disk:
 
     def _detach(self) -> None:
         if self._loop:
-            subprocess.run(["losetup", "--detach", self._loop], check=True)
-            self._loop = ""
+            loop, self._loop = self._loop, ""
+            loop_devices.detach(loop, self._below / "disk")
 
     def _stop(self) -> None:
         if self._daemon is not None:
@@ -181,19 +181,6 @@ class Disk:
             self._daemon = None
         if power_cut.is_mounted(self._below):
             subprocess.run(["umount", "--lazy", self._below], check=True)
-
-
-def _loop_device(image: Path) -> str:
-    """Set a loop device up; another process may take the free one first, and then the next is
-    tried."""
-    for _ in range(20):
-        done = subprocess.run(
-            ["losetup", "--find", "--show", str(image)], capture_output=True, text=True
-        )
-        if not done.returncode:
-            return done.stdout.strip()
-        time.sleep(0.05)
-    raise OSError(done.stderr.strip())
 
 
 def evict(directory: Path, keep: float, rng) -> None:

@@ -57,6 +57,7 @@ import shardwrite  # noqa: F401 (gives dask arrays their method)
 from shardwrite.journal import lease
 
 sys.path.insert(0, str(Path(__file__).parent))
+import loop_devices
 import oracle
 
 FILESYSTEMS = ("ext4", "xfs")
@@ -94,26 +95,12 @@ def missing(filesystem: str) -> str:
             return f"the kernel has no {name}"
     with tempfile.NamedTemporaryFile() as image:
         image.truncate(2**20)
-        tried = subprocess.run(
-            ["losetup", "--find", "--show", image.name], capture_output=True, text=True
-        )
-        if tried.returncode:
-            return f"no loop device can be made: {tried.stderr.strip()}"
-        subprocess.run(["losetup", "--detach", tried.stdout.strip()], check=True)
+        try:
+            device = loop_devices.attach(Path(image.name))
+        except OSError as error:
+            return f"no loop device can be made: {error}"
+        loop_devices.detach(device, Path(image.name))
     return ""
-
-
-def mount_loop(arguments: list[str]) -> None:
-    """Mount by way of a loop device; another process may take the free one first, or all of them be
-    taken for a moment."""
-    for _ in range(600):
-        done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
-        if not done.returncode:
-            return
-        if "failed to setup loop device" not in done.stderr:
-            break
-        time.sleep(0.05)
-    raise OSError(done.stderr.strip())
 
 
 class Machine:
@@ -146,6 +133,7 @@ class Machine:
         self._image = self._drive / "image"
         self.root = self._directory / "mnt"
         self.leaked = 0
+        self._devices: dict[Path, str] = {}
 
     def __enter__(self) -> Machine:
         nbytes = _NBYTES[self._filesystem]
@@ -192,24 +180,27 @@ class Machine:
     def unmount(self) -> None:
         """Take down what is mounted, whatever state it is in."""
         troubles = []
-        for path in (self.root, self._drive):
+        for path, image in ((self.root, self._image), (self._drive, self._directory / "drive.img")):
             self.leaked += close_all_in(path)
-            trouble = unmount(path, 60)
-            troubles += [trouble] if trouble else []
+            try:
+                trouble = unmount(path, 60)
+                troubles += [trouble] if trouble else []
+                if device := self._devices.pop(path, ""):
+                    loop_devices.detach(device, image)
+            except OSError as error:
+                troubles.append(str(error))
         if troubles:
             raise OSError("; ".join(troubles))
 
     def _mount(self, image: Path, path: Path, filesystem: str, options: str = "") -> None:
-        mount_loop(
-            [
-                "-t",
-                filesystem,
-                "-o",
-                ",".join(filter(None, ("loop", options))),
-                str(image),
-                str(path),
-            ]
+        self._devices[path] = loop_devices.attach(image)
+        done = subprocess.run(
+            ["mount", "-t", filesystem, "-o", options or "rw", self._devices[path], str(path)],
+            capture_output=True,
+            text=True,
         )
+        if done.returncode:
+            raise OSError(done.stderr.strip())
 
     def _destage(self, rng: np.random.Generator) -> None:
         """Have the drive write random parts of its cache, which is not a flush: no later write
