@@ -193,7 +193,8 @@ class BucketLease:
             See `LeaseRecord`.
         proof : str or None
             Key of an object that stands as long as no other process has ended the run; None if
-            this process has not put anything yet.
+            there is none yet. A lease that is gone is then lost, because another process may have
+            taken it, and ended its run.
 
         Raises
         ------
@@ -204,10 +205,9 @@ class BucketLease:
             return False
         if self._replace(self.holder, state):
             return True
-        is_gone = read_lease(self._store) is None
-        if is_gone and (proof is None or self._store.version(proof) is not None):
-            return self._put(None)
-        return False
+        if proof is None or read_lease(self._store) is not None:
+            return False
+        return self._store.version(proof) is not None and self._put(None)
 
     def remove(self) -> None:
         """Remove the lease that this process has given back, unless another one has taken it."""

@@ -7,8 +7,10 @@ process:
 
 1. Take the lease. It names the holder whose log counts. *A lease without a state of its own.*
 2. Make the directory again from that log, and go on as with any directory.
-3. Put all of the directory as the first object of a new log, before anything else is changed. From
-   now on this log counts, and the old one is removed. *The next process begins with this log.*
+3. Renew the lease, and put all of the directory as the first object of a new log, before anything
+   else is changed. From now on this log counts. *The next process begins with it.* Renew the lease
+   again, and remove the old log. A lease that is gone by then is lost, because another process may
+   have taken it and ended its run.
 4. Put what has changed, every few seconds. Before each step that cannot be repeated, such as
    publishing a document, put everything and renew the lease.
 5. At the end of the run, when the directory is empty: note in the lease that there is no state,
@@ -31,7 +33,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -40,11 +42,11 @@ from shardwrite.errors import JournalError, RunEndedError, ShardwriteError, Spec
 from shardwrite.host.events import TAKEOVERS, tell
 from shardwrite.host.stopping import on_leaving
 from shardwrite.journal.bucket_fence import BucketFence
-from shardwrite.journal.bucket_lease import LEASE, BucketLease, LeaseRecord, read_lease
-from shardwrite.journal.bucket_log import Mirror, decode, encode, restore
+from shardwrite.journal.bucket_lease import BucketLease, LeaseRecord, read_lease
+from shardwrite.journal.bucket_log import Mirror, encode
+from shardwrite.journal.bucket_logs import Logs
 from shardwrite.journal.deadline import forget_deadline, now, set_deadline
 from shardwrite.journal.lease import lease_times, this_process
-from shardwrite.place.base import STATE_PREFIX
 from shardwrite.place.target import UPDATES, Target
 from shardwrite.stores import BucketStore, as_store_error, listed
 
@@ -259,7 +261,7 @@ def fetched(target: Target) -> Target:
     if found is None:
         return target
     copy.mkdir(parents=True)
-    log = _Log(store)
+    log = Logs(store)
     log.restore(log.state_after(found[0]), copy)
     if found[0].holder:
         _note_holder(copy, found[0])
@@ -282,62 +284,6 @@ def _runs_in(beside: Path, state: str = "run-") -> list[Path]:
 
 def _store_of(target: Target) -> BucketStore:
     return cast("BucketStore", target.place.store)
-
-
-class _Log:
-    """Logs of an array in its bucket, one for each holder of the lease.
-
-    Parameters
-    ----------
-    store : BucketStore
-        Store of the array's objects.
-    """
-
-    def __init__(self, store: BucketStore) -> None:
-        self._store = store
-
-    def found(self) -> list[str]:
-        """Keys of all objects of run state but the lease, in the order of each log."""
-        return sorted(set(self._store.list_keys(STATE_PREFIX)) - {LEASE})
-
-    def key(self, holder: str, number: int) -> str:
-        """Key of an object of a log."""
-        return f"{STATE_PREFIX}{holder}-{number:08d}"
-
-    def state_after(self, lease: LeaseRecord | None) -> str:
-        """Name of the holder whose log counts, after a lease; empty if there is none."""
-        if lease is None:
-            firsts = [key for key in self.found() if key.endswith(f"-{0:08d}")]
-            newest = max(firsts, key=lambda key: self._store.changed_at(key) or 0.0, default="")
-            return newest.removeprefix(STATE_PREFIX).partition("-")[0]
-        has_own = lease.holder and self._store.version(self.key(lease.holder, 0)) is not None
-        return lease.holder if has_own else lease.state
-
-    def restore(self, holder: str, directory: Path) -> None:
-        """Make a directory again from the log of a holder, if there is one."""
-        if not holder:
-            return
-        wanted = f"{STATE_PREFIX}{holder}-"
-        found = [key for key in self.found() if key.startswith(wanted)]
-        for number, key in enumerate(found):
-            if key != self.key(holder, number):
-                raise JournalError(
-                    f"{self.key(holder, number)} is missing, without which the state of the run "
-                    "is not known. Move what is there away after a look",
-                    path=key,
-                )
-            data = self._store.read_whole(key, 2**40)
-            with as_store_error(key, "cannot take the state from"):
-                restore(directory, decode(data or b"", key))
-
-    def put(self, holder: str, number: int, data: bytes) -> None:
-        """Put an object of a log. It may be there already, because an answer was lost."""
-        self._store.put_object(self._store.prefix + self.key(holder, number), data)
-
-    def remove(self, keys: Iterable[str]) -> None:
-        """Remove some objects."""
-        for key in keys:
-            self._store.remove_object(self._store.prefix + key)
 
 
 class _Hold:
@@ -364,10 +310,11 @@ class _Hold:
         self.resumed: frozenset[str] = frozenset()
         self.is_closed = self._is_lost = False
         self._lease = BucketLease(_store_of(target), target.label)
-        self._log = _Log(_store_of(target))
+        self._log = Logs(_store_of(target))
         self._mirror = Mirror(target.beside)
         self._waiting: bytes | None = None
-        self._n_put, self._state = 0, ""
+        self._n_put, self._state, self._older = 0, "", ""
+        self._has_log = False  # the lease was renewed after the first object of the log was put
         self._work = threading.RLock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._go_on, name="shardwrite-state", daemon=True)
@@ -420,6 +367,9 @@ class _Hold:
         """See :func:`confirm`."""
         with self._work:
             self.check()
+            if not self._has_log:  # a process that was frozen until now must not begin a log
+                self._renew()
+                self.check()
             self._put()
             self._renew()
             self.check()
@@ -439,9 +389,13 @@ class _Hold:
                 # Listed now, as another process may begin as soon as the lease is given back.
                 # Without a state in the lease, a log that is left in part is not read.
                 left = self._log.found() if is_over else []
-                if self._lease.release("" if is_over else self._state) and is_over:
+                if not self._lease.release("" if is_over else self._state):
+                    self._remove_own_log()
+                elif is_over:
                     self._log.remove(left)
                     self._lease.remove()
+                elif not self._has_log:
+                    self._remove_older_log()
         finally:
             self._lease.forget()
             forget_deadline(beside)
@@ -490,19 +444,33 @@ class _Hold:
         self._waiting = None
         self._n_put += 1
         if self._n_put == 1:
-            is_new = not self._state
-            self._state = self._lease.holder
-            if not is_new:
-                with contextlib.suppress(StoreError):  # at the end they are removed, too
-                    own = self._log.key(self._state, 0)
-                    self._log.remove(key for key in self._log.found() if key != own)
+            self._older, self._state = self._state, self._lease.holder
 
     def _renew(self) -> None:
-        proof = self._log.key(self._lease.holder, 0) if self._n_put else None
-        if not self._lease.renew(self._state, proof):
+        """Renew the lease, and remove the log that the own one goes on from, once it is there."""
+        own = self._log.key(self._lease.holder, 0)
+        if not self._lease.renew(self._state, own if self._has_log else None):
             self._lose()
-        else:
-            self._prolong()
+            return
+        self._prolong()
+        if self._n_put and not self._has_log:
+            self._has_log = True
+            self._remove_older_log()
+
+    def _remove_older_log(self) -> None:
+        """Remove the log that this one goes on from, now that the lease names this one."""
+        if self._older:
+            with contextlib.suppress(StoreError):  # at the end it is removed, too
+                own = set(self._log.found_of(self._lease.holder))
+                self._log.remove(key for key in self._log.found() if key not in own)
+
+    def _remove_own_log(self) -> None:
+        """Remove the log of this process, unless the one that took over has its state from it."""
+        holder = self._lease.holder
+        with contextlib.suppress(ShardwriteError):  # it is in nobody's way
+            found = read_lease(_store_of(self.target))
+            if found is None or holder not in (found[0].holder, found[0].state):
+                self._log.remove(self._log.found_of(holder))
 
     def _prolong(self) -> None:
         beside = self.target.beside
@@ -518,3 +486,4 @@ class _Hold:
             gone = beside.with_name(f"lost-{uuid.uuid4().hex}")
             os.rename(beside, gone)
             shutil.rmtree(gone, ignore_errors=True)
+        self._remove_own_log()

@@ -207,9 +207,17 @@ class RunDirectory:
         ----------
         durability : str
             Durability level of the array's directories.
+
+        Raises
+        ------
+        RunEndedError
+            If another process has taken the run over.
+        JournalError
+            If another run writes there, or somebody has removed what this run has written.
         """
         if self.makes_array:
-            self.target.place.make_room(self, durability, replaces=self.record.replaces)
+            with self._told_of_takeover():
+                self.target.place.make_room(self, durability, replaces=self.record.replaces)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[Callable[[], None]]:
@@ -223,6 +231,28 @@ class RunDirectory:
 
             confirm(self.target)
             yield check
+
+    def check_mark(self) -> None:
+        """Verify that what stands at the target is still what this run has written.
+
+        Raises
+        ------
+        RunEndedError
+            If another process has taken the run over, which may have removed it.
+        JournalError
+            If somebody else has removed or replaced it.
+        """
+        with self._told_of_takeover():
+            self.target.place.check_mark(self)
+
+    @contextlib.contextmanager
+    def _told_of_takeover(self) -> Iterator[None]:
+        """Have a process that was frozen hear that it was taken over, not of what came of it."""
+        try:
+            yield
+        except JournalError:
+            confirm(self.target)
+            raise
 
     def publish(
         self, durability: str, driver: str, listed: DocumentChange = lambda same: same
@@ -247,8 +277,7 @@ class RunDirectory:
         """
         document = listed(self.document)
         place = self.target.place
-        confirm(self.target)  # else a mark that is gone would be the first sign of a takeover
-        place.check_mark(self)
+        self.check_mark()
         for group in place.groups:
             while not group.has(DOCUMENT) and group.kind_for_group() != "v2 group":
                 if self._replace(group, None, group_document(), durability, driver):

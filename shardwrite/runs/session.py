@@ -411,7 +411,7 @@ class Session:
         """
         metadata = self.job.plan.metadata
         if self.job.makes_array:
-            self.job.target.place.check_mark(self.directory)
+            self.directory.check_mark()
         recover_changes(self.directory.path, self.job.target.store, metadata)
         found = replay(self.directory, metadata)
         done = set(np.flatnonzero(found.ledger.is_done).tolist())

@@ -23,6 +23,8 @@ from forks import python
 
 import shardwrite
 from shardwrite import JournalError, RunEndedError, SpecError, StoreError
+from shardwrite.journal import bucket_lease, bucket_runs
+from shardwrite.place.objects import InStore
 
 VALUES = np.random.default_rng(0).integers(1, 2**32, (64, 64), dtype="u4")
 LAYOUT = {"shards": 16, "chunks": 4}
@@ -354,6 +356,54 @@ def test_a_process_that_was_frozen_publishes_nothing(moto, program, url, x, same
     assert said.startswith("RunEndedError") or (same and said.isdigit()), said
     np.testing.assert_array_equal(values_of(moto, url), VALUES if same else VALUES + 1)
     assert others(moto, url) == KEPT
+
+
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_process_that_was_frozen_before_its_state_was_there(
+    moto, program, url, x, monkeypatch, mode, resumes
+):
+    """Meanwhile another process takes over, makes the array, and ends. Nothing is left of it that
+    tells the first process that it was there."""
+    import obstore
+
+    if resumes:
+        with pytest.raises(InterruptedError), dask.config.set(scheduler="sync"):
+            x.to_sharded_zarr(url, source_id="x", mode=mode, progress=interrupt, **LAYOUT)
+    original, woken = bucket_runs._Hold._put, []
+
+    def put(self):
+        if not woken:
+            woken.append(self)
+            obstore.delete(moto.client(servers.below_bucket(url)), [bucket_lease.LEASE])
+            assert told(program(moto, url, "restart")) == "0"
+        original(self)
+
+    monkeypatch.setattr(bucket_runs._Hold, "_put", put)
+    with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError, match="taken over"):
+        x.to_sharded_zarr(url, source_id="x", mode=mode, **LAYOUT)
+    np.testing.assert_array_equal(values_of(moto, url), VALUES + 1)
+    assert others(moto, url) == KEPT
+
+
+def interrupt(_):
+    raise InterruptedError
+
+
+def test_a_takeover_that_removed_everything_is_told_as_one(moto, url, x, monkeypatch):
+    """The mark of the run is gone, but not because somebody removed it by hand."""
+    import obstore
+
+    original = InStore._put_mark
+
+    def put_mark(self, *args):
+        original(self, *args)
+        obstore.delete(moto.client(servers.below_bucket(url)), moto.keys_of(url))
+
+    monkeypatch.setattr(InStore, "_put_mark", put_mark)
+    with dask.config.set(scheduler="sync"), pytest.raises(RunEndedError, match="taken over"):
+        x.to_sharded_zarr(url, **LAYOUT)
+    assert moto.keys_of(url) == []
 
 
 def holder(server, url):
