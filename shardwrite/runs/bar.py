@@ -103,7 +103,7 @@ class NotebookBar:
     @property
     def text(self) -> str:
         """The text beside the bar."""
-        seconds = self._clock() - self._start
+        seconds = self._drawn - self._start  # the same in every form of one drawing
         rate = self._written / seconds if seconds else 0.0
         if self._state == "done":
             if not self._written:

@@ -74,6 +74,16 @@ def test_what_the_bar_says(monkeypatch):
     assert shown.places == 1
 
 
+def test_all_forms_of_one_drawing_tell_the_same_time():
+    ticks = iter(range(100))
+    shown = Shown()
+    bar = NotebookBar(1000_000, shown, clock=lambda: float(next(ticks)))
+    bar(report(1000_000))
+    bar.end(is_done=True)
+    for html, text in zip(shown.html, shown.texts, strict=True):
+        assert text.removeprefix("writing: ") in html
+
+
 def test_what_was_there_before_does_not_count_as_speed():
     now = [0.0]
     shown = Shown()
