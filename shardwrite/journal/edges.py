@@ -31,10 +31,12 @@ def clear_beyond(
     shards: Iterable[Shape],
     durability: str,
     proof: Proof,
+    scope: str,
 ) -> list[Shape]:
     """Give elements beyond the shape of an array the fill value, in a new object for each shard.
 
-    Shards that are damaged stay as they are.
+    Shards that are damaged stay as they are. What an earlier process of the same scope has left is
+    removed first, so that it publishes nothing if it was only frozen.
 
     Parameters
     ----------
@@ -48,6 +50,8 @@ def clear_beyond(
         See :meth:`Store.transaction`.
     proof : Proof
         Proof that these shards may be removed, if nothing is left in them.
+    scope : str
+        Name that temporary files of all processes that do this for one run have in common.
 
     Returns
     -------
@@ -63,10 +67,12 @@ def clear_beyond(
     for index in shards:
         if grid.whole.contains(grid.shard_box(index)):
             continue
+        store.discard_scope(metadata.shard_key(index), scope)
         shard = _opened(store, metadata, index)
         if shard is None:
             continue
-        with shard, store.transaction(durability, uuid.uuid4().hex, proof=proof) as transaction:
+        attempt = f"{scope}.{uuid.uuid4().hex}"
+        with shard, store.transaction(durability, attempt, proof=proof) as transaction:
             try:
                 new = _without_outside(shard, grid.shard_box(index).start)
             except CorruptShardError:

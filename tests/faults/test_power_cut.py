@@ -67,7 +67,7 @@ def test_a_cut_takes_what_the_drive_did_not_flush(cuts):
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("durability", "n_states"), [("full", 40), ("batch", 15)])
+@pytest.mark.parametrize(("durability", "n_states"), [("full", 25), ("batch", 15)])
 @pytest.mark.parametrize("filesystem", power_cut.FILESYSTEMS)
 def test_no_acknowledged_shard_is_lost_in_many_cuts(cuts, filesystem, durability, n_states):
     states = cuts(filesystem, durability, n_states, seed=1)

@@ -11,8 +11,11 @@ import zarr
 
 import shardwrite
 from shardwrite import AppendOnly, FixedOrder, ShardWriter, abandon, verify, write_region
+from shardwrite.errors import StoreError
 from shardwrite.journal.edges import clear_beyond
+from shardwrite.read.stored_shard import ExistingShard
 from shardwrite.runs.session import Session
+from shardwrite.stores import PosixStore
 
 
 def append(path, strategy):
@@ -73,6 +76,32 @@ def test_a_damaged_shard_does_not_keep_an_append_from_being_given_up(tmp_path):
         patch.setattr("shardwrite.journal.takeover.clear_beyond", _after_damage(path / "c/0/0"))
         append(path, FixedOrder())
     assert not verify(path).is_good
+
+
+def test_a_process_that_was_frozen_brings_no_old_shard_back(tmp_path, monkeypatch):
+    """It stands right before its rename, while another clears the same shard, and a user writes."""
+    path = tmp_path / "x.zarr"
+    da.ones((1, 7), dtype="i4").to_sharded_zarr(path, **LAYOUTS["raw"])
+    document = path / "zarr.json"
+    document.write_text(document.read_text().replace("7", "5", 1))
+    array, new = shardwrite.open_sharded(path).metadata, np.arange(2, 7, dtype="i4")[None]
+    assert array.grid.shape == (1, 5)
+    original, store = ExistingShard.check_current, PosixStore(path)
+
+    def clear():
+        clear_beyond(store, array, [(0, 0)], "full", None, "edges-run")
+
+    def freeze(shard):
+        original(shard)
+        monkeypatch.undo()
+        clear()
+        write_region(da.from_array(new), path, ...)
+
+    monkeypatch.setattr(ExistingShard, "check_current", freeze)
+    with pytest.raises(StoreError):
+        clear()
+    np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], new)
+    assert os.listdir(path / "c" / "0") == ["0"]
 
 
 def _after_damage(shard):
