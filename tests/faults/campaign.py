@@ -16,6 +16,7 @@ import argparse
 import fcntl
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,7 @@ class Row:
         """One batch."""
         with tempfile.TemporaryDirectory() as scratch:
             out = Path(scratch) / "out.json"
-            script, *arguments = self.command.format(n=n_runs, seed=seed).split()
+            script, *arguments = shlex.split(self.command.format(n=n_runs, seed=seed))
             environment = preloaded.environment(
                 preloaded.build(Path(scratch)) if self.needs_shim else None
             )
@@ -275,6 +276,11 @@ def rows() -> Iterator[Row]:
         name = f"frozen before an effect while an array is converted {place}, taken over, thawed"
         command = f"freeze.py --operations {frozen} --freezes {{n}} --seed {{seed}}"
         yield Row(name, 60, 30, command, of_freezes)
+    name = "SIGKILL before every effect while a hierarchy is consumed, and the same call again"
+    yield Row(name, 1, 1, 'ends.py --operations "consume a hierarchy"', of_ends)
+    name = "frozen before an effect while a hierarchy is consumed, taken over, thawed"
+    command = 'freeze.py --operations "consume tree" --freezes {n} --seed {seed}'
+    yield Row(name, 60, 30, command, of_freezes)
     name = "SIGKILL before every third effect of every operation, and the same call again"
     yield Row(name, 1, 1, "ends.py --every 3 --last 10", of_ends)
     name = "SIGKILL before every effect on an array that keeps a manifest"
