@@ -127,10 +127,8 @@ COVERED: dict[str, str] = {
     "of the array that is consumed {}, and so are": (
         f"{_CONSUME}::test_what_is_missing_is_no_fill_value"
     ),
-    "leave out mode (--overwrite)": f"{_CONSUME}::test_what_is_refused_before_anything_happens",
-    "move the array out of the group before": (
-        f"{_CONSUME}::test_what_is_refused_before_anything_happens"
-    ),
+    "leave out mode (--overwrite)": f"{_CONSUME}::test_what_a_refusal_says_helps",
+    "move the array out of the group before": (f"{_CONSUME}::test_what_a_refusal_says_helps"),
     "may be removed already: make the same call again to finish": (
         f"{_CONSUME}::test_a_record_that_cannot_be_synced"
     ),
@@ -162,7 +160,7 @@ COVERED: dict[str, str] = {
         "tests/operations/test_transfer.py::test_a_bad_shard_is_told_and_nothing_is_published"
     ),
     "--strategy goes with no parts and no --cluster": (
-        "tests/cli/test_convert_commands.py::test_options_that_do_not_go_together"
+        "tests/cli/test_convert_commands.py::test_without_parts_the_strategy_is_taken"
     ),
     'give another place, or mode="w" to replace it': (
         "tests/operations/test_transfer.py::test_volumes_that_are_not_copied_as_they_are"

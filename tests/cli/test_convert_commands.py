@@ -186,6 +186,14 @@ def test_options_that_do_not_go_together(group, options, why):
     assert (done.exit_code, why in done.output) == (2, True), done.output
 
 
+def test_without_parts_the_strategy_is_taken(tmp_path, array):
+    how = ["shard", array, tmp_path / "b", "--shards", 5, "--strategy", "append-only"]
+    refused = run(*how, "--init")
+    assert (refused.exit_code, "goes with no parts" in refused.output) == (2, True)
+    assert run(*how).exit_code == 0
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "b")[...], np.arange(1, 101))
+
+
 def test_parts_in_place_are_refused(group):
     for step in (["--init"], ["--part", "0/2"], ["--finalize"]):
         done = run("shard", "h", *step)

@@ -362,6 +362,23 @@ def test_what_is_refused_before_anything_happens(tmp_path):
         again(src, dst)
 
 
+def test_what_a_refusal_says_helps(tmp_path):
+    src, dst = flat(tmp_path / "a"), tmp_path / "b"
+    with pytest.raises(SpecError, match="leave out mode"):
+        shardwrite.shard(src, dst, 2, consume=True, mode="w")
+    shardwrite.shard(src, dst, 2, consume=True)
+    same(zarr.open_array(dst, mode="r")[...], VALUES)
+
+    group = zarr.create_group(tmp_path / "g")
+    flat(tmp_path / "g/x")
+    zarr.consolidate_metadata(group.store)
+    with pytest.raises(SpecError, match="move the array out of the group"):
+        shardwrite.shard(tmp_path / "g/x", tmp_path / "c", 2, consume=True)
+    os.rename(tmp_path / "g/x", tmp_path / "x")
+    shardwrite.shard(tmp_path / "x", tmp_path / "c", 2, consume=True)
+    same(zarr.open_array(tmp_path / "c", mode="r")[...], VALUES)
+
+
 def interrupt(report):
     raise KeyboardInterrupt
 

@@ -107,8 +107,9 @@ def test_memory_of_a_worker():
     assert inside.worker_nbytes({**job, "SLURM_NODEID": "0"}) == share - 2**29
     both = {**job, "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "2"}
     assert inside.worker_nbytes(both) == (share - 2**29) // 2
-    with pytest.raises(SpecError, match="--mem"):
+    with pytest.raises(SpecError, match="--mem of 1G and more"):
         inside.worker_nbytes({"SLURM_MEM_PER_NODE": "600"})
+    assert inside.worker_nbytes({"SLURM_MEM_PER_NODE": "1024"}) > 128 * 2**20
 
 
 @pytest.mark.compat
