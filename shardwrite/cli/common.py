@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import click
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from shardwrite.cli.logs import log_option, logging_to_terminal
 from shardwrite.cli.terminal import telling_warnings
 from shardwrite.cli.values import fill_of
-from shardwrite.cli.wording import in_options
+from shardwrite.cli.wording import in_options, text_in_options
 from shardwrite.engines import Stopped
 from shardwrite.entry.public import configured
 from shardwrite.errors import (
@@ -54,12 +54,16 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     @log_option
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        source_of = click.get_current_context().get_parameter_source
+        context = click.get_current_context()
+        source_of = context.get_parameter_source
         given = {name for name in kwargs if source_of(name) is not ParameterSource.DEFAULT}
         try:
             check_configuration()
             kwargs = {**kwargs, **configured(kwargs, given)}
-            with telling_warnings(), logging_to_terminal(kwargs.pop("log_level")):
+            with (
+                telling_warnings(partial(text_in_options, command=context.command)),
+                logging_to_terminal(kwargs.pop("log_level")),
+            ):
                 function(*args, **kwargs)
         except (ShardwriteError, OSError, Stopped) as error:
             raise _Failure(error) from error

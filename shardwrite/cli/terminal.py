@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import click
@@ -93,16 +93,21 @@ class Program(click.Group):
 
 
 @contextlib.contextmanager
-def telling_warnings() -> Iterator[None]:
+def telling_warnings(in_words: Callable[[str], str]) -> Iterator[None]:
     """Print warnings of this package as a line of text, as long as the block lasts.
 
     Other categories, which libraries have for their developers, are shown as Python shows them.
+
+    Parameters
+    ----------
+    in_words : callable
+        Puts a text into the words of the command line.
     """
     others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if category is UserWarning:
-            echo(f"Warning: {message}", err=True)
+            echo(f"Warning: {in_words(str(message))}", err=True)
         else:
             others(message, category, *where, **more)
 

@@ -17,7 +17,7 @@ import click
 from shardwrite.errors import SpecError
 from shardwrite.format.hierarchy_2022 import FORMAT
 
-__all__ = ["in_options"]
+__all__ = ["in_options", "text_in_options"]
 
 _ALIASES = {
     "against": ("against",),
@@ -86,6 +86,11 @@ def in_options(error: BaseException, command: click.Command) -> str:
     return "\n".join([text, *notes])
 
 
+def text_in_options(text: str, command: click.Command) -> str:
+    """A text, such as a warning, with the options and arguments of a command for keywords."""
+    return _translated(text, _names(command))
+
+
 def _names(command: click.Command) -> dict[str, str]:
     """What a user types for each keyword."""
     names: dict[str, str] = {}
@@ -118,6 +123,8 @@ def _about(field: str, value: Any, names: dict[str, str]) -> str:
 
 def _as_typed(value: Any) -> str:
     """A value as a user would type it."""
+    if value is None:
+        return "none"
     if isinstance(value, str):
         return value if value and not re.search(r"\s", value) else repr(value)
     if isinstance(value, tuple):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 
 import dask.array as da
 import numpy as np
 import pytest
 import zarr
+from click.testing import CliRunner
 
 import shardwrite
+from shardwrite.cli import main
 from shardwrite.format.metadata import parse_metadata
 
 GOOD = {"shards": 8, "chunks": 4, "durability": "none"}
@@ -62,6 +65,32 @@ def test_dtypes(tmp_path, kind):
     if kind not in UNREADABLE:
         np.testing.assert_array_equal(zarr.open_array(tmp_path / "x", mode="r")[...], a)
     assert shardwrite.verify(tmp_path / "x", deep=True).is_good
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("dtype", ["V4", [("a", "<i4"), ("b", "<f8")]], ids=["void", "structured"])
+def test_whoever_writes_what_zarr_may_not_read_is_warned(tmp_path, dtype):
+    a = np.frombuffer(bytes(range(12 * np.dtype(dtype).itemsize)), dtype)
+    x, words = da.from_array(a, chunks=6), "zarr-python before 3.4 cannot read.*shards=None"
+    with pytest.warns(UserWarning, match=words):
+        x.to_sharded_zarr(tmp_path / "x", **GOOD)
+    with pytest.warns(UserWarning, match=words):
+        shardwrite.create(tmp_path / "y", a.shape, a.dtype, **GOOD)
+    np.save(tmp_path / "a.npy", a)
+    how = ["write", tmp_path / "a.npy", tmp_path / "z", "--shards", 8, "--chunks", 4]
+    done = CliRunner().invoke(main, [str(word) for word in how])
+    assert done.exit_code == 0
+    assert re.search(words.replace("shards=None", "--shards none"), done.output)
+    for name in "xz":
+        back = shardwrite.from_sharded_zarr(tmp_path / name).compute()
+        assert back.tobytes() == a.tobytes()
+    if zarr.__version__ >= "3.4":
+        assert zarr.open_array(tmp_path / "x", mode="r")[...].tobytes() == a.tobytes()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", "The data type")  # zarr-python's own, of its format
+        x.to_sharded_zarr(tmp_path / "w", shards=None, chunks=4)
+    assert zarr.open_array(tmp_path / "w", mode="r")[...].tobytes() == a.tobytes()
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
