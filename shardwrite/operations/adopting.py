@@ -47,7 +47,7 @@ from shardwrite.plan.limits import check_new
 from shardwrite.sources.hdf5_shard import look_into
 from shardwrite.stores import as_store_error, make_directories, mode_of
 
-__all__ = ["Call", "Found", "adopt_files", "inspect", "look"]
+__all__ = ["Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
 
 _SOURCE = "adopted:"
 
@@ -171,12 +171,31 @@ def inspect(call: Call) -> Found:
     check_new(grid.shape, metadata.itemsize, grid.shards, grid.chunks)
     dataset = seen[0].dataset
     # Updates recognise only shards that the strategy could write, too.
-    describe(metadata, Hdf5(dataset=dataset))
+    check_fits(metadata, dataset)
     files = [
         replace(one.file, key=metadata.shard_key(unravel(rank, grid.counts)))
         for rank, one in enumerate(seen)
     ]
     return Found(joined, metadata, dataset, files)
+
+
+def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
+    """Refuse an array whose shards :class:`Hdf5` could not write, and say what can be done.
+
+    Raises
+    ------
+    SpecError
+        If it is such an array.
+    """
+    try:
+        describe(metadata, Hdf5(dataset=dataset))
+    except SpecError as error:
+        raise SpecError(
+            f"shards that are HDF5 files cannot have it ({error.message})",
+            field=error.fields["field"],
+            value=error.fields["value"],
+            remedy='make plain shards from Python, with how="copy" and strategy="fixed-order"',
+        ) from error
 
 
 def look(call: Call, target: Target) -> Found:
