@@ -47,7 +47,10 @@ from shardwrite.plan.limits import check_new
 from shardwrite.sources.hdf5_shard import look_into
 from shardwrite.stores import as_store_error, make_directories, mode_of
 
-__all__ = ["Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
+__all__ = ["ELSEWHERE", "Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
+
+ELSEWHERE = "give another path, or remove it yourself"
+"""Remedy where an array exists."""
 
 _SOURCE = "adopted:"
 
@@ -210,7 +213,7 @@ def look(call: Call, target: Target) -> Found:
     """
     path = target.directory.path
     check_surroundings(target)
-    check_target(target, "w-")
+    check_target(target, "w-", ELSEWHERE)
     beside = look_beside(target)
     if beside.untrusted is not None:
         raise beside.untrusted

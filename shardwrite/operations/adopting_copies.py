@@ -12,7 +12,7 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.operations.adopted import Adopted
-from shardwrite.operations.adopting import Call, check_fits
+from shardwrite.operations.adopting import ELSEWHERE, Call, check_fits
 from shardwrite.operations.converting import Progress
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
@@ -150,7 +150,7 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
         found.check_fits_hdf5()
     strategy = Hdf5(dataset=found.dataset) if how.strategy is None else how.strategy
     options = PlanOptions(strategy=strategy, memory_limit=how.memory_limit)
-    run = for_new_array(RunOptions(mode="w-", durability=how.durability))
+    run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
     grid = found.joined.whole.grid
     counts = [s // c for s, c in zip(found.joined.shards, grid.chunks, strict=True)]
     source = stored_at(InStore(found.store))

@@ -409,3 +409,14 @@ def test_remedies_of_datasets_that_are_no_shards(tmp_path):
             adopt([contiguous], tmp_path / "z", how=how)
     with pytest.raises(SpecError, match="no name of a dataset"):
         adopt(files, tmp_path / "z", dataset=5)
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+def test_an_array_that_stands_there_is_not_replaced(tmp_path, how):
+    """The remedy is none that `adopt` lacks, such as a mode."""
+    files = make(tmp_path / "f")
+    zarr.create_array(tmp_path / "x", shape=(3,), dtype="u1")
+    with pytest.raises(SpecError, match=r"an array exists there.*; give another path") as caught:
+        adopt(files, tmp_path / "x", how=how)
+    assert "mode=" not in str(caught.value)
+    assert zarr.open_array(tmp_path / "x", mode="r").shape == (3,)
