@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -236,14 +237,18 @@ def look(call: Call, target: Target) -> Found:
 
 
 def _check_place(path: str) -> None:
-    """Refuse a file that this user cannot take away from where it lies."""
-    around = Directory(Path(path)).array_around()
+    """Refuse a file that this user cannot take away from where it lies, or change there."""
+    directory, leaf = os.path.split(path)
+    around = Directory(Path(os.path.realpath(directory), leaf)).array_around()
     if around is not None:
         raise refused(path, f"it lies in the array {around}, which may need it")
     with as_store_error(path, "cannot look at"):
-        owner, me = os.stat(path).st_uid, os.geteuid()
-    if me not in (0, owner):
+        found, me = os.stat(path), os.geteuid()
+    if me not in (0, found.st_uid):
         raise refused(path, "it belongs to another user")
+    if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+        # It may be a shard of another array, whose index is found at the end of the file.
+        raise refused(path, f"it has {found.st_nlink} names (hard links), and would change at all")
     if not os.access(Path(path).parent, os.W_OK | os.X_OK):
         raise refused(path, "its directory cannot be written to")
 

@@ -420,3 +420,25 @@ def test_an_array_that_stands_there_is_not_replaced(tmp_path, how):
         adopt(files, tmp_path / "x", how=how)
     assert "mode=" not in str(caught.value)
     assert zarr.open_array(tmp_path / "x", mode="r").shape == (3,)
+
+
+@pytest.mark.parametrize("how", ["link", "move"])
+def test_a_file_is_a_shard_of_one_array(tmp_path, how):
+    """A second index would hide the first one, and a move would take the file away."""
+    files = make(tmp_path / "f")
+    for path in files:
+        with h5py.File(path, "a") as file:
+            file.create_dataset("a/minus", data=-file["a/data"][...], chunks=CHUNKS, fillvalue=-1)
+    adopt(files, tmp_path / "x", how="link")
+    with pytest.raises(SpecError, match=r"2 names.*how=\"copy\""):
+        shardwrite.adopt(files, tmp_path / "y", dataset="a/minus", how=how)
+    shardwrite.adopt(files, tmp_path / "y", dataset="a/minus")
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "y")[...], -X)
+    for path in files:
+        Path(path).unlink()
+    (tmp_path / "shards").symlink_to(tmp_path / "x/c")
+    there = [str(tmp_path / f"shards/{number}/0/0") for number in range(3)]
+    with pytest.raises(SpecError, match="lies in the array"):
+        adopt(there, tmp_path / "z", how=how)
+    check(tmp_path / "x")
+    assert shardwrite.verify(tmp_path / "x").is_good
