@@ -156,8 +156,9 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
     source = stored_at(InStore(found.store))
     made = convert_array(source, engine, ConversionOptions(shards=tuple(counts)), options)
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
-        execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
-    return replace(found.told(target.label), is_plan=False)
+        (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
+    is_skipped = not result.seconds  # the run had ended before
+    return replace(found.told(target.label), is_plan=False, is_skipped=is_skipped)
 
 
 def _refused(path: str, why: str, remedy: str = DECODE) -> SpecError:
