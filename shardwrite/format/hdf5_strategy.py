@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -17,6 +18,7 @@ from shardwrite.grid import Shape
 __all__ = ["Hdf5"]
 
 _MAX_NAME = 1024
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # no name in UTF-8 holds these
 
 
 @register_strategy
@@ -57,7 +59,7 @@ class Hdf5:
             )
         name: Any = self.dataset
         parts = name.split("/") if isinstance(name, str) else [""]
-        is_name = all(parts) and not {".", ".."} & set(parts) and "\0" not in name
+        is_name = all(parts) and not {".", ".."} & set(parts) and _NOT_TEXT.search(name) is None
         if not is_name or len(name) > _MAX_NAME:
             raise SpecError(
                 "no name of a dataset",

@@ -137,15 +137,20 @@ def preview_adopt(
     """
     call, target = _call_of(files, dataset, axis, how), resolve_target(array, None)
     if how == "copy":
-        return look_for_copies(call).told(target.label)
+        found = look_for_copies(call)
+        found.check_fits_hdf5()
+        return found.told(target.label)
     return replace(look(call, target).told(target.label, how), is_plan=True)
 
 
-def _call_of(files: Any, dataset: str | None, axis: int, how: str) -> Call:
+def _call_of(files: Any, dataset: Any, axis: int, how: str) -> Call:
     if how not in ("copy", "move", "link"):
         raise SpecError(
             "no such choice", field="how", value=how, remedy='give "copy", "move" or "link"'
         )
+    if dataset is not None and not isinstance(dataset, str):
+        remedy = 'give a name such as "data" or "raw/data"'
+        raise SpecError("no name of a dataset", field="dataset", value=dataset, remedy=remedy)
     given = [files] if isinstance(files, str | os.PathLike) else files
     try:
         paths = tuple(os.path.abspath(os.fsdecode(path)) for path in given)

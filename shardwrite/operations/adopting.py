@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -47,7 +48,10 @@ from shardwrite.plan.limits import check_new
 from shardwrite.sources.hdf5_shard import look_into
 from shardwrite.stores import as_store_error, make_directories, mode_of
 
-__all__ = ["Call", "Found", "adopt_files", "inspect", "look"]
+__all__ = ["ELSEWHERE", "Call", "Found", "adopt_files", "check_fits", "inspect", "look"]
+
+ELSEWHERE = "give another path, or remove it yourself"
+"""Remedy where an array exists."""
 
 _SOURCE = "adopted:"
 
@@ -171,12 +175,31 @@ def inspect(call: Call) -> Found:
     check_new(grid.shape, metadata.itemsize, grid.shards, grid.chunks)
     dataset = seen[0].dataset
     # Updates recognise only shards that the strategy could write, too.
-    describe(metadata, Hdf5(dataset=dataset))
+    check_fits(metadata, dataset)
     files = [
         replace(one.file, key=metadata.shard_key(unravel(rank, grid.counts)))
         for rank, one in enumerate(seen)
     ]
     return Found(joined, metadata, dataset, files)
+
+
+def check_fits(metadata: ArrayMetadata, dataset: str) -> None:
+    """Refuse an array whose shards :class:`Hdf5` could not write, and say what can be done.
+
+    Raises
+    ------
+    SpecError
+        If it is such an array.
+    """
+    try:
+        describe(metadata, Hdf5(dataset=dataset))
+    except SpecError as error:
+        raise SpecError(
+            f"shards that are HDF5 files cannot have it ({error.message})",
+            field=error.fields["field"],
+            value=error.fields["value"],
+            remedy='make plain shards from Python, with how="copy" and strategy="fixed-order"',
+        ) from error
 
 
 def look(call: Call, target: Target) -> Found:
@@ -191,7 +214,7 @@ def look(call: Call, target: Target) -> Found:
     """
     path = target.directory.path
     check_surroundings(target)
-    check_target(target, "w-")
+    check_target(target, "w-", ELSEWHERE)
     beside = look_beside(target)
     if beside.untrusted is not None:
         raise beside.untrusted
@@ -214,14 +237,18 @@ def look(call: Call, target: Target) -> Found:
 
 
 def _check_place(path: str) -> None:
-    """Refuse a file that this user cannot take away from where it lies."""
-    around = Directory(Path(path)).array_around()
+    """Refuse a file that this user cannot take away from where it lies, or change there."""
+    directory, leaf = os.path.split(path)
+    around = Directory(Path(os.path.realpath(directory), leaf)).array_around()
     if around is not None:
         raise refused(path, f"it lies in the array {around}, which may need it")
     with as_store_error(path, "cannot look at"):
-        owner, me = os.stat(path).st_uid, os.geteuid()
-    if me not in (0, owner):
+        found, me = os.stat(path), os.geteuid()
+    if me not in (0, found.st_uid):
         raise refused(path, "it belongs to another user")
+    if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
+        # It may be a shard of another array, whose index is found at the end of the file.
+        raise refused(path, f"it has {found.st_nlink} names (hard links), and would change at all")
     if not os.access(Path(path).parent, os.W_OK | os.X_OK):
         raise refused(path, "its directory cannot be written to")
 

@@ -12,7 +12,7 @@ from shardwrite.format.hdf5_strategy import Hdf5
 from shardwrite.format.joined import Joined, join
 from shardwrite.format.metadata import ArrayMetadata
 from shardwrite.operations.adopted import Adopted
-from shardwrite.operations.adopting import Call
+from shardwrite.operations.adopting import ELSEWHERE, Call, check_fits
 from shardwrite.operations.converting import Progress
 from shardwrite.place.objects import InStore
 from shardwrite.place.target import Target
@@ -24,6 +24,7 @@ from shardwrite.runs.job import Job
 from shardwrite.runs.options import RunOptions, for_new_array
 from shardwrite.runs.progress import reporting
 from shardwrite.sources.hdf5_joined import JoinedStore
+from shardwrite.sources.hdf5_shard import DECODE
 from shardwrite.sources.hdf5_store import as_array
 from shardwrite.stores import as_store_error
 
@@ -79,6 +80,10 @@ class Copies:
             is_plan=True,
         )
 
+    def check_fits_hdf5(self) -> None:
+        """Refuse what the default strategy cannot write; see `check_fits`."""
+        check_fits(self.joined.sharded("end"), self.dataset)
+
 
 def look_for_copies(call: Call) -> Copies:
     """Look at files whose chunks are to be copied.
@@ -101,13 +106,16 @@ def look_for_copies(call: Call) -> Copies:
                 if error.errno is not None:
                     with as_store_error(path, "cannot read"):
                         raise
-                raise _refused(path, f"it cannot be read as HDF5 ({error})") from error
+                why = f"it cannot be read as HDF5 ({error})"
+                raise _refused(path, why, "check the file") from error
             if found.codecs.why_not:
                 raise _refused(path, f"it has {found.codecs.why_not}")
             names.append(found.source.dataset)
             if names[-1] != names[0]:
                 raise _refused(
-                    path, f"its dataset is {names[-1]!r}, and that of the first is {names[0]!r}"
+                    path,
+                    f"its dataset is {names[-1]!r}, and that of the first is {names[0]!r}",
+                    "give the name of the dataset that all files have (--dataset)",
                 )
             sizes.append(files[-1][1][1])
             yield path, found.metadata
@@ -138,22 +146,25 @@ def copy_files(call: Call, target: Target, how: Copying, engine: Engine) -> Adop
         If a file has no chunks that can be copied, or the files do not fit each other.
     """
     found = look_for_copies(call)
+    if how.strategy is None:
+        found.check_fits_hdf5()
     strategy = Hdf5(dataset=found.dataset) if how.strategy is None else how.strategy
     options = PlanOptions(strategy=strategy, memory_limit=how.memory_limit)
-    run = for_new_array(RunOptions(mode="w-", durability=how.durability))
+    run = for_new_array(RunOptions(durability=how.durability, remedy_if_there=ELSEWHERE))
     grid = found.joined.whole.grid
     counts = [s // c for s, c in zip(found.joined.shards, grid.chunks, strict=True)]
     source = stored_at(InStore(found.store))
     made = convert_array(source, engine, ConversionOptions(shards=tuple(counts)), options)
     with reporting(how.progress, made.plan.raw_nbytes) as on_report:
-        execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
-    return replace(found.told(target.label), is_plan=False)
+        (result,) = execute([Job(made.chunks, made.plan, target, run)], engine, on_report)
+    is_skipped = not result.seconds  # the run had ended before
+    return replace(found.told(target.label), is_plan=False, is_skipped=is_skipped)
 
 
-def _refused(path: str, why: str) -> SpecError:
+def _refused(path: str, why: str, remedy: str = DECODE) -> SpecError:
     return SpecError(
         f"its chunks cannot be copied: {why}",
         field="files",
         value=path,
-        remedy="write the values with shardwrite write, which decodes and encodes",
+        remedy=remedy,
     )

@@ -384,7 +384,13 @@ def to_precomputed(
     )
     root = _root_of(path)
     run = for_new_array(
-        RunOptions(durability=durability, restart=restart, recheck=recheck, keep_report=keep_report)
+        RunOptions(
+            durability=durability,
+            restart=restart,
+            recheck=recheck,
+            keep_report=keep_report,
+            remedy_if_there="give another key, or remove that scale yourself",
+        )
     )
     made = volume.plan(
         PlanOptions(

@@ -28,7 +28,11 @@ _REFUSALS = {
 }
 
 
-def check_target(target: Target, mode: str) -> None:
+REPLACE = 'give mode="w" to replace it'
+"""Remedy where an array exists."""
+
+
+def check_target(target: Target, mode: str, remedy_if_there: str = REPLACE) -> None:
     """Check that nothing stands in an array's place that must not be overwritten.
 
     Parameters
@@ -37,6 +41,8 @@ def check_target(target: Target, mode: str) -> None:
         The array.
     mode : {"w-", "w", "r+"}
         See :func:`shardwrite.to_sharded_zarr`.
+    remedy_if_there : str
+        What can be done where an array exists. Not every operation can replace it.
 
     Raises
     ------
@@ -49,7 +55,7 @@ def check_target(target: Target, mode: str) -> None:
             "an array exists there",
             field="store",
             value=target.label,
-            remedy='give mode="w" to replace it',
+            remedy=remedy_if_there,
         )
     unknown = target.place.unknown_run() if kind == "other" else ""
     if unknown:

@@ -48,11 +48,12 @@ def read_info(store: Store, label: str) -> tuple[str, Volume]:
     if data is None:
         raise StoreError(f"there is no {INFO} in {label}", key=INFO, errno=errno.ENOENT)
     try:
-        document = parse_json(data)
+        text = data.decode("utf-8-sig")
+        document = parse_json(text.encode())
     except ValueError as error:
-        remedy = "give a whole document"
+        remedy = "give a whole document, in UTF-8"
         raise SpecError(f"not valid: {error}", field=INFO, value=label, remedy=remedy) from error
-    return data.decode(), parse_info(document)
+    return text, parse_info(document)
 
 
 def read_sharding(store: Store) -> ShardingParameters:

@@ -284,7 +284,7 @@ def _check_place(job: Job) -> None:
         return
     try:
         refuse_another(job)
-        check_target(job.target, job.options.mode)
+        check_target(job.target, job.options.mode, job.options.remedy_if_there)
     except SpecError:
         if not _is_begun(job):
             raise

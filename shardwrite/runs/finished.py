@@ -146,7 +146,7 @@ def refuse_another(job: Job) -> None:
             if changed
             else "an array exists there, of another run"
         )
-        receipt, remedy = read_receipt(job.target), 'give mode="w" to replace it'
+        receipt, remedy = read_receipt(job.target), job.options.remedy_if_there
         if receipt is not None and receipt.digest == job.plan.digest:
             what += ". This call has made it, and another program has changed it since"
             remedy += ", or keep it with verify and accept=True (shardwrite verify --accept)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardwrite.errors import SpecError
+from shardwrite.place.checks import REPLACE
 from shardwrite.stores import DURABILITIES
 
 __all__ = ["RunOptions", "for_new_array"]
@@ -40,6 +41,8 @@ class RunOptions:
         Keep a report of the run in the array.
     drop_hdf5 : bool
         Shards that are files of HDF5 may become plain shards.
+    remedy_if_there : str
+        What a user can do where an array exists. Not every operation can replace it.
 
     Raises
     ------
@@ -54,6 +57,7 @@ class RunOptions:
     recheck: bool = False
     keep_report: bool = False
     drop_hdf5: bool = False
+    remedy_if_there: str = REPLACE
 
     def __post_init__(self) -> None:
         for field, allowed in _CHOICES.items():

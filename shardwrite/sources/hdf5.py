@@ -5,9 +5,11 @@ Values are read as stored; scale, offset and fill value are not applied.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwrite.codecs.documents import JSON
+from shardwrite.errors import ShardwriteError
 from shardwrite.grid import Box
 from shardwrite.sources.base import RegionSource, Request, SourceMetadata
 from shardwrite.sources.chunking import merge_chunks, slabs
 from shardwrite.sources.common import as_attributes, choose_dataset, identify, require
 from shardwrite.sources.handles import FILES
 
-__all__ = ["Hdf5Source", "attributes_of", "metadata_of", "open_", "open_file"]
+__all__ = ["Hdf5Source", "attributes_of", "metadata_of", "open_", "open_file", "reading"]
 
 # Attributes by which the libraries of HDF5 and NetCDF-4 keep dimensions, and their own version.
 _OF_LIBRARIES = {
@@ -73,6 +76,29 @@ def open_file(path: str) -> Any:
     return h5py.File(
         path, "r", locking=None if "HDF5_USE_FILE_LOCKING" in os.environ else "best-effort"
     )
+
+
+@contextlib.contextmanager
+def reading(path: str) -> Iterator[Any]:
+    """Open an HDF5 file for reading, and close it.
+
+    h5py raises errors of many types where a file is damaged, or holds what h5py does not know. Here
+    all of them become an OSError without a number, like that about a file which is no HDF5 file.
+
+    Raises
+    ------
+    SpecError
+        If h5py is not installed.
+    OSError
+        If the file cannot be read, or does not hold what HDF5 says (`errno` is then None).
+    """
+    with open_file(path) as file:
+        try:
+            yield file
+        except (ShardwriteError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            raise OSError(str(error)) from error
 
 
 def _datasets(file: Any) -> list[str]:
@@ -134,11 +160,12 @@ def open_(request: Request) -> Hdf5Source:
     SpecError
         If h5py is not installed, or `dataset` does not name a dataset.
     OSError
-        If the file cannot be read, or is no HDF5 file (`errno` is then None).
+        If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
     """
     path = os.path.abspath(request.path)
-    with open_file(path) as file:
-        name = (request.dataset or "").strip("/")
+    with reading(path) as file:
+        parts = (request.dataset or "").split("/")
+        name = "/".join(part for part in parts if part not in ("", "."))
         # The name may be a link, which the listing does not follow.
         if not (name and name in file and getattr(file[name], "shape", None) is not None):
             name = choose_dataset(_datasets(file), request.dataset, path)

@@ -100,15 +100,22 @@ def _base(
 ) -> int | None:
     """Byte from which places count; None if the bytes there are not those of a chunk.
 
+    A dataset may lie in another file, to which a link leads, and a damaged one past the end of it.
+
     Some versions of the library do not count the user block at the start of the file. So one chunk
     is read by the library, and compared.
     """
     if not len(places):
         return 0
+    block = dataset.file.userblock_size
+    if places[:, :2].sum(axis=1).max() > os.stat(path).st_size:
+        return None  # and the library might take as much memory as the file claims
+    if not os.path.samefile(dataset.file.filename, path):
+        return None
     position = tuple(int(i) * c for i, c in zip(index[0], dataset.chunks, strict=True))
     _, wanted = dataset.id.read_direct_chunk(position)
     with open(path, "rb") as file:
-        for base in {0: None, dataset.file.userblock_size: None}:
+        for base in {0: None, block: None}:
             there = os.pread(file.fileno(), int(places[0, 1]), int(places[0, 0]) + base)
             if there == bytes(wanted):
                 return int(base)

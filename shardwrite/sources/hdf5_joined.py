@@ -130,7 +130,7 @@ class JoinedStore(Store):
 
 @lru_cache(maxsize=_MAX_OPEN)
 def _opened(path: str, version: Version, dataset: str) -> Store:
-    return Hdf5Store(path, version).at(dataset)
+    return Hdf5Store(path, version, part=dataset)
 
 
 def _digest(*facts: Any) -> str:

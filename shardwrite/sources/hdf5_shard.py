@@ -21,7 +21,10 @@ from shardwrite.sources.hdf5_chunks import ChunkTable
 from shardwrite.sources.hdf5_store import DatasetArray, as_array
 from shardwrite.stores import as_store_error, open_plain, pread_all
 
-__all__ = ["DatasetFile", "look_into"]
+__all__ = ["DECODE", "DatasetFile", "look_into"]
+
+DECODE = "write the values with shardwrite write, which decodes and encodes"
+"""Remedy where the chunks of a dataset cannot be those of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,12 @@ def look_into(path: str, dataset: str | None) -> DatasetFile:
     """
     found = _as_array_of(path, dataset)
     if found.codecs.why_not or found.table is None:
-        raise _refused(path, f"it has {found.codecs.why_not}")
+        raise _refused(path, f"it has {found.codecs.why_not}", DECODE)
     n_odd = int(found.table.is_odd.sum())
     if n_odd:
         raise _refused(path, f"filters were left out for {n_odd:,} of its chunks")
     name = found.source.dataset
-    with as_store_error(path, "cannot read"), hdf5.open_file(path) as file:
+    with as_store_error(path, "cannot read"), hdf5.reading(path) as file:
         if not os.path.samefile(file[name].file.filename, path):
             raise _refused(path, f"{name!r} is a link into another file")
         why_not_end = _why_not_end(file, path)
@@ -145,7 +148,8 @@ def _as_array_of(path: str, dataset: str | None) -> DatasetArray:
         if error.errno is not None:
             with as_store_error(path, "cannot read"):
                 raise
-        raise _refused(path, f"it cannot be read as HDF5 ({error})") from error
+        why = f"it cannot be read as HDF5 ({error})"
+        raise _refused(path, why, "check the file") from error
 
 
 def _check_apart(path: str, table: ChunkTable, nbytes: int) -> None:
@@ -170,10 +174,10 @@ def _why_not_end(file: Any, path: str) -> str:
     return "the file keeps a list of its free space" if persists else ""
 
 
-def _refused(path: str, why: str) -> SpecError:
+def _refused(path: str, why: str, remedy: str = "") -> SpecError:
     return SpecError(
         f"cannot become a shard as it is: {why}",
         field="files",
         value=path,
-        remedy='copy its chunks instead, with how="copy" (without --move and --link)',
+        remedy=remedy or 'copy its chunks instead, with how="copy" (without --move and --link)',
     )

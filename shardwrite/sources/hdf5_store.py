@@ -39,11 +39,15 @@ _WHY_SOME = "filters of the dataset were left out when they were written"
 
 
 class Hdf5Store(InsideStore):
-    """The groups and datasets of an HDF5 file, as groups and arrays of Zarr v3."""
+    """The groups and datasets of an HDF5 file, as groups and arrays of Zarr v3.
+
+    With `part`, it is the array of one dataset, whose name may be that of a link.
+    """
 
     def look_through(self) -> Contents:
         """See :meth:`InsideStore.look_through`."""
-        return _Tree(str(self.path))
+        path = str(self.path)
+        return _Dataset(path, self.part) if self.part else _Tree(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,13 @@ class DatasetArray:
         if self.codecs.is_checked:
             return Member(offset, nbytes, _without_checksum, max(0, nbytes - _CHECKSUM_NBYTES))
         return Member(offset, nbytes)
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """Keys of the chunks that are stored."""
+        grid = self.metadata.grid
+        ranks = range(grid.n_shards) if self.table is None else self.table.ranks.tolist()
+        return (self.metadata.shard_key(unravel(rank, grid.counts)) for rank in ranks)
 
     def _encoded(self, rank: int) -> bytes:
         """A chunk that is read with h5py and encoded here, padded with the fill value."""
@@ -141,17 +152,12 @@ class _Tree(Contents):
         self._lock = threading.RLock()
         left_out: list[tuple[str, str]] = []
         try:
-            with hdf5.open_file(path) as file:
+            with hdf5.reading(path) as file:
                 self._walk(file, "", left_out, {})
         except OSError as error:
             if error.errno is not None:
                 raise
-            raise SpecError(
-                f"it cannot be read as hdf5: {error}",
-                field="src",
-                value=path,
-                remedy="check the file",
-            ) from error
+            raise _unreadable(path, error) from error
         self._known = frozenset(self._names)
         self.left_out = tuple(left_out)
 
@@ -206,19 +212,13 @@ class _Tree(Contents):
             if not (f"{node}/".startswith(prefix) or prefix.startswith(f"{node}/")):
                 continue
             yield from _beginning(f"{node}/{DOCUMENT}", prefix)
-            for key in self._keys(node):
+            for key in self._array(node).keys:
                 yield from _beginning(f"{node}/{key}", prefix)
 
     def nodes(self) -> Iterator[tuple[str, str]]:
         """See :meth:`Contents.nodes`."""
         yield from ((name, "group") for name in self._groups)
         yield from ((name, "array") for name in self._names)
-
-    def _keys(self, node: str) -> Iterator[str]:
-        found = self._array(node)
-        grid = found.metadata.grid
-        ranks = range(grid.n_shards) if found.table is None else found.table.ranks.tolist()
-        return (found.metadata.shard_key(unravel(rank, grid.counts)) for rank in ranks)
 
     def told(self, name: str) -> Told:
         """See :meth:`Contents.told`."""
@@ -230,9 +230,71 @@ class _Tree(Contents):
         if found is None:
             with self._lock:
                 if name not in self._arrays:
-                    self._arrays[name] = as_array(self._path, name)
+                    self._arrays[name] = _array_of(self._path, name)
                 found = self._arrays[name]
         return found
+
+
+class _Dataset(Contents):
+    """One dataset of a file, as an array.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    name : str
+        Name of the dataset, or of a link to it.
+
+    Raises
+    ------
+    SpecError
+        If the file is no HDF5 file, it has no such dataset, or h5py is missing.
+    """
+
+    left_out = ()
+
+    def __init__(self, path: str, name: str) -> None:
+        self._array = _array_of(path, name)
+
+    def find(self, name: str) -> Member | bytes | None:
+        """See :meth:`Contents.find`."""
+        found = self._array
+        return found.metadata.text.encode() if name == DOCUMENT else found.member(name)
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """See :meth:`Contents.names`."""
+        for key in (DOCUMENT, *self._array.keys):
+            yield from _beginning(key, prefix)
+
+    def nodes(self) -> Iterator[tuple[str, str]]:
+        """See :meth:`Contents.nodes`."""
+        yield "", "array"
+
+    def told(self, name: str) -> Told:  # noqa: ARG002 (there is one)
+        """See :meth:`Contents.told`."""
+        return self._array.told
+
+
+def _array_of(path: str, name: str) -> DatasetArray:
+    """A dataset of a file as an array.
+
+    Raises
+    ------
+    SpecError
+        If Zarr has no data type for its elements, or the file is damaged.
+    """
+    try:
+        return as_array(path, name)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise _unreadable(f"{path}::{name}", error) from error
+
+
+def _unreadable(path: str, error: OSError) -> SpecError:
+    return SpecError(
+        f"it cannot be read as hdf5: {error}", field="src", value=path, remedy="check the file"
+    )
 
 
 def _beginning(name: str, prefix: str) -> Iterator[str]:
@@ -278,11 +340,13 @@ def as_array(path: str, name: str, *, keeps_checksums: bool = False) -> DatasetA
     ------
     SpecError
         If Zarr has no data type for its elements.
+    OSError
+        If the file cannot be read, is no HDF5 file, or is damaged (`errno` is then None).
     """
     source = hdf5.open_(Request(path, dataset=name or None))
-    with hdf5.open_file(path) as file:
+    with hdf5.reading(path) as file:
         dataset = file[source.dataset]
-        plain = _plain(source.dtype, dataset, name)
+        plain = _plain(source.dtype, dataset, source.dataset)
         codecs = _codecs(dataset, plain)
         if keeps_checksums:
             codecs = codecs.with_checksum

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
 
 import shardwrite._dask as dask
+from shardwrite.errors import SpecError
+from shardwrite.grid import ceil_div
+from shardwrite.plan.limits import MAX_SHARDS
 from shardwrite.read.chunking import normalize
 from shardwrite.sources.base import Source
 
@@ -32,8 +36,9 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
     Raises
     ------
     SpecError
-        If the chunks do not fit the shape of the source.
+        If the chunks do not fit the shape of the source, or it has too many.
     """
+    _check_number(source)
     full = normalize(
         source.chunks if chunks is None else chunks, source.shape, source.dtype, source.chunks
     )
@@ -48,3 +53,24 @@ def as_dask(source: Source, chunks: Any = None) -> dask.array.Array:
         source, full, name=f"source-{token}", asarray=True, fancy=True, meta=meta, inline_array=True
     )
     return array
+
+
+def _check_number(source: Source) -> None:
+    """Refuse a source that claims a shape of too many chunks, before dask makes a list of them.
+
+    Raises
+    ------
+    SpecError
+        If it does.
+    """
+    n_chunks = math.prod(
+        len(size) if isinstance(size, tuple) else ceil_div(n, max(1, size))
+        for n, size in zip(source.shape, source.chunks, strict=True)
+    )
+    if n_chunks > MAX_SHARDS:
+        raise SpecError(
+            f"it would be read in {n_chunks:,} pieces, and at most {MAX_SHARDS:,} are possible",
+            field="shape",
+            value=source.shape,
+            remedy="check the metadata of the source",
+        )

@@ -141,6 +141,9 @@ class InsideStore(Store):
         Version of the file that the store has. By default it is the one that is there.
     prefix : str
         Name of the part of the file that the store has; empty, or followed by a slash.
+    part : str
+        The only thing of the file that is looked at, by whatever name the format knows it, and that
+        the store then is; empty for the whole file.
 
     Raises
     ------
@@ -151,10 +154,14 @@ class InsideStore(Store):
     capabilities = frozenset({Capability.SHARED})
 
     def __init__(
-        self, path: str | os.PathLike[str], version: Version | None = None, prefix: str = ""
+        self,
+        path: str | os.PathLike[str],
+        version: Version | None = None,
+        prefix: str = "",
+        part: str = "",
     ) -> None:
         self.path = Path(os.path.realpath(path))
-        self.prefix = prefix
+        self.prefix, self.part = prefix, part
         with as_store_error(str(self.path), "cannot read"):
             self.file_version = version or version_in(os.stat(self.path))
 
@@ -163,7 +170,7 @@ class InsideStore(Store):
         """Find all objects of the file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (str(self.path), self.file_version, self.prefix)
+        return type(self), (str(self.path), self.file_version, self.prefix, self.part)
 
     def __repr__(self) -> str:
         return str(self.path)
@@ -176,7 +183,7 @@ class InsideStore(Store):
     @functools.cached_property
     def _found(self) -> _Found:
         with _lock:
-            return _looked_through(type(self), str(self.path), self.file_version)
+            return _looked_through(type(self), str(self.path), self.file_version, self.part)
 
     @property
     def contents(self) -> Contents:
@@ -271,12 +278,12 @@ class _Values:
 class _Found:
     """What was found in a file, and the file, which stays open."""
 
-    def __init__(self, kind: type[InsideStore], path: str, version: Version) -> None:
+    def __init__(self, kind: type[InsideStore], path: str, version: Version, part: str) -> None:
         self._path, self._version = path, version
         with as_store_error(path, "cannot read"):
             self.reader = PosixReader(path, path)
         self.check()
-        self.contents = kind(path, version).look_through()
+        self.contents = kind(path, version, part=part).look_through()
         self.check()
 
     def __del__(self) -> None:

@@ -14,7 +14,7 @@ import zarr
 from click.testing import CliRunner
 
 import shardwrite
-from shardwrite import Hdf5, JournalError, SpecError
+from shardwrite import Hdf5, JournalError, ShardwriteError, SpecError
 from shardwrite.cli import main
 
 h5py = pytest.importorskip("h5py")
@@ -157,8 +157,9 @@ def test_copies_leave_the_files_as_they_are(tmp_path):
     before = digests(files)
     with pytest.raises(SpecError, match="filters were left out for 1 of its chunks"):
         adopt(files, tmp_path / "x", how="link")
-    adopt(files, tmp_path / "x")
+    assert not adopt(files, tmp_path / "x").is_skipped
     check(tmp_path / "x")
+    assert adopt(files, tmp_path / "x").is_skipped
     with h5py.File(tmp_path / "x/c/1/0/0") as file:
         np.testing.assert_array_equal(file["a/data"][...], X[4:8])
     adopt(files, tmp_path / "y", strategy="fixed-order")
@@ -334,3 +335,111 @@ def test_the_command(tmp_path):
         "nbytes": sum(p.stat().st_size for p in (tmp_path / "x/c").rglob("0") if p.is_file()),
     }
     check(tmp_path / "x")
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+@pytest.mark.parametrize("name", ["link", "alias/data", "a//./data/"])
+def test_a_dataset_may_have_other_names(tmp_path, how, name):
+    """Links and second names lead to the chunks, and copies of them are not fill values."""
+    files = make(tmp_path / "f")
+    for path in files:
+        with h5py.File(path, "a") as file:
+            file["link"] = h5py.SoftLink("/a/data")
+            file["alias"] = file["a"]
+    shardwrite.adopt(files, tmp_path / "x", dataset=name, how=how)
+    check(tmp_path / "x")
+
+
+def damage(path: str, which: str) -> None:
+    """Make a file one that h5py opens, and stumbles over later."""
+    if which == "type":
+        with h5py.File(path, "w") as file:
+            properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            properties.set_chunk(CHUNKS)
+            space = h5py.h5s.create_simple((4, 7, 9))
+            h5py.h5d.create(file.id, b"data", h5py.h5t.UNIX_D32LE, space, properties)
+        return
+    with h5py.File(path) as file:
+        place = h5py.h5o.get_info(file["a/data"].id).addr
+    data = bytearray(Path(path).read_bytes())
+    if which == "header":
+        data[place : place + 16] = b"\xff" * 16
+    else:  # places and sizes of chunks
+        tree = data.index(b"TREE\1")
+        data[tree + 24 : tree + 200] = b"\xfe" * 176
+    Path(path).write_bytes(data)
+
+
+@pytest.mark.parametrize("which", ["type", "header", "tree"])
+def test_damaged_files_are_refused_by_one_error(tmp_path, which):
+    """h5py raises errors of many types about them; a remedy is not one that is refused, too."""
+    files = make(tmp_path / "f")
+    damage(files[1], which)
+    before = digests(files)
+    name = "data" if which == "type" else "a/data"
+    given = files[1:2] if which == "type" else files
+    for how in ("move", "copy"):
+        with pytest.raises(SpecError) as caught:
+            shardwrite.adopt(given, tmp_path / "x", dataset=name, how=how)
+        assert 'how="copy"' not in str(caught.value)
+    with pytest.raises(ShardwriteError):
+        shardwrite.shard(files[1], tmp_path / "y", shards=2)
+    assert digests(files) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
+
+
+def test_remedies_of_datasets_that_are_no_shards(tmp_path):
+    """Elements that `Hdf5` cannot write become plain shards, as the error says."""
+    x = np.zeros((10, 7, 9), [("a", "i4"), ("b", "f8")])
+    x["a"] = np.arange(x.size).reshape(x.shape)
+    files = make(tmp_path / "f", x=x, fillvalue=None)
+    for how in ("move", "copy"):
+        with pytest.raises(SpecError, match='strategy="fixed-order"'):
+            adopt(files, tmp_path / "x", how=how)
+    done = CliRunner().invoke(
+        main, ["adopt", *files, str(tmp_path / "x"), "--dataset", "a/data", "--dry-run"]
+    )
+    assert done.exit_code != 0
+    adopt(files, tmp_path / "x", strategy="fixed-order")
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "x")[...], x)
+    contiguous = tmp_path / "z.h5"
+    with h5py.File(contiguous, "w") as file:
+        file["a/data"] = X
+    for how in ("move", "copy"):
+        with pytest.raises(SpecError, match=r"contiguous layout.*shardwrite write"):
+            adopt([contiguous], tmp_path / "z", how=how)
+    with pytest.raises(SpecError, match="no name of a dataset"):
+        adopt(files, tmp_path / "z", dataset=5)
+
+
+@pytest.mark.parametrize("how", ["copy", "move"])
+def test_an_array_that_stands_there_is_not_replaced(tmp_path, how):
+    """The remedy is none that `adopt` lacks, such as a mode."""
+    files = make(tmp_path / "f")
+    zarr.create_array(tmp_path / "x", shape=(3,), dtype="u1")
+    with pytest.raises(SpecError, match=r"an array exists there.*; give another path") as caught:
+        adopt(files, tmp_path / "x", how=how)
+    assert "mode=" not in str(caught.value)
+    assert zarr.open_array(tmp_path / "x", mode="r").shape == (3,)
+
+
+@pytest.mark.parametrize("how", ["link", "move"])
+def test_a_file_is_a_shard_of_one_array(tmp_path, how):
+    """A second index would hide the first one, and a move would take the file away."""
+    files = make(tmp_path / "f")
+    for path in files:
+        with h5py.File(path, "a") as file:
+            file.create_dataset("a/minus", data=-file["a/data"][...], chunks=CHUNKS, fillvalue=-1)
+    adopt(files, tmp_path / "x", how="link")
+    with pytest.raises(SpecError, match=r"2 names.*how=\"copy\""):
+        shardwrite.adopt(files, tmp_path / "y", dataset="a/minus", how=how)
+    shardwrite.adopt(files, tmp_path / "y", dataset="a/minus")
+    np.testing.assert_array_equal(shardwrite.open_sharded(tmp_path / "y")[...], -X)
+    for path in files:
+        Path(path).unlink()
+    (tmp_path / "shards").symlink_to(tmp_path / "x/c")
+    there = [str(tmp_path / f"shards/{number}/0/0") for number in range(3)]
+    with pytest.raises(SpecError, match="lies in the array"):
+        adopt(there, tmp_path / "z", how=how)
+    check(tmp_path / "x")
+    assert shardwrite.verify(tmp_path / "x").is_good

@@ -208,6 +208,9 @@ def test_the_name_of_the_dataset(tmp_path):
     x = values("u2", 0)
     write(tmp_path / "x", x, strategy=Hdf5(dataset="raw/größe"))
     check_hdf5(tmp_path / "x", x, "raw/größe")
+    for name in ("", "/data", "a//b", "a/../b", "a\0", "\udc80", "x" * 1025, 5):
+        with pytest.raises(SpecError, match="no name of a dataset"):
+            Hdf5(dataset=name)
 
 
 def test_the_same_input_gives_the_same_file(tmp_path):

@@ -535,7 +535,8 @@ BAD = {
         (source(), {"resolution": value})
         for value in (None, 4, (4, 4), (4, 4, -1), (4, 4, float("nan")), "444", (4, 4, True))
     ],
-    "voxel_offset": [(source(), {"voxel_offset": value}) for value in ((0, 0), 1.5, "000")],
+    "voxel_offset": [(source(), {"voxel_offset": value}) for value in ((0, 0), 1.5, "000")]
+    + [(source(), {"voxel_offset": (0, value, 0)}) for value in (2**53, -(2**70))],
     "chunks": [(source(), {"chunks": value}) for value in (0, (64, 64), 1.5, "64", None)],
     "encoding": [(source(), {"encoding": value}) for value in ("jpeg", "compresso", "zstd", 1)]
     + [
@@ -592,6 +593,7 @@ def test_bad_input(tmp_path, field, x, changed):
         shardwrite.to_precomputed(x, tmp_path / "v", **{**NEW, **changed})
     assert caught.value.fields["field"] == field
     assert caught.value.fields["remedy"]
+    assert "index_limit" not in caught.value.fields["remedy"], "there is none"
     assert not list(tmp_path.iterdir()), "nothing was written"
 
 
@@ -632,6 +634,9 @@ def test_directories_that_exist(tmp_path):
     (root / "4_4_40").mkdir(parents=True)
     shardwrite.to_precomputed(source(), root, **NEW)  # an empty one is no obstacle
     check(root)
+    with pytest.raises(SpecError, match=r"an array exists.*give another key") as caught:
+        shardwrite.to_precomputed(source(VALUES + 1), root, **NEW)
+    assert "mode=" not in str(caught.value), "there is none"
     (root / "theirs").mkdir()
     (root / "theirs" / "0.shard").write_bytes(b"theirs")
     with pytest.raises(SpecError, match="something that is no Zarr array stands there"):

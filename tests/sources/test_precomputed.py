@@ -215,6 +215,10 @@ def test_a_run_is_resumed_only_with_the_same_info(tmp_path, values):
         ("scale", {"chunk_sizes": [[0, 1, 1]]}, "chunk_sizes"),
         ("scale", {"voxel_offset": [0, 0, 0.5]}, "voxel_offset"),
         ("scale", {"resolution": None}, "resolution"),
+        ("scale", {"resolution": [float("nan"), 1, 1]}, "resolution"),
+        ("scale", {"resolution": [10**400, 1, 1]}, "resolution"),
+        ("scale", {"key": "\ud800"}, "scales"),
+        ("scale", {"size": [2**62, 2, 1], "sharding": None}, "shape"),
         ("scale", {"encoding": "jpeg"}, "encoding"),
         ("scale", {"encoding": None}, "encoding"),
         ("scale", {"sharding": {}}, "@type"),
@@ -255,3 +259,16 @@ def test_a_huge_chunk_in_a_document_costs_nothing(tmp_path, values):
     assert isinstance(x, da.Array)
     with pytest.raises((CorruptShardError, StoreError)):
         x[0, 0, 0].compute()
+
+
+def test_the_text_of_a_document(tmp_path, values):
+    """A mark of UTF-8 at its start is no part of it, and other encodings are no JSON."""
+    path = make_precomputed(tmp_path / "v", values)
+    text = (path / "info").read_text()
+    first = shardwrite.from_precomputed(path)
+    (path / "info").write_text(text, encoding="utf-8-sig")
+    marked = shardwrite.from_precomputed(path)
+    np.testing.assert_array_equal(marked, first)
+    (path / "info").write_text(text, encoding="utf-16")
+    with pytest.raises(SpecError, match="UTF-8"):
+        shardwrite.from_precomputed(path)

@@ -74,7 +74,7 @@ def box_of_chunks(sharding: ShardingParameters, code: MortonCode) -> Shape:
             value=sharding.shard_bits,
             remedy=f"give at least {needed}, or more preshift_bits or minishard_bits",
         )
-    check_shard_index(sharding, INDEX_LIMIT_NBYTES)
+    check_shard_index(sharding, INDEX_LIMIT_NBYTES, "give fewer minishard_bits")
     return code.low_box(n_low)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +25,9 @@ INFO = "info"
 VOLUME_TYPE = "neuroglancer_multiscale_volume"
 """Member ``@type`` of the document."""
 
+_MOST = sys.float_info.max
+# halves of characters, which JSON can escape, and no path of a file can hold
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DATA_TYPES = frozenset(
     {*(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32"}
 )
@@ -153,7 +158,8 @@ def parse_info(document: Any) -> Volume:
 
 
 def _scale(document: Any) -> Scale:
-    if not isinstance(document, Mapping) or not isinstance(document.get("key"), str):
+    key = document.get("key") if isinstance(document, Mapping) else None
+    if not isinstance(key, str) or _SURROGATE.search(key) is not None:
         remedy = 'give an object with a text as its "key"'
         raise SpecError("not a scale", field="scales", value=document, remedy=remedy)
     chunk_sizes = document.get("chunk_sizes")
@@ -162,7 +168,7 @@ def _scale(document: Any) -> Scale:
         raise SpecError("no shapes", field="chunk_sizes", value=chunk_sizes, remedy=remedy)
     sharding = document.get("sharding")
     scale = Scale(
-        document["key"],
+        key,
         _numbers(document.get("size"), "size", 3, least=1),
         _numbers(document.get("voxel_offset", [0, 0, 0]), "voxel_offset", 3),
         _numbers(chunk_sizes[0], "chunk_sizes", 3, least=1),
@@ -190,7 +196,9 @@ def _numbers(found: Any, field: str, n: int, *, least: int | None = None) -> Sha
 def _resolution(document: Mapping[str, Any] | Document) -> tuple[float, ...]:
     found = document.get("resolution")
     is_valid = (
-        isinstance(found, list) and len(found) == 3 and all(type(i) in (int, float) for i in found)
+        isinstance(found, list)
+        and len(found) == 3
+        and all(type(i) in (int, float) and abs(i) <= _MOST for i in found)
     )
     if not is_valid:
         remedy = "give the size of a voxel along x, y and z, in nanometres"

@@ -39,6 +39,7 @@ _COMPRESSED = ("png", "jpeg")
 _NOT_WRITTEN = ("compresso", "jpegxl", "jxl", "crackle", "fpzip", "kempressed", "zfpc")
 _DTYPES = (*(f"{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)), "float32")
 _INSTEAD = {"bool": "uint8", "float64": "float32", "float16": "float32"}
+_MOST_EXACT = 2**53  # JavaScript holds whole numbers exactly up to there
 _COLUMN_NBYTES = 24
 _ENTRY_NBYTES = 16
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -213,10 +214,15 @@ def new_scale(shape: Sequence[int], dtype: np.dtype[Any], options: ScaleOptions)
     chunk = _three(options.chunks, "chunks", least=1)
     resolution = _resolution(options.resolution)
     encoding = _encoding(options, dtype, n_channels, chunk)
+    offset = _three(options.voxel_offset, "voxel_offset")
+    if any(max(abs(o), abs(o + n)) > _MOST_EXACT for o, n in zip(offset, shape, strict=False)):
+        remedy = f"give numbers that lie between -{_MOST_EXACT} and {_MOST_EXACT} with the size"
+        why = "too large for readers"
+        raise SpecError(why, field="voxel_offset", value=offset, remedy=remedy)
     entry: Document = {
         "key": _key(options.key, resolution),
         "size": [int(n) for n in shape[:3]],
-        "voxel_offset": list(_three(options.voxel_offset, "voxel_offset")),
+        "voxel_offset": list(offset),
         "resolution": resolution,
         "chunk_sizes": [list(chunk)],
         **encoding.fields,

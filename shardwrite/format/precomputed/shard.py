@@ -39,6 +39,7 @@ Ids = npt.NDArray[np.uint64]
 ENTRY_NBYTES = 16
 GZIP_LEVEL = 6
 _COLUMN_NBYTES = 24
+_FEWER_OR_MORE = "give fewer minishard_bits, or raise index_limit"
 _RUN = 4096  # minishards of which one piece of the shard index tells
 
 
@@ -155,8 +156,19 @@ def _pieces(table: list[tuple[int, int, int]]) -> Iterator[tuple[int, bytes]]:
         yield ENTRY_NBYTES * first, bytes(piece)
 
 
-def check_shard_index(sharding: ShardingParameters, limit_nbytes: int) -> None:
+def check_shard_index(
+    sharding: ShardingParameters, limit_nbytes: int, remedy: str = _FEWER_OR_MORE
+) -> None:
     """Refuse parameters whose shard index is too large to be written or read as a whole.
+
+    Parameters
+    ----------
+    sharding : ShardingParameters
+        The parameters.
+    limit_nbytes : int
+        Largest size of the index.
+    remedy : str
+        What a user can do.
 
     Raises
     ------
@@ -169,7 +181,7 @@ def check_shard_index(sharding: ShardingParameters, limit_nbytes: int) -> None:
             f"the index of each shard takes {nbytes} bytes, and {limit_nbytes} are allowed",
             field="minishard_bits",
             value=sharding.minishard_bits,
-            remedy="give fewer minishard_bits, or raise index_limit",
+            remedy=remedy,
         )
 
 
